@@ -1,0 +1,1 @@
+"""Delivery of operations from the API to workers."""

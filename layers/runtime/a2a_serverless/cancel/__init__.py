@@ -1,0 +1,1 @@
+"""Signals that a task should be canceled."""

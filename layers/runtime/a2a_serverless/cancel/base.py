@@ -1,0 +1,69 @@
+"""The CancelRegistry contract of a2akit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Self
+
+from a2a_serverless.tasks.identity import Scope
+
+
+class CancelScope(ABC):
+    """Tells one turn whether its task should be canceled."""
+
+    @abstractmethod
+    async def wait(self) -> None:
+        """Return when cancellation was requested."""
+
+    @abstractmethod
+    def is_set(self) -> bool:
+        """Whether cancellation is known to be requested; never true by mistake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverdueCancel:
+    """A cancel that nobody has ended by its deadline."""
+
+    scope: Scope
+    task_id: str
+
+
+class CancelRegistry(ABC):
+    """Cancel flags, seen through one scope.
+
+    A flag has a deadline, `timeout_s` after the request: whoever asked ends the task by then, and
+    if that process died, the sweeper does.
+    """
+
+    @abstractmethod
+    def for_scope(self, scope: Scope) -> Self:
+        """The same registry seen by another owner; cheap."""
+
+    @abstractmethod
+    async def request_cancel(self, task_id: str) -> None:
+        """Raise the flag. Repeating it changes nothing, the deadline included.
+
+        Raises:
+            TaskNotFoundError: there is no such task (where the backend can tell).
+            TaskTerminalStateError: the task has ended; no flag is left behind.
+        """
+
+    @abstractmethod
+    async def is_cancelled(self, task_id: str) -> bool:
+        """Whether the flag is raised."""
+
+    @abstractmethod
+    def on_cancel(self, task_id: str) -> CancelScope:
+        """A scope that is set once the flag is seen, also when it was raised before.
+
+        A backend failure never sets it: the deadline is the safety net.
+        """
+
+    @abstractmethod
+    async def cleanup(self, task_id: str) -> None:
+        """Remove the flag and what scopes of the task hold. Idempotent, other tasks untouched."""
+
+    @abstractmethod
+    async def overdue(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
+        """Flags of all scopes whose deadline has passed."""

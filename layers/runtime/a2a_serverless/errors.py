@@ -1,0 +1,112 @@
+"""Every error that the runtime raises, named for what its caller has to decide.
+
+    A2AServerlessError
+    ├── ConfigurationError            fix the deployment: the start stops with one sentence
+    ├── InvalidArgumentError          fix the call: nothing was read or written
+    │   ├── PageTokenError
+    │   └── CommitTooLargeError
+    ├── UndecodableOperationError     set the message aside: no consumer can read it
+    ├── TaskNotFoundError             the task does not exist in this scope (or has expired)
+    ├── TaskTerminalStateError        the task has ended: no transition is possible any more
+    ├── TaskNotAcceptingMessagesError the task is busy: wait until it asks
+    ├── TaskNotCancelableError        the task has ended: there is nothing to cancel
+    ├── ContextMismatchError          the message names another context than its task
+    ├── IdempotencyConflictError      the key was used for another message
+    ├── UnsupportedOperationError     the operation makes no sense in this state
+    ├── ConcurrencyError              somebody else wrote: reload, decide again
+    │   └── FencedError               another attempt owns the turn: stop, write nothing
+    ├── TurnFinishedError             the turn is over: acknowledge, do nothing
+    ├── InvalidAgentEventError        the agent's fault: the task fails
+    └── UnavailableError              AWS did not answer in time: try again later
+
+The names of the storage errors are those of the a2akit Storage contract.
+"""
+
+from __future__ import annotations
+
+
+class A2AServerlessError(Exception):
+    """Base of all errors of the runtime; the message defaults to the class docstring."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (self.__doc__ or "").split("\n", 1)[0])
+
+
+class ConfigurationError(A2AServerlessError):
+    """The deployment is not usable; the message is one sentence that names the missing piece."""
+
+
+class InvalidArgumentError(A2AServerlessError, ValueError):
+    """The call's arguments are outside of what the contract allows."""
+
+
+class PageTokenError(InvalidArgumentError):
+    """The page token was not made by this server for this query."""
+
+
+class CommitTooLargeError(InvalidArgumentError):
+    """One commit holds more than a DynamoDB transaction takes (4 MB)."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"A commit of {size} bytes exceeds the limit of {limit} bytes.")
+        self.size = size
+        self.limit = limit
+
+
+class UndecodableOperationError(A2AServerlessError):
+    """The message is not an operation of this release; it stays unreadable however often it comes.
+
+    The text names what is wrong and repeats nothing of the message's content.
+    """
+
+
+class TaskNotFoundError(A2AServerlessError):
+    """The task does not exist."""
+
+
+class TaskTerminalStateError(A2AServerlessError):
+    """The task is in a terminal state."""
+
+
+class TaskNotAcceptingMessagesError(A2AServerlessError):
+    """The task is not in a state that accepts a message."""
+
+
+class TaskNotCancelableError(A2AServerlessError):
+    """The task is in a terminal state and cannot be canceled."""
+
+
+class ContextMismatchError(A2AServerlessError):
+    """The message's contextId is not that of its task."""
+
+
+class IdempotencyConflictError(A2AServerlessError):
+    """The idempotency key was used before with a different message."""
+
+
+class UnsupportedOperationError(A2AServerlessError):
+    """The operation is not supported in the task's current state."""
+
+
+class ConcurrencyError(A2AServerlessError):
+    """The stored version is not the expected one; `current_version` is what is stored."""
+
+    def __init__(self, message: str | None = None, *, current_version: int | None = None) -> None:
+        super().__init__(message)
+        self.current_version = current_version
+
+
+class FencedError(ConcurrencyError):
+    """Another attempt owns the turn; this one must stop and write nothing more."""
+
+
+class TurnFinishedError(A2AServerlessError):
+    """The turn is finished; a delivery of it has nothing left to do."""
+
+
+class InvalidAgentEventError(A2AServerlessError):
+    """The agent emitted something that no A2A task can hold."""
+
+
+class UnavailableError(A2AServerlessError):
+    """A backend did not answer within the retry budget; the caller may try again later."""

@@ -1,0 +1,84 @@
+"""Settings of a deployment, read from `A2A_*` environment variables once per process."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.tasks.rules import Timing
+
+LAMBDA_REDELIVERY_MARGIN_S = 60
+
+
+class Settings(BaseSettings):
+    """What a deployment can choose. Times are in seconds unless the name says otherwise."""
+
+    model_config = SettingsConfigDict(env_prefix="A2A_", frozen=True)
+
+    table: str = ""
+    """Name of the DynamoDB table."""
+    queue: str = ""
+    """URL or name of the operations queue."""
+    dead_letter_queue: str = ""
+    undecodable_queue: str = ""
+
+    auth: Literal["", "api-key", "none"] = ""
+    """How callers prove who they are; empty is refused outside of `dev`."""
+    api_key: SecretStr = SecretStr("")
+
+    public_url: str = ""
+    """The URL that clients use for the API; empty: the request's own host."""
+    stream_url: str = ""
+    """The URL of the streaming door; empty: there is none."""
+
+    ttl_days: float = Field(default=30, gt=0)
+    """How long a task is kept after its creation."""
+    max_attempts: int = Field(default=3, ge=1, le=100)
+    """How often the agent is started on one turn before the task fails."""
+    blocking_limit_s: float = Field(default=25, gt=0, le=28)
+    """How long a blocking send waits; API Gateway ends a request after 30 s."""
+    stream_limit_s: float = Field(default=300, gt=0)
+    """How long one stream stays open; a client resumes it with `Last-Event-ID`."""
+    keep_alive_s: float = Field(default=15, gt=0)
+    cancel_timeout_s: float = Field(default=10, gt=0)
+    """How long an agent has to end after a cancel before the task is canceled without it."""
+    waiting_s: float = Field(default=60, gt=0)
+    """How long a turn may wait for a worker before it is sent again."""
+    run_limit_s: float = Field(default=900, gt=0)
+    """The longest run of an agent; at most the worker function's timeout."""
+    visibility_s: float = Field(default=60, ge=1)
+    """How soon another worker takes over after a worker died."""
+    retry_base_s: float = Field(default=2, gt=0)
+    retry_cap_s: float = Field(default=300, gt=0)
+    max_body_bytes: int = Field(default=4_000_000, gt=0)
+
+    agent: str = "agent.py:agent"
+    """The agent as `FILE.py:NAME`: an `AgentExecutor` or a `Worker`, class or instance."""
+    card: str = "agent_card.json"
+    """The agent card's file."""
+
+    def timing(self) -> Timing:
+        """What the rules need to know of time."""
+        return Timing(
+            ttl_s=self.ttl_days * 86_400,
+            waiting_s=self.waiting_s,
+            running_s=self.run_limit_s + LAMBDA_REDELIVERY_MARGIN_S,
+        )
+
+
+def load_settings() -> Settings:
+    """The environment's settings.
+
+    Raises:
+        ConfigurationError: a variable does not hold what it should.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "A2A_" + "_".join(str(part) for part in first["loc"]).upper()
+        msg = f"{name}: {first['msg']}."
+        raise ConfigurationError(msg) from error

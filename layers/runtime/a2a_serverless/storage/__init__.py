@@ -1,0 +1,1 @@
+"""Storage of tasks: the contract, its shared part, and the backends."""

@@ -1,0 +1,316 @@
+"""What all backends share: the Storage contract in terms of HEAD, log and rules."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
+from google.protobuf.struct_pb2 import Struct
+
+from a2a_serverless.errors import (
+    CommitTooLargeError,
+    ConcurrencyError,
+    InvalidArgumentError,
+    TaskNotFoundError,
+)
+from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery, ListTasksResult, Storage
+from a2a_serverless.storage.listing import Listing
+from a2a_serverless.storage.log import Opened, TaskLog
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Caller,
+    Entry,
+    MessageAppended,
+    MetadataMerged,
+    StatusChanged,
+    encode_entries,
+)
+from a2a_serverless.tasks.fold import check_history_length
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import (
+    check_context_id,
+    check_task_id,
+    keyed_task_id,
+    new_incarnation,
+    new_task_id,
+)
+from a2a_serverless.tasks.rules import Commit, ContextWrite, NewTask, Step, advance, open_task
+from a2a_serverless.tasks.states import KNOWN
+
+MAX_COMMIT_BYTES = 4_000_000
+"""Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One commit as a backend stores it. `before` is None for a creation."""
+
+    before: Head | None
+    after: Head
+    body: bytes
+    token: str | None
+    commit_id: str
+    context_write: ContextWrite | None = None
+
+
+class DurableStorage(Storage, TaskLog):
+    """Storage and TaskLog over a backend's few atomic steps."""
+
+    BLIND_ATTEMPTS: ClassVar[int] = 16
+    """How often a write without `expected_version` is repeated after a lost race."""
+
+    # -- the backend's part ------------------------------------------------------------------
+
+    @abstractmethod
+    async def _insert(self, write: Write) -> Head | None:
+        """Store a new task unless its id is taken; None when stored, else HEAD of the taker.
+
+        A task that has expired does not take its id.
+        """
+
+    @abstractmethod
+    async def _apply(self, write: Write) -> None:
+        """Store a commit if HEAD is still `write.before`: same incarnation, same version.
+
+        Raises:
+            ConcurrencyError, TaskNotFoundError: it is not.
+        """
+
+    @abstractmethod
+    async def _remove(self, head: Head) -> bool:
+        """Delete all items of this incarnation; False when it is not there any more."""
+
+    @abstractmethod
+    async def _context_heads(self, context_id: str) -> list[Head]:
+        """HEADs of the live tasks of a context."""
+
+    @abstractmethod
+    async def _newest(self, listing: Listing, limit: int) -> list[Head]:
+        """The first `limit` live HEADs that the listing asks for, newest status first."""
+
+    @abstractmethod
+    async def _count(self, listing: Listing) -> int:
+        """How many live tasks the listing's filters match, wherever its cursor stands."""
+
+    @abstractmethod
+    async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
+        """JSON and version of a context's state."""
+
+    @abstractmethod
+    async def _store_context_item(self, context_id: str, write: ContextWrite) -> None:
+        """Store a context's state; ConcurrencyError when `expected_version` is not met."""
+
+    @abstractmethod
+    async def _delete_context_item(self, context_id: str) -> None:
+        """Forget a context's state."""
+
+    # -- TaskLog -----------------------------------------------------------------------------
+
+    async def open_task(
+        self,
+        context_id: str,
+        request: SendMessageRequest,
+        *,
+        caller: Caller = Caller(),  # noqa: B008 - frozen
+        task_id: str | None = None,
+        idempotency_key: str | None = None,
+        ttl_s: float | None = None,
+    ) -> Opened:
+        check_context_id(context_id)
+        if task_id is None:
+            keyed = idempotency_key is not None
+            task_id = keyed_task_id(context_id, idempotency_key or "") if keyed else new_task_id()
+        new = NewTask(
+            scope=self.scope.digest,
+            task_id=check_task_id(task_id),
+            context_id=context_id,
+            incarnation=new_incarnation(),
+            request=request,
+            caller=caller,
+            idempotency_key=idempotency_key,
+            ttl_s=ttl_s,
+        )
+        step = open_task(new, now_ms=self.clock.now_ms(), timing=self.timing)
+        taker = await self._insert(_write(None, step, Commit()))
+        return Opened(head=taker or step.head, created=taker is None)
+
+    async def commit(self, head: Head, commit: Commit) -> Head:
+        step = advance(head, commit, now_ms=self.clock.now_ms(), timing=self.timing)
+        await self._apply(_write(head, step, commit))
+        return step.head
+
+    # -- Storage -----------------------------------------------------------------------------
+
+    async def create_task(
+        self, context_id: str, message: Message, *, idempotency_key: str | None = None
+    ) -> Task:
+        request = SendMessageRequest(message=message)
+        opened = await self.open_task(context_id, request, idempotency_key=idempotency_key)
+        task = await self.load_task(opened.head.task_id)
+        if task is None:
+            raise TaskNotFoundError
+        return task
+
+    async def load_task(
+        self, task_id: str, history_length: int | None = None, *, include_artifacts: bool = True
+    ) -> Task | None:
+        check_history_length(history_length)
+        if history_length == 0 and not include_artifacts:
+            head = await self.head(task_id)
+            if head is None:
+                return None
+            if (task := task_of_head(head)) is not None:
+                return task
+        log = await self.read(task_id)
+        if log is None:
+            return None
+        return log.fold().task(history_length, include_artifacts=include_artifacts)
+
+    async def update_task(
+        self,
+        task_id: str,
+        state: TaskState | None = None,
+        *,
+        status_message: Message | None = None,
+        artifacts: Sequence[ArtifactWrite] | None = None,
+        messages: Sequence[Message] | None = None,
+        task_metadata: dict[str, Any] | Struct | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        commit = Commit(
+            entries=_entries(state, status_message, artifacts, messages, task_metadata),
+            ends_turn=state == TaskState.TASK_STATE_AUTH_REQUIRED,
+        )
+        for attempt in range(1, self.BLIND_ATTEMPTS + 1):
+            head = await self.head(task_id)
+            if head is None:
+                raise TaskNotFoundError
+            if expected_version not in (None, head.version):
+                raise ConcurrencyError(current_version=head.version)
+            try:
+                return (await self.commit(head, commit)).version
+            except ConcurrencyError:
+                if expected_version is not None or attempt == self.BLIND_ATTEMPTS:
+                    raise
+        raise AssertionError  # the loop returns or raises
+
+    async def list_tasks(self, query: ListTasksQuery) -> ListTasksResult:
+        listing = Listing.of(query, self.scope)
+        total = listing.total_size
+        if total is None:
+            total = await self._count(listing)
+        heads = await self._newest(listing, query.page_size + 1)
+        page, more = heads[: query.page_size], len(heads) > query.page_size
+        tasks = [await self._listed(head, query) for head in page]
+        return ListTasksResult(
+            tasks=[task for task in tasks if task is not None],
+            next_page_token=listing.token_after(page[-1], total) if more else "",
+            page_size=query.page_size,
+            total_size=total,
+        )
+
+    async def _listed(self, head: Head, query: ListTasksQuery) -> Task | None:
+        if query.history_length == 0 and not query.include_artifacts:
+            task = task_of_head(head)
+            if task is not None:
+                return task
+        return await self.load_task(
+            head.task_id, query.history_length, include_artifacts=query.include_artifacts
+        )
+
+    async def delete_task(self, task_id: str) -> bool:
+        head = await self.head(task_id)
+        return head is not None and await self._remove(head)
+
+    async def delete_context(self, context_id: str) -> int:
+        heads = await self._context_heads(check_context_id(context_id))
+        deleted = [await self._remove(head) for head in heads]
+        await self._delete_context_item(context_id)
+        return sum(deleted)
+
+    async def get_version(self, task_id: str) -> int | None:
+        head = await self.head(task_id)
+        return None if head is None else head.version
+
+    async def load_context(self, context_id: str) -> Any | None:
+        value, _ = await self.load_context_version(context_id)
+        return value
+
+    async def load_context_version(self, context_id: str) -> tuple[Any | None, int]:
+        """A context's state and its version; (None, 0) when there is none."""
+        item = await self._load_context_item(check_context_id(context_id))
+        return (None, 0) if item is None else (json.loads(item[0]), item[1])
+
+    async def update_context(self, context_id: str, context: Any) -> None:
+        await self._store_context_item(check_context_id(context_id), context_write(context))
+
+
+def context_write(value: Any, expected_version: int | None = None) -> ContextWrite:
+    """A write of `value`, any JSON value, to a context's state."""
+    try:
+        encoded = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        msg = f"A context's state is a JSON value: {error}."
+        raise InvalidArgumentError(msg) from error
+    return ContextWrite(value=encoded, expected_version=expected_version)
+
+
+def task_of_head(head: Head) -> Task | None:
+    """The Task without history and artifacts; None when HEAD alone does not know it."""
+    if head.status is None or head.metadata is None:
+        return None
+    task = Task(
+        id=head.task_id, context_id=head.context_id, status=TaskStatus.FromString(head.status)
+    )
+    if head.metadata:
+        task.metadata.ParseFromString(head.metadata)
+    return task
+
+
+def _write(before: Head | None, step: Step, commit: Commit) -> Write:
+    body = encode_entries(step.entries)
+    if len(body) > MAX_COMMIT_BYTES:
+        raise CommitTooLargeError(len(body), MAX_COMMIT_BYTES)
+    return Write(
+        before=before,
+        after=step.head,
+        body=body,
+        token=commit.token,
+        commit_id=commit.commit_id,
+        context_write=commit.context_write,
+    )
+
+
+def _entries(
+    state: TaskState | None,
+    status_message: Message | None,
+    artifacts: Sequence[ArtifactWrite] | None,
+    messages: Sequence[Message] | None,
+    task_metadata: dict[str, Any] | Struct | None,
+) -> tuple[Entry, ...]:
+    entries: list[Entry] = [MessageAppended(message) for message in messages or ()]
+    for write in artifacts or ():
+        if not write.artifact.artifact_id:
+            msg = "An artifact has an artifactId."
+            raise InvalidArgumentError(msg)
+        entries.append(ArtifactWritten(write.artifact, write.append, write.last_chunk))
+    if task_metadata is not None:
+        entries.append(MetadataMerged(_struct(task_metadata)))
+    if state is not None:
+        if state not in KNOWN:
+            msg = f"{state!r} is not a state of a task."
+            raise InvalidArgumentError(msg)
+        entries.append(StatusChanged(TaskStatus(state=state, message=status_message)))
+    return tuple(entries)
+
+
+def _struct(metadata: dict[str, Any] | Struct) -> Struct:
+    if isinstance(metadata, Struct):
+        return metadata
+    struct = Struct()
+    struct.update(metadata)
+    return struct

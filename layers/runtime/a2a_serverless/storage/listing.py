@@ -1,0 +1,104 @@
+"""Listing: a validated query, its place in the order, and the opaque page token."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from a2a.types import TaskState
+
+from a2a_serverless.errors import InvalidArgumentError, PageTokenError
+from a2a_serverless.storage.base import ListTasksQuery
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope, check_context_id, digest
+from a2a_serverless.tasks.states import KNOWN
+
+
+def status_key(status_at: int, task_id: str) -> str:
+    """The order of listings: by status time, ties by task id. Fixed width, so text sorts right."""
+    return f"{status_at:015d}#{task_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What one page asks for.
+
+    `since` is the lowest status key, `before` an exclusive upper one (the place where the last
+    page ended). `total_size` is known from the second page on.
+    """
+
+    context_id: str | None
+    state: TaskState | None
+    since: str
+    before: str | None
+    total_size: int | None
+    fingerprint: str
+
+    @classmethod
+    def of(cls, query: ListTasksQuery, scope: Scope) -> Listing:
+        """Check a query.
+
+        Raises:
+            InvalidArgumentError: an unknown state, an unreadable time, an oversized context id.
+            PageTokenError: the token is not ours, or of another query.
+        """
+        if query.context_id is not None:
+            check_context_id(query.context_id)
+        if query.status is not None and query.status not in KNOWN:
+            msg = f"{query.status!r} is not a state of a task."
+            raise InvalidArgumentError(msg)
+        since_ms = _milliseconds(query.status_timestamp_after)
+        fingerprint = digest(
+            "listing", scope.digest, query.context_id or "", str(query.status), str(since_ms)
+        )
+        before, total = _read_token(query.page_token, fingerprint)
+        return cls(
+            context_id=query.context_id,
+            state=query.status,
+            since=status_key(since_ms, ""),
+            before=before,
+            total_size=total,
+            fingerprint=fingerprint,
+        )
+
+    def token_after(self, last: Head, total: int) -> str:
+        """The token of the page that follows `last`."""
+        place = [status_key(last.status_at, last.task_id), total, self.fingerprint]
+        return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+    def matches(self, head: Head) -> bool:
+        """Whether the filters, not the cursor, let a HEAD of this scope through."""
+        in_context = self.context_id is None or head.context_id == self.context_id
+        in_state = self.state is None or head.state == self.state
+        return in_context and in_state and status_key(head.status_at, head.task_id) >= self.since
+
+
+def _read_token(token: str | None, fingerprint: str) -> tuple[str | None, int | None]:
+    if not token:
+        return None, None
+    try:
+        padded = token + "=" * (-len(token) % 4)
+        before, total, made_for = json.loads(
+            base64.b64decode(padded, altchars=b"-_", validate=True)
+        )
+    except ValueError as error:
+        raise PageTokenError from error
+    well_formed = isinstance(before, str) and isinstance(total, int) and total >= 0
+    if not well_formed or made_for != fingerprint:
+        raise PageTokenError
+    return before, total
+
+
+def _milliseconds(timestamp: str | None) -> int:
+    if not timestamp:
+        return 0
+    try:
+        moment = datetime.fromisoformat(timestamp)
+    except ValueError as error:
+        msg = "status_timestamp_after is an ISO 8601 time."
+        raise InvalidArgumentError(msg) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0, int(moment.timestamp() * 1000))

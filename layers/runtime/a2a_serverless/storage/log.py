@@ -1,0 +1,123 @@
+"""What execution and streaming need beyond the Storage contract: the log of a task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Self
+
+from a2a.types import SendMessageRequest
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.rules import Commit, Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The task behind a creation. `created` is False for the first task of a repeated key or id."""
+
+    head: Head
+    created: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """HEAD and the complete commits after a version, unbroken up to HEAD's version."""
+
+    head: Head
+    records: tuple[Record, ...]
+
+    def fold(self) -> Fold:
+        """The fold of a log that was read from its beginning."""
+        return extend(Fold(self.head.task_id, self.head.context_id), self.records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A task that somebody has to look at since `due_at` (milliseconds since the epoch)."""
+
+    scope: Scope
+    task_id: str
+    due_at: int
+
+
+def extend(fold: Fold, records: tuple[Record, ...]) -> Fold:
+    """Add the records that follow to a fold; the same fold."""
+    for record in records:
+        fold.add(record)
+    return fold
+
+
+class TaskLog(ABC):
+    """The commits of tasks, seen through one scope.
+
+    `update_task` is its one-step form: both go the same write path and count the same versions.
+    """
+
+    scope: Scope
+    clock: Clock
+    timing: Timing
+
+    @abstractmethod
+    def for_scope(self, scope: Scope) -> Self:
+        """The same log seen by another owner; cheap."""
+
+    @abstractmethod
+    async def open_task(
+        self,
+        context_id: str,
+        request: SendMessageRequest,
+        *,
+        caller: Caller = Caller(),  # noqa: B008 - frozen
+        task_id: str | None = None,
+        idempotency_key: str | None = None,
+        ttl_s: float | None = None,
+    ) -> Opened:
+        """Create a task with its first turn open; one request.
+
+        The id is `task_id`, or one that follows from (context, key), or a random one.
+        """
+
+    @abstractmethod
+    async def head(self, task_id: str) -> Head | None:
+        """HEAD as of now, None when the task does not exist or has expired."""
+
+    @abstractmethod
+    async def read(
+        self, task_id: str, *, after: int = 0, incarnation: str | None = None
+    ) -> Log | None:
+        """HEAD and every commit after version `after`.
+
+        None when the task does not exist, has expired, or is not of `incarnation`.
+        """
+
+    @abstractmethod
+    async def commit(self, head: Head, commit: Commit) -> Head:
+        """Write `commit` onto `head` as one atomic step; return the new HEAD.
+
+        Exactly once: a write whose answer was lost is recognised as applied.
+
+        Raises:
+            TaskNotFoundError: the task is gone, or another incarnation took its id.
+            ConcurrencyError: somebody else has committed since `head`.
+            FencedError, TurnFinishedError, TaskTerminalStateError,
+            TaskNotAcceptingMessagesError: the rules refuse it.
+            CommitTooLargeError: more than 4 MB; nothing was written.
+            UnavailableError: no answer within the retry budget; the outcome is unknown.
+        """
+
+    @abstractmethod
+    async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
+        """Overdue turns of all scopes, the longest overdue first."""
+
+    @abstractmethod
+    async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
+        """Move HEAD's due time without a commit; False when HEAD has changed since."""
+
+    @abstractmethod
+    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
+        """Return when the task may have moved beyond `version`, at the latest after `timeout_s`."""

@@ -1,0 +1,171 @@
+"""Following a task's log: one implementation for blocking sends, streams and cancel waits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+
+from a2a.types import Task
+
+from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.storage.log import Log, TaskLog, extend
+from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted, StatusChanged
+from a2a_serverless.tasks.events import LAST, Cursor, Event, events_of, incarnation_tag
+from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.head import Head
+
+FASTEST_POLL_S = 0.04
+SLOWEST_POLL_S = 1.0
+POLL_SHARE_OF_SILENCE = 0.1
+"""A poll waits a tenth of the silence so far: quick while events come, once a second after 10 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One event and the cursor that continues after it."""
+
+    cursor: Cursor
+    event: Event
+
+
+class Tail:
+    """One subscriber's place in the log of one incarnation of a task.
+
+    `fold` is the task after everything delivered; `head` the newest HEAD seen.
+    """
+
+    def __init__(self, source: TaskLog, head: Head, fold: Fold, backlog: list[Delivery]) -> None:
+        self._source = source
+        self._backlog = backlog
+        self.head = head
+        self.fold = fold
+
+    @classmethod
+    async def open(cls, source: TaskLog, task_id: str) -> Tail:
+        """A tail that stands at the task's newest commit.
+
+        Raises:
+            TaskNotFoundError: there is no such task.
+        """
+        log = await source.read(task_id)
+        if log is None:
+            raise TaskNotFoundError
+        return cls(source, log.head, log.fold(), [])
+
+    @classmethod
+    async def resume(cls, source: TaskLog, task_id: str, cursor: Cursor) -> tuple[Tail, Delivery]:
+        """A tail behind `cursor`, and the Task as it was there.
+
+        A cursor of another incarnation, or beyond the log, counts for nothing: the tail stands at
+        the newest commit, and the Task is today's.
+        """
+        log = await source.read(task_id)
+        if log is None:
+            raise TaskNotFoundError
+        is_ours = cursor.tag == incarnation_tag(log.head.incarnation)
+        if not is_ours or not 1 <= cursor.version <= log.head.version:
+            tail = cls(source, log.head, log.fold(), [])
+            return tail, tail.snapshot()
+        tail = cls(source, log.head, Fold(log.head.task_id, log.head.context_id), [])
+        tail._skip(log, cursor)
+        as_of = _task_at(log, cursor)
+        tail._backlog = [d for d in tail._take(log) if d.cursor > cursor]
+        return tail, Delivery(cursor=cursor, event=as_of)
+
+    def snapshot(self) -> Delivery:
+        """The Task now, under the cursor of its version's last event."""
+        version = self.fold.version
+        index = max(0, len(self._shown(version)) - 1)
+        return Delivery(cursor=self._cursor(version, index), event=self.fold.task())
+
+    async def deliveries(
+        self, *, until: Callable[[Head], bool], deadline: float
+    ) -> AsyncIterator[Delivery]:
+        """Events as they are committed, until HEAD satisfies `until` and all were delivered.
+
+        Ends early at `deadline` (monotonic seconds). The tail can be continued after that.
+
+        Raises:
+            TaskNotFoundError: the task was deleted or has expired.
+        """
+        clock = self._source.clock
+        last_news = clock.monotonic()
+        while True:
+            news = bool(self._backlog)
+            while self._backlog:
+                yield self._backlog.pop(0)
+            now = clock.monotonic()
+            if until(self.head) or now >= deadline:
+                return
+            last_news = now if news else last_news
+            wait_s = min(poll_interval(now - last_news), deadline - now)
+            await self._source.changed(self.head.task_id, self.head.version, wait_s)
+            await self.poll()
+
+    async def poll(self) -> None:
+        """Read what was committed since; it is delivered next."""
+        log = await self._source.read(
+            self.head.task_id, after=self.fold.version, incarnation=self.head.incarnation
+        )
+        if log is None:
+            raise TaskNotFoundError
+        self._backlog.extend(self._take(log))
+
+    def _skip(self, log: Log, cursor: Cursor) -> None:
+        extend(self.fold, log.records[: cursor.version - 1])
+
+    def _take(self, log: Log) -> Iterator[Delivery]:
+        self.head = log.head
+        for record in log.records:
+            if record.version <= self.fold.version:
+                continue
+            self.fold.add(record)
+            for index, event in enumerate(events_of(record, self.fold)):
+                yield Delivery(cursor=self._cursor(record.version, index), event=event)
+
+    def _shown(self, version: int) -> list[Event]:
+        record = self.fold.record(version)
+        return list(events_of(record, self.fold))
+
+    def _cursor(self, version: int, index: int) -> Cursor:
+        return Cursor(version, index, incarnation_tag(self.head.incarnation))
+
+
+def poll_interval(silence_s: float) -> float:
+    """Seconds until the next read after `silence_s` without an event."""
+    return min(SLOWEST_POLL_S, max(FASTEST_POLL_S, silence_s * POLL_SHARE_OF_SILENCE))
+
+
+async def settle(tail: Tail, *, until: Callable[[Head], bool], deadline: float) -> bool:
+    """Follow the tail, dropping its events, until HEAD satisfies `until`; False at the deadline."""
+    async for _ in tail.deliveries(until=until, deadline=deadline):
+        pass
+    return until(tail.head)
+
+
+def _task_at(log: Log, cursor: Cursor) -> Task:
+    """The Task after the event at `cursor`, which may lie inside a commit."""
+    fold = extend(Fold(log.head.task_id, log.head.context_id), log.records[: cursor.version - 1])
+    record = log.records[cursor.version - 1]
+    if cursor.index < LAST:
+        record = replace(record, entries=_entries_through(record, cursor.index, fold))
+    fold.add(record)
+    return fold.task()
+
+
+def _entries_through(record: Record, index: int, before: Fold) -> tuple[Entry, ...]:
+    """The first entries of a commit, up to the one that shows event `index`."""
+    shown = -1
+    for position, entry in enumerate(record.entries, start=1):
+        shown += _events_shown(entry, before)
+        if shown >= index:
+            return record.entries[:position]
+    return record.entries
+
+
+def _events_shown(entry: Entry, before: Fold) -> int:
+    if isinstance(entry, StatusChanged | ArtifactWritten):
+        return 1
+    if isinstance(entry, Restarted):
+        return len(before.restarted_at(entry.base).artifacts)
+    return 0

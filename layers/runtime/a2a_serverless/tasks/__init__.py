@@ -1,0 +1,1 @@
+"""The rules of tasks, turns and attempts: pure code that touches neither AWS nor HTTP."""

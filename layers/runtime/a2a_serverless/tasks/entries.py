@@ -1,0 +1,193 @@
+"""What one commit is made of, and its encoding.
+
+A commit is a list of entries. The encoding is self-delimiting, so that a body of any size can be
+cut into parts of an item's size and put together again.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from a2a.types import (
+    Artifact,
+    Message,
+    SendMessageRequest,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from google.protobuf.struct_pb2 import Struct
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a message, as the worker shows it to the agent's call context."""
+
+    user: str = ""
+    tenant: str = ""
+    extensions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOpened:
+    """A user message was accepted; the commit's version is the turn's number."""
+
+    request: SendMessageRequest
+    caller: Caller = field(default_factory=Caller)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAppended:
+    """A message joined the history."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChanged:
+    """The status was replaced.
+
+    `archive` moves the message of the replaced status to the history, as the official SDK does;
+    without it that message is gone, as in the Storage contract.
+    """
+
+    status: TaskStatus
+    metadata: Struct | None = None
+    archive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactWritten:
+    """An artifact, or the next chunk of one, was written."""
+
+    artifact: Artifact
+    append: bool = False
+    last_chunk: bool = False
+    metadata: Struct | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataMerged:
+    """Key-value pairs were merged into the task's metadata, last writer wins."""
+
+    metadata: Struct
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A new attempt took the turn over.
+
+    What attempts wrote after version `base`, at which the turn became the current one, is
+    discarded; what others wrote since (an accepted message) stays.
+    """
+
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The agent's work on the open turn is over; the task may have ended or may be paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """The agent answered with a Message alone; the client of a blocking send gets it."""
+
+    message: Message
+
+
+Entry = (
+    TurnOpened
+    | MessageAppended
+    | StatusChanged
+    | ArtifactWritten
+    | MetadataMerged
+    | Restarted
+    | TurnEnded
+    | Replied
+)
+
+_HEADER = struct.Struct(">cBI")  # kind, flags, length of the payload
+_ARCHIVE = 1
+
+
+def encode_entries(entries: Iterable[Entry]) -> bytes:
+    """The body of a commit."""
+    return b"".join(_encode(entry) for entry in entries)
+
+
+def decode_entries(body: bytes) -> tuple[Entry, ...]:
+    """The entries of a whole body; fresh objects that belong to the caller."""
+    return tuple(_decode_all(body))
+
+
+def _encode(entry: Entry) -> bytes:
+    kind, flags, payload = _pack(entry)
+    return _HEADER.pack(kind, flags, len(payload)) + payload
+
+
+def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
+    match entry:
+        case TurnOpened(request, caller):
+            who = json.dumps([caller.user, caller.tenant, caller.extensions]).encode()
+            return b"T", 0, len(who).to_bytes(4, "big") + who + request.SerializeToString()
+        case MessageAppended(message):
+            return b"M", 0, message.SerializeToString()
+        case StatusChanged(status, metadata, archive):
+            event = TaskStatusUpdateEvent(status=status, metadata=metadata)
+            return b"S", archive * _ARCHIVE, event.SerializeToString()
+        case ArtifactWritten(artifact, append, last_chunk, metadata):
+            update = TaskArtifactUpdateEvent(
+                artifact=artifact, append=append, last_chunk=last_chunk, metadata=metadata
+            )
+            return b"A", 0, update.SerializeToString()
+        case MetadataMerged(metadata):
+            return b"D", 0, metadata.SerializeToString()
+        case Restarted(base):
+            return b"R", 0, base.to_bytes(8, "big")
+        case TurnEnded():
+            return b"E", 0, b""
+        case Replied(message):
+            return b"P", 0, message.SerializeToString()
+
+
+def _decode_all(body: bytes) -> Iterator[Entry]:
+    offset = 0
+    while offset < len(body):
+        kind, flags, length = _HEADER.unpack_from(body, offset)
+        offset += _HEADER.size
+        yield _unpack(kind, flags, body[offset : offset + length])
+        offset += length
+
+
+def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
+    match kind:
+        case b"T":
+            size = int.from_bytes(payload[:4], "big")
+            user, tenant, extensions = json.loads(payload[4 : 4 + size])
+            request = SendMessageRequest.FromString(payload[4 + size :])
+            return TurnOpened(request, Caller(user, tenant, tuple(extensions)))
+        case b"M":
+            return MessageAppended(Message.FromString(payload))
+        case b"S":
+            event = TaskStatusUpdateEvent.FromString(payload)
+            metadata = event.metadata if event.HasField("metadata") else None
+            return StatusChanged(event.status, metadata, bool(flags & _ARCHIVE))
+        case b"A":
+            update = TaskArtifactUpdateEvent.FromString(payload)
+            metadata = update.metadata if update.HasField("metadata") else None
+            return ArtifactWritten(update.artifact, update.append, update.last_chunk, metadata)
+        case b"D":
+            return MetadataMerged(Struct.FromString(payload))
+        case b"R":
+            return Restarted(int.from_bytes(payload, "big"))
+        case b"E":
+            return TurnEnded()
+        case b"P":
+            return Replied(Message.FromString(payload))
+        case _:
+            msg = f"unknown kind of log entry {kind!r}: written by a newer release"
+            raise ValueError(msg)

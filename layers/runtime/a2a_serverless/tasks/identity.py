@@ -1,0 +1,93 @@
+"""Scopes, ids and the digests that become keys.
+
+A digest is the first 128 bits of a SHA-256 over length-prefixed fields, headed by the kind of
+what it digests, so that no two different inputs and no two kinds share one by construction.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+import uuid
+from dataclasses import dataclass
+
+from a2a_serverless.errors import InvalidArgumentError
+
+MAX_CONTEXT_ID_BYTES = 512
+MAX_KEY_BYTES = 512
+_TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+
+
+def digest(kind: str, *fields: str) -> str:
+    """22 characters of URL-safe base64: 128 bits of a SHA-256 over `kind` and `fields`."""
+    sha = hashlib.sha256()
+    for field in (kind, *fields):
+        raw = field.encode()
+        sha.update(len(raw).to_bytes(4, "big"))
+        sha.update(raw)
+    return base64.urlsafe_b64encode(sha.digest()[:16]).decode().rstrip("=")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Who owns a task: tenant and authenticated principal, known by their digest alone."""
+
+    digest: str
+
+    @classmethod
+    def of(cls, tenant: str, principal: str) -> Scope:
+        return cls(digest("scope", tenant, principal))
+
+
+ANONYMOUS = Scope.of("", "")
+"""The scope of an endpoint without authentication."""
+
+
+def new_task_id() -> str:
+    """A random id; the server chooses it (A2A 1.0.1, section 3.4.2)."""
+    return str(uuid.uuid4())
+
+
+def new_context_id() -> str:
+    """A random id for a message without a context."""
+    return str(uuid.uuid4())
+
+
+def new_incarnation() -> str:
+    """12 random characters that tell a task from an earlier one with the same id."""
+    return secrets.token_urlsafe(9)
+
+
+def new_token() -> str:
+    """A claim token: 16 random characters."""
+    return secrets.token_urlsafe(12)
+
+
+def keyed_task_id(context_id: str, idempotency_key: str) -> str:
+    """The id of the one task that (context, key) can create, in the form of a UUID.
+
+    Storage makes the creation idempotent by it: the second creation meets the first one's item.
+    """
+    if not idempotency_key or len(idempotency_key.encode()) > MAX_KEY_BYTES:
+        msg = f"An idempotency key has 1 to {MAX_KEY_BYTES} bytes."
+        raise InvalidArgumentError(msg)
+    raw = base64.urlsafe_b64decode(digest("task", context_id, idempotency_key) + "==")
+    return str(uuid.UUID(bytes=raw, version=4))
+
+
+def check_task_id(task_id: str) -> str:
+    """Refuse an id that could not have been made here: it would not fit the keys."""
+    if not _TASK_ID.fullmatch(task_id):
+        msg = "A task id has 1 to 100 characters of A-Z a-z 0-9 . _ : -"
+        raise InvalidArgumentError(msg)
+    return task_id
+
+
+def check_context_id(context_id: str) -> str:
+    """Refuse an empty id, and one that would not fit an index key."""
+    if not context_id or len(context_id.encode()) > MAX_CONTEXT_ID_BYTES:
+        msg = f"A context id has 1 to {MAX_CONTEXT_ID_BYTES} bytes."
+        raise InvalidArgumentError(msg)
+    return context_id

@@ -1,0 +1,52 @@
+"""Operations: the messages on the queue. They carry ids only, never content."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from a2a_serverless.tasks.identity import digest
+
+
+class OperationParams(BaseModel):
+    """Which turn an operation is about.
+
+    `incarnation` tells the task from a later one with the same id; `turn` is the version at which
+    the turn's message was accepted; `copy_number` counts the sends of one turn, 0 for the first.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    scope: str = Field(min_length=1, max_length=64)
+    task_id: str = Field(min_length=1, max_length=100)
+    incarnation: str = Field(min_length=1, max_length=64)
+    turn: int = Field(ge=1)
+    copy_number: int = Field(default=0, ge=0)
+
+    @property
+    def group(self) -> str:
+        """The FIFO message group: one per task, so that a task's operations never overlap."""
+        return digest("group", self.scope, self.task_id)
+
+
+class Operation(BaseModel):
+    """One message on the queue: run a turn, or cancel a task.
+
+    `request_context` holds trace propagation fields (W3C `traceparent`, X-Ray header) only.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    operation: Literal["run", "cancel"]
+    params: OperationParams
+    is_new_task: bool = False
+    request_context: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def deduplication_id(self) -> str:
+        """Equal for the same send of the same turn: SQS drops a repetition within 5 minutes."""
+        p = self.params
+        return digest(
+            self.operation, p.scope, p.task_id, p.incarnation, str(p.turn), str(p.copy_number)
+        )

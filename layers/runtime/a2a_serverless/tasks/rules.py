@@ -1,0 +1,313 @@
+"""The rules of a task: what a commit turns one HEAD into, or which error it meets.
+
+This is the whole of optimistic concurrency, terminal guard, fencing and turn keeping. Backends
+only make one step atomic: "HEAD is still the one that the rules saw, so write what they say".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from a2a.types import Message, SendMessageRequest, TaskState, TaskStatus
+from google.protobuf.struct_pb2 import Struct
+
+from a2a_serverless.errors import (
+    FencedError,
+    TaskNotAcceptingMessagesError,
+    TaskTerminalStateError,
+    TurnFinishedError,
+)
+from a2a_serverless.tasks.entries import (
+    Caller,
+    Entry,
+    MetadataMerged,
+    Replied,
+    Restarted,
+    StatusChanged,
+    TurnEnded,
+    TurnOpened,
+)
+from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
+from a2a_serverless.tasks.identity import digest, new_token
+from a2a_serverless.tasks.states import is_interrupted, is_terminal, state_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long things may take, in seconds.
+
+    `waiting_s` is how long a turn may stay unclaimed before the sweeper sends it again;
+    `running_s` lies beyond the longest run of an attempt.
+    """
+
+    ttl_s: float = 30 * 24 * 3600
+    waiting_s: float = 60
+    running_s: float = 960
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """A task to be created. `ttl_s` overrides the default time to live."""
+
+    scope: str
+    task_id: str
+    context_id: str
+    incarnation: str
+    request: SendMessageRequest
+    caller: Caller = field(default_factory=Caller)
+    idempotency_key: str | None = None
+    ttl_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextWrite:
+    """The state of the conversation, written with a commit.
+
+    `expected_version` None writes whatever is stored; 0 demands that nothing is.
+    """
+
+    value: str
+    """JSON."""
+    expected_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One atomic change of a task.
+
+    `token` names the attempt that writes; None is a writer outside of any attempt. `claims` makes
+    that attempt the owner of the open turn. `ends_turn` says that the agent's work on it is over;
+    terminal states and input-required say so by themselves. `idempotency_key` belongs to the
+    message that opens a turn.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    token: str | None = None
+    claims: bool = False
+    ends_turn: bool = False
+    idempotency_key: str | None = None
+    context_write: ContextWrite | None = None
+    commit_id: str = field(default_factory=new_token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What the rules decided: the next HEAD and the entries to log."""
+
+    head: Head
+    entries: tuple[Entry, ...]
+
+
+def open_task(new: NewTask, *, now_ms: int, timing: Timing) -> Step:
+    """The first version of a task: submitted, with its first turn open and due."""
+    ttl_s = timing.ttl_s if new.ttl_s is None else new.ttl_s
+    status = _stamped(TaskStatus(state=TaskState.TASK_STATE_SUBMITTED), now_ms)
+    head = Head(
+        scope=new.scope,
+        task_id=new.task_id,
+        context_id=new.context_id,
+        incarnation=new.incarnation,
+        version=1,
+        state=status.state,
+        status_at=now_ms,
+        status=status.SerializeToString(),
+        metadata=b"",
+        created_at=now_ms,
+        expires_at=now_ms + int(ttl_s * 1000),
+        turn=1,
+        turn_base=1,
+        due_at=now_ms + int(timing.waiting_s * 1000),
+    )
+    head = _opened_by(head, new.request.message, new.idempotency_key)
+    return Step(head=head, entries=(TurnOpened(new.request, new.caller), StatusChanged(status)))
+
+
+def advance(head: Head, commit: Commit, *, now_ms: int, timing: Timing) -> Step:
+    """The step that `commit` makes from `head`.
+
+    Raises:
+        TaskTerminalStateError: a transition of a task that has ended.
+        FencedError: `commit.token` is not the owner of the open turn.
+        TurnFinishedError: a claim of a turn that is over.
+        TaskNotAcceptingMessagesError: a message for a task that does not wait for one.
+    """
+    _check(head, commit)
+    entries = _expand(head, commit)
+    opens = any(isinstance(entry, TurnOpened) for entry in entries)
+    after = replace(head, version=head.version + 1)
+    if commit.claims:
+        after = _claimed(after, commit, now_ms, timing)
+    if opens:
+        after = _opened(after, commit, entries, now_ms, timing)
+    after, entries = _with_content(after, entries, now_ms)
+    ends = commit.ends_turn or is_terminal(after.state) or _pauses(entries)
+    if ends and after.turn_is_open:
+        after = _ended(after, now_ms, timing)
+        entries = (*entries, TurnEnded())
+    return Step(head=after, entries=entries)
+
+
+def key_digest(idempotency_key: str | None) -> str:
+    """What HEAD remembers of an idempotency key; empty when there is none."""
+    return digest("key", idempotency_key) if idempotency_key else ""
+
+
+def message_digest(message: Message) -> str:
+    """What HEAD remembers of a messageId."""
+    return digest("message", message.message_id)
+
+
+def content_digest(message: Message) -> str:
+    """What HEAD remembers of a message, whatever task and context it names."""
+    content = Message()
+    content.CopyFrom(message)
+    content.ClearField("task_id")
+    content.ClearField("context_id")
+    return digest("content", content.SerializeToString(deterministic=True).hex())
+
+
+def _opened_by(head: Head, message: Message, idempotency_key: str | None) -> Head:
+    return replace(
+        head,
+        key_digest=key_digest(idempotency_key),
+        message_digest=message_digest(message),
+        content_digest=content_digest(message),
+    )
+
+
+def _check(head: Head, commit: Commit) -> None:
+    transitions = any(isinstance(entry, StatusChanged) for entry in commit.entries)
+    opens = any(isinstance(entry, TurnOpened) for entry in commit.entries)
+    if head.is_terminal and (transitions or opens):
+        msg = f"The task is {state_name(head.state)}."
+        raise TaskTerminalStateError(msg)
+    if commit.claims and not head.turn_is_open:
+        raise TurnFinishedError
+    written_by_another = commit.token is not None and head.token != commit.token
+    if written_by_another and not commit.claims:
+        raise FencedError(current_version=head.version)
+    if opens and (not is_interrupted(head.state) or head.next_turn):
+        msg = f"The task is {state_name(head.state)} and does not wait for a message."
+        raise TaskNotAcceptingMessagesError(msg)
+
+
+def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
+    """Add what follows from the commit: the restart of a claimed turn, the state of a new one."""
+    entries = commit.entries
+    if commit.claims and head.token is not None:
+        working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+        return (Restarted(head.turn_base), working, *entries)
+    if any(isinstance(entry, TurnOpened) for entry in entries) and not head.turn_is_open:
+        return (*entries, StatusChanged(TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)))
+    return entries
+
+
+def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
+    return replace(
+        head,
+        token=commit.token,
+        attempts=head.attempts + 1,
+        due_at=now_ms + int(timing.running_s * 1000),
+        # A restart brings back the metadata of the turn's start, which only the log knows.
+        metadata=head.metadata if head.token is None or head.metadata == b"" else None,
+        replied=head.replied and head.token is None,
+    )
+
+
+def _opened(
+    head: Head, commit: Commit, entries: Iterable[Entry], now_ms: int, timing: Timing
+) -> Head:
+    message = next(e.request.message for e in entries if isinstance(e, TurnOpened))
+    head = _opened_by(head, message, commit.idempotency_key)
+    if head.turn_is_open:
+        # The running attempt keeps the task; the message's turn follows when it has returned.
+        return replace(head, next_turn=head.version, status=_without_message(head.status))
+    return _current(head, head.version, now_ms, timing)
+
+
+def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
+    ended = replace(head, finished_turn=head.turn, token=None, due_at=None)
+    if ended.next_turn and not ended.is_terminal:
+        return _current(ended, ended.next_turn, now_ms, timing)
+    return replace(ended, next_turn=0)
+
+
+def _current(head: Head, turn: int, now_ms: int, timing: Timing) -> Head:
+    """Make `turn` the current turn: unclaimed, and due if nobody picks it up."""
+    return replace(
+        head,
+        turn=turn,
+        turn_base=head.version,
+        next_turn=0,
+        token=None,
+        attempts=0,
+        sends=0,
+        due_at=now_ms + int(timing.waiting_s * 1000),
+    )
+
+
+def _with_content(
+    head: Head, entries: tuple[Entry, ...], now_ms: int
+) -> tuple[Head, tuple[Entry, ...]]:
+    """Stamp the statuses and carry status and metadata over to HEAD."""
+    stamped: list[Entry] = []
+    for entry in entries:
+        kept = entry
+        if isinstance(entry, StatusChanged):
+            at = max(now_ms, head.status_at + 1)
+            kept = replace(entry, status=_stamped(entry.status, at))
+            head = replace(
+                head,
+                state=kept.status.state,
+                status_at=at,
+                status=_inline(kept.status.SerializeToString()),
+            )
+            if entry.metadata is not None:
+                head = replace(head, metadata=_merged(head.metadata, entry.metadata))
+        elif isinstance(entry, MetadataMerged):
+            head = replace(head, metadata=_merged(head.metadata, entry.metadata))
+        elif isinstance(entry, Replied):
+            head = replace(head, replied=True)
+        stamped.append(kept)
+    return head, tuple(stamped)
+
+
+def _pauses(entries: Iterable[Entry]) -> bool:
+    """Whether the commit leaves the task input-required, which ends the turn by itself."""
+    states = [entry.status.state for entry in entries if isinstance(entry, StatusChanged)]
+    return bool(states) and states[-1] == TaskState.TASK_STATE_INPUT_REQUIRED
+
+
+def _stamped(status: TaskStatus, at_ms: int) -> TaskStatus:
+    copy = TaskStatus()
+    copy.CopyFrom(status)
+    copy.timestamp.FromMilliseconds(at_ms)
+    return copy
+
+
+def _inline(raw: bytes) -> bytes | None:
+    return raw if len(raw) <= MAX_INLINE_BYTES else None
+
+
+def _without_message(status: bytes | None) -> bytes | None:
+    if status is None:
+        return None
+    parsed = TaskStatus.FromString(status)
+    parsed.ClearField("message")
+    raw: bytes = parsed.SerializeToString()
+    return raw
+
+
+def _merged(metadata: bytes | None, update: Struct) -> bytes | None:
+    if metadata is None:
+        return None
+    merged = Struct.FromString(metadata)
+    merge_metadata(merged, update)
+    return _inline(merged.SerializeToString(deterministic=True))
+
+
+def merge_metadata(metadata: Struct, update: Struct) -> None:
+    """Shallow merge, last writer wins; nested values are replaced as a whole."""
+    for key, value in update.fields.items():
+        metadata.fields[key].CopyFrom(value)

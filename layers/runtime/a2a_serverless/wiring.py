@@ -1,0 +1,64 @@
+"""Putting a process together: which storage, broker and cancel registry it runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from a2a_serverless.broker.base import Broker
+from a2a_serverless.cancel.base import CancelRegistry
+from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """What the API, the worker and the sweeper share, seen through the anonymous scope."""
+
+    storage: DurableStorage
+    broker: Broker
+    registry: CancelRegistry
+
+
+def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
+    """Everything in this process's memory."""
+    from a2a_serverless.broker.memory import MemoryBroker
+    from a2a_serverless.cancel.memory import MemoryCancelRegistry
+    from a2a_serverless.storage.memory import MemoryStorage
+
+    clock = clock or SystemClock()
+    return Backends(
+        storage=MemoryStorage(clock=clock, timing=settings.timing()),
+        broker=MemoryBroker(visibility_s=settings.visibility_s, clock=clock),
+        registry=MemoryCancelRegistry(timeout_s=settings.cancel_timeout_s, clock=clock),
+    )
+
+
+def aws_backends(settings: Settings, clock: Clock | None = None) -> Backends:
+    """DynamoDB and SQS, as the environment names them.
+
+    Raises:
+        ConfigurationError: the table or the queue is not named.
+    """
+    from a2a_serverless.broker.sqs import SqsFifoBroker
+    from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
+    from a2a_serverless.storage.dynamodb import DynamoStorage
+
+    for name, value in (("A2A_TABLE", settings.table), ("A2A_QUEUE", settings.queue)):
+        if not value:
+            msg = f"{name} is not set: it names the {name.removeprefix('A2A_').lower()}."
+            raise ConfigurationError(msg)
+    clock = clock or SystemClock()
+    return Backends(
+        storage=DynamoStorage(settings.table, clock=clock, timing=settings.timing()),
+        broker=SqsFifoBroker(
+            settings.queue,
+            undecodable_queue=settings.undecodable_queue or None,
+            clock=clock,
+            visibility_s=settings.visibility_s,
+        ),
+        registry=DynamoCancelRegistry(
+            settings.table, clock=clock, timeout_s=settings.cancel_timeout_s
+        ),
+    )

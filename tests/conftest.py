@@ -1,0 +1,16 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test without a docstring: it states the behaviour that a failure has broken."""
+    silent = [
+        item.nodeid
+        for item in items
+        if isinstance(item, pytest.Function) and not (item.function.__doc__ or "").strip()
+    ]
+    if silent:
+        raise pytest.UsageError("tests without a docstring: " + ", ".join(sorted(set(silent))))

@@ -1,0 +1,162 @@
+"""Following a task: what is delivered, in which order, and where a resumed tail begins."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.tail import Delivery, Tail, poll_interval, settle
+from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
+from a2a_serverless.tasks.events import Cursor
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+
+
+def request(text: str = "hi") -> SendMessageRequest:
+    return SendMessageRequest(
+        message=Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=text)])
+    )
+
+
+def chunk(text: str) -> ArtifactWritten:
+    return ArtifactWritten(Artifact(artifact_id="a", parts=[Part(text=text)]), append=True)
+
+
+def state(value: TaskState) -> StatusChanged:
+    return StatusChanged(TaskStatus(state=value))
+
+
+WORKING = state(TaskState.TASK_STATE_WORKING)
+COMPLETED = state(TaskState.TASK_STATE_COMPLETED)
+
+
+def shown(delivery: Delivery) -> str:
+    match delivery.event:
+        case Task():
+            return "task:" + "".join(p.text for a in delivery.event.artifacts for p in a.parts)
+        case TaskStatusUpdateEvent():
+            return TaskState.Name(delivery.event.status.state).removeprefix("TASK_STATE_").lower()
+        case TaskArtifactUpdateEvent():
+            return "".join(part.text for part in delivery.event.artifact.parts)
+        case _:
+            raise AssertionError
+
+
+def ended(head: Head) -> bool:
+    return head.is_terminal
+
+
+async def written(storage: MemoryStorage) -> Head:
+    """A completed task: submitted; working, 1, 2; 3; completed."""
+    head = (await storage.open_task("c", request())).head
+    for commit in (
+        Commit(entries=(WORKING, chunk("1"), chunk("2")), token="A", claims=True),
+        Commit(entries=(chunk("3"),), token="A"),
+        Commit(entries=(COMPLETED,), token="A"),
+    ):
+        head = await storage.commit(head, commit)
+    return head
+
+
+async def follow(tail: Tail) -> list[Delivery]:
+    deadline = asyncio.get_running_loop().time() + 30
+    return [delivery async for delivery in tail.deliveries(until=ended, deadline=deadline)]
+
+
+async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task() -> None:
+    """A tail that was opened first sees each event once, also while it waits for the next."""
+    storage = MemoryStorage()
+    head = (await storage.open_task("c", request())).head
+    tail = await Tail.open(storage, head.task_id)
+    following = asyncio.create_task(follow(tail))
+    head = await storage.commit(head, Commit(entries=(WORKING, chunk("1")), token="A", claims=True))
+    await asyncio.sleep(0)
+    head = await storage.commit(head, Commit(entries=(chunk("2"),), token="A"))
+    await storage.commit(head, Commit(entries=(COMPLETED,), token="A"))
+    assert [shown(d) for d in await following] == ["working", "1", "2", "completed"]
+    assert tail.fold.task() == await storage.load_task(head.task_id)
+
+
+async def test_resuming_at_any_cursor_gives_the_rest_without_gap_or_repetition() -> None:
+    """The Task as of the cursor plus what follows is the whole, wherever the line was cut."""
+    storage = MemoryStorage()
+    head = await written(storage)
+    whole, _ = await Tail.resume(storage, head.task_id, Cursor(1, 0, "strange"))
+    tail, first = await Tail.resume(storage, head.task_id, _cursor(whole, 1, 0))
+    everything = await follow(tail)
+    assert shown(first) == "task:"
+    assert [shown(d) for d in everything] == ["working", "1", "2", "3", "completed"]
+    for cut, delivery in enumerate(everything):
+        tail, snapshot = await Tail.resume(storage, head.task_id, delivery.cursor)
+        assert snapshot.cursor == delivery.cursor
+        assert shown(snapshot) == "task:" + "123"[: min(cut, 3)]
+        assert [d.cursor for d in await follow(tail)] == [d.cursor for d in everything[cut + 1 :]]
+
+
+def _cursor(tail: Tail, version: int, index: int) -> Cursor:
+    return Cursor(version, index, tail.snapshot().cursor.tag)
+
+
+async def test_a_foreign_cursor_gets_todays_task() -> None:
+    """Another incarnation's cursor, or one beyond the log, counts for nothing."""
+    storage = MemoryStorage()
+    head = await written(storage)
+    tag = (await Tail.open(storage, head.task_id)).snapshot().cursor.tag
+    for cursor in (Cursor(2, 0, "aaaaaa"), Cursor(99, 0, tag), Cursor(0, 0, tag)):
+        tail, snapshot = await Tail.resume(storage, head.task_id, cursor)
+        assert shown(snapshot) == "task:123"
+        assert await follow(tail) == []
+
+
+async def test_a_snapshot_continues_without_repeating_itself() -> None:
+    """Its cursor is that of the version's last event."""
+    storage = MemoryStorage()
+    head = await written(storage)
+    snapshot = (await Tail.open(storage, head.task_id)).snapshot()
+    tail, again = await Tail.resume(storage, head.task_id, snapshot.cursor)
+    assert again == snapshot
+    assert await follow(tail) == []
+
+
+async def test_unknown_and_deleted_tasks_end_the_tail() -> None:
+    """With the error that a reader of the task would get."""
+    storage = MemoryStorage()
+    with pytest.raises(TaskNotFoundError):
+        await Tail.open(storage, "nobody")
+    head = (await storage.open_task("c", request())).head
+    tail = await Tail.open(storage, head.task_id)
+    following = asyncio.create_task(follow(tail))
+    await asyncio.sleep(0)
+    await storage.delete_task(head.task_id)
+    with pytest.raises(TaskNotFoundError):
+        await following
+
+
+async def test_settling_gives_up_at_its_deadline() -> None:
+    """A slow task is reported as it is, not as an error."""
+    storage = MemoryStorage()
+    head = (await storage.open_task("c", request())).head
+    tail = await Tail.open(storage, head.task_id)
+    assert not await settle(tail, until=ended, deadline=asyncio.get_running_loop().time())
+
+
+def test_a_quiet_task_is_read_once_a_second_at_most() -> None:
+    """A tenth of the silence, between 40 ms and 1 s."""
+    assert poll_interval(0) == 0.04
+    assert poll_interval(5) == 0.5
+    assert poll_interval(600) == 1.0

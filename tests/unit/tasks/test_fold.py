@@ -1,0 +1,219 @@
+"""Folding the log: what a client sees after which commits."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+from google.protobuf.struct_pb2 import Struct
+
+from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Caller,
+    Entry,
+    MessageAppended,
+    MetadataMerged,
+    Replied,
+    Restarted,
+    StatusChanged,
+    TurnEnded,
+    TurnOpened,
+    decode_entries,
+    encode_entries,
+)
+from a2a_serverless.tasks.events import Cursor, events_of, incarnation_tag
+from a2a_serverless.tasks.fold import Fold, Record
+
+
+def message(text: str, message_id: str = "m", role: Role = Role.ROLE_USER) -> Message:
+    return Message(message_id=message_id, role=role, parts=[Part(text=text)])
+
+
+def chunk(text: str, *, append: bool = True, artifact_id: str = "a") -> ArtifactWritten:
+    return ArtifactWritten(Artifact(artifact_id=artifact_id, parts=[Part(text=text)]), append)
+
+
+def working(text: str = "", *, archive: bool = False) -> StatusChanged:
+    said = message(text, "s", Role.ROLE_AGENT) if text else None
+    status = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=said)
+    return StatusChanged(status, archive=archive)
+
+
+def opening(text: str = "hi") -> TurnOpened:
+    return TurnOpened(SendMessageRequest(message=message(text)), Caller("ann", "acme", ("urn:x",)))
+
+
+def folded(*commits: tuple[str | None, tuple[Entry, ...]]) -> Fold:
+    fold = Fold("t", "c")
+    for version, (token, entries) in enumerate(commits, start=1):
+        fold.add(Record(version=version, token=token, entries=entries))
+    return fold
+
+
+def texts(fold: Fold, artifact_id: str = "a") -> list[str]:
+    artifact = fold.artifacts.get(artifact_id)
+    return [part.text for part in artifact.parts] if artifact else []
+
+
+def test_every_kind_of_entry_survives_its_encoding() -> None:
+    """Decoding gives equal entries, in order, as fresh objects."""
+    metadata = Struct()
+    metadata.update({"k": [1, {"x": None}]})
+    entries: tuple[Entry, ...] = (
+        opening(),
+        MessageAppended(message("m")),
+        StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING), metadata, archive=True),
+        StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)),
+        ArtifactWritten(Artifact(artifact_id="a"), append=True, last_chunk=True, metadata=metadata),
+        chunk("x", append=False),
+        MetadataMerged(metadata),
+        Restarted(7),
+        TurnEnded(),
+        Replied(message("r")),
+    )
+    assert decode_entries(encode_entries(entries)) == entries
+
+
+def test_an_unknown_kind_of_entry_is_an_error() -> None:
+    """An older release must not guess what a newer one wrote."""
+    with pytest.raises(ValueError, match="newer release"):
+        decode_entries(b"Z\x00\x00\x00\x00\x00")
+
+
+def test_appended_chunks_extend_an_artifact_and_merge_its_metadata() -> None:
+    """The first chunk of an unknown artifact creates it."""
+    late = Artifact(artifact_id="a", name="ignored", parts=[Part(text="2")])
+    late.metadata.update({"n": 2})
+    fold = folded((None, (opening(),)), ("A", (chunk("1"), ArtifactWritten(late, append=True))))
+    assert texts(fold) == ["1", "2"]
+    assert fold.artifacts["a"].name == ""
+    assert fold.artifacts["a"].metadata["n"] == 2
+
+
+def test_a_replaced_artifact_keeps_its_place() -> None:
+    """Replacing the first of two artifacts does not move it behind the second."""
+    fold = folded(
+        (None, (opening(),)),
+        ("A", (chunk("1"), chunk("x", artifact_id="b"), chunk("2", append=False))),
+    )
+    assert [artifact.artifact_id for artifact in fold.task().artifacts] == ["a", "b"]
+    assert texts(fold) == ["2"]
+
+
+def test_a_status_clears_or_archives_the_message_before_it() -> None:
+    """As the Storage contract has it, or as the official SDK does."""
+    dropped = folded((None, (opening(), working("one"), working("two"))))
+    kept = folded((None, (opening(), working("one"), working("two", archive=True))))
+    assert [m.parts[0].text for m in dropped.history] == ["hi"]
+    assert [m.parts[0].text for m in kept.history] == ["hi", "one"]
+
+
+def test_the_question_joins_the_history_before_the_answer() -> None:
+    """A message that opens a turn archives what the agent had asked."""
+    fold = folded((None, (opening("hi"),)), ("A", (working("which?"),)), (None, (opening("this"),)))
+    assert [m.parts[0].text for m in fold.history] == ["hi", "which?", "this"]
+    assert not fold.status.HasField("message")
+
+
+def test_a_restart_discards_what_attempts_of_the_turn_added() -> None:
+    """Artifacts, messages and metadata go; what came before the turn stays."""
+    metadata = Struct()
+    metadata.update({"draft": True})
+    fold = folded(
+        (None, (opening(), chunk("kept"))),
+        ("A", (chunk("lost"), MessageAppended(message("lost")), MetadataMerged(metadata))),
+        ("A", (chunk("lost too"),)),
+        ("B", (Restarted(1), working(), chunk("again"))),
+    )
+    assert texts(fold) == ["kept", "again"]
+    assert [m.parts[0].text for m in fold.history] == ["hi"]
+    assert not fold.metadata.fields
+
+
+def test_a_restart_keeps_what_others_wrote_meanwhile() -> None:
+    """A message accepted while the dead attempt waited for credentials is not lost."""
+    fold = folded(
+        (None, (opening(),)),
+        ("A", (chunk("lost"),)),
+        (None, (opening("accepted"),)),
+        ("B", (Restarted(1), working())),
+    )
+    assert texts(fold) == []
+    assert [m.parts[0].text for m in fold.history] == ["hi", "accepted"]
+
+
+def test_two_restarts_leave_one_attempt() -> None:
+    """The second restart discards what the first one's attempt added, too."""
+    fold = folded(
+        (None, (opening(),)),
+        ("A", (chunk("1"),)),
+        ("B", (Restarted(1), working(), chunk("2"))),
+        ("C", (Restarted(1), working(), chunk("3"))),
+    )
+    assert texts(fold) == ["3"]
+
+
+def test_subscribers_see_restored_artifacts_as_replacements() -> None:
+    """So that what they had from the dead attempt is taken back."""
+    fold = folded((None, (opening(), chunk("kept"))), ("A", (chunk("lost"),)))
+    record = Record(version=3, token="B", entries=(Restarted(1), working(), chunk("again")))
+    fold.add(record)
+    restored, status, live = list(events_of(record, fold))
+    assert [part.text for part in restored.artifact.parts] == ["kept"]  # type: ignore[union-attr]
+    assert not restored.append  # type: ignore[union-attr]
+    assert status.status.state == TaskState.TASK_STATE_WORKING  # type: ignore[union-attr]
+    assert live.append  # type: ignore[union-attr]
+
+
+def test_a_fold_takes_versions_only_in_unbroken_order() -> None:
+    """A gap would show a task that never was."""
+    fold = folded((None, (opening(),)))
+    with pytest.raises(ValueError, match="does not follow"):
+        fold.add(Record(version=3, entries=()))
+
+
+def test_the_task_is_the_callers_own_copy() -> None:
+    """Changing it changes nothing for the next reader."""
+    fold = folded((None, (opening(), chunk("1"))))
+    fold.task().artifacts[0].parts[0].text = "mine"
+    fold.task().history[0].parts[0].text = "mine"
+    assert texts(fold) == ["1"]
+    assert fold.history[0].parts[0].text == "hi"
+
+
+@pytest.mark.parametrize(("length", "expected"), [(None, 3), (0, 0), (2, 2), (9, 3)])
+def test_history_length_takes_the_last_messages(length: int | None, expected: int) -> None:
+    """None is all, 0 none, n the last n, oldest first."""
+    fold = folded((None, (opening("1"), MessageAppended(message("2")))), (None, (opening("3"),)))
+    kept = [m.parts[0].text for m in fold.task(length).history]
+    assert kept == ["1", "2", "3"][3 - expected :]
+
+
+@pytest.mark.parametrize("length", [-1, 1.5, True, "2"])
+def test_history_length_is_a_whole_number(length: object) -> None:
+    """Anything else is a typed error."""
+    with pytest.raises(InvalidArgumentError):
+        folded().task(length)  # type: ignore[arg-type]
+
+
+def test_the_request_that_opened_a_turn_is_found_with_its_caller() -> None:
+    """The worker rebuilds the agent's request from it."""
+    request, caller = folded((None, (opening("hi"),))).opening(1)
+    assert request.message.parts[0].text == "hi"
+    assert caller == Caller("ann", "acme", ("urn:x",))
+
+
+def test_a_cursor_reads_back_from_its_text() -> None:
+    """Garbage, and a cursor with too many digits, are no cursors."""
+    cursor = Cursor(12, 3, incarnation_tag("abc"))
+    assert Cursor.parse(str(cursor)) == cursor
+    for garbage in (
+        "",
+        "1",
+        "1.2",
+        "1.2.abc",
+        "-1.2.abcdef",
+        "1.2.abcdef\n",
+        f"{'9' * 13}.1.abcdef",
+    ):
+        assert Cursor.parse(garbage) is None

@@ -1,0 +1,273 @@
+"""The rules of tasks and turns, one decision at a time."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+from google.protobuf.struct_pb2 import Struct
+
+from a2a_serverless.errors import (
+    FencedError,
+    TaskNotAcceptingMessagesError,
+    TaskTerminalStateError,
+    TurnFinishedError,
+)
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    MetadataMerged,
+    Replied,
+    Restarted,
+    StatusChanged,
+    TurnEnded,
+    TurnOpened,
+)
+from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
+from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, content_digest, open_task
+
+TIMING = Timing(ttl_s=100, waiting_s=60, running_s=900)
+NOW = 1_000_000
+
+
+def message(text: str = "hello", message_id: str = "m1") -> Message:
+    return Message(message_id=message_id, role=Role.ROLE_USER, parts=[Part(text=text)])
+
+
+def opened() -> Head:
+    new = NewTask(
+        scope="s",
+        task_id="t",
+        context_id="c",
+        incarnation="i",
+        request=SendMessageRequest(message=message()),
+    )
+    return open_task(new, now_ms=NOW, timing=TIMING).head
+
+
+def status(state: TaskState, text: str = "") -> StatusChanged:
+    answer = Message(message_id="a", role=Role.ROLE_AGENT, parts=[Part(text=text)])
+    return StatusChanged(TaskStatus(state=state, message=answer if text else None))
+
+
+def follow_up(text: str = "more") -> TurnOpened:
+    return TurnOpened(SendMessageRequest(message=message(text, "m2")))
+
+
+def step(head: Head, *entries: Entry, now_ms: int = NOW + 10, **commit: object) -> Head:
+    made = Commit(entries=entries, **commit)  # type: ignore[arg-type]
+    return advance(head, made, now_ms=now_ms, timing=TIMING).head
+
+
+def claimed(head: Head | None = None, token: str = "A") -> Head:
+    return step(head or opened(), token=token, claims=True)
+
+
+def paused() -> Head:
+    return step(claimed(), status(TaskState.TASK_STATE_INPUT_REQUIRED, "which?"), token="A")
+
+
+def waiting_for_credentials() -> Head:
+    return step(claimed(), status(TaskState.TASK_STATE_AUTH_REQUIRED, "sign in"), token="A")
+
+
+def test_a_new_task_is_submitted_due_and_expires() -> None:
+    """Version 1 opens turn 1, unclaimed, due after the waiting time, expiring after its life."""
+    head = opened()
+    assert (head.version, head.turn, head.turn_base, head.finished_turn) == (1, 1, 1, 0)
+    assert head.state == TaskState.TASK_STATE_SUBMITTED
+    assert head.token is None
+    assert head.due_at == NOW + 60_000
+    assert head.expires_at == NOW + 100_000
+    assert not head.has_expired(head.expires_at - 1)
+    assert head.has_expired(head.expires_at)
+
+
+def test_every_commit_adds_one_to_the_version() -> None:
+    """Also a commit without entries."""
+    assert step(opened()).version == 2
+
+
+def test_a_claim_owns_the_turn_counts_the_attempt_and_moves_the_due_time() -> None:
+    """The first claim of a turn is no restart."""
+    made = advance(opened(), Commit(token="A", claims=True), now_ms=NOW, timing=TIMING)
+    assert made.entries == ()
+    assert (made.head.token, made.head.attempts) == ("A", 1)
+    assert made.head.due_at == NOW + 900_000
+
+
+def test_a_second_claim_restarts_the_turn() -> None:
+    """It discards what the first attempt did, shows the task working, and counts on."""
+    made = advance(claimed(), Commit(token="B", claims=True), now_ms=NOW, timing=TIMING)
+    assert made.entries[0] == Restarted(1)
+    assert isinstance(made.entries[1], StatusChanged)
+    assert made.entries[1].status.state == TaskState.TASK_STATE_WORKING
+    assert (made.head.token, made.head.attempts) == ("B", 2)
+
+
+def test_an_attempt_that_lost_its_turn_is_fenced() -> None:
+    """Whatever it wants to write, a status or a chunk."""
+    head = claimed(claimed(), "B")
+    chunk = ArtifactWritten(Artifact(artifact_id="x", parts=[Part(text="late")]))
+    for entry in (chunk, status(TaskState.TASK_STATE_COMPLETED)):
+        with pytest.raises(FencedError):
+            step(head, entry, token="A")
+
+
+def test_an_attempt_is_fenced_after_its_turn_has_ended() -> None:
+    """A finished turn has no owner."""
+    with pytest.raises(FencedError):
+        step(paused(), status(TaskState.TASK_STATE_COMPLETED), token="A")
+
+
+def test_a_finished_turn_cannot_be_claimed() -> None:
+    """A redelivery after the work was done finds nothing to do."""
+    with pytest.raises(TurnFinishedError):
+        step(paused(), token="B", claims=True)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        TaskState.TASK_STATE_COMPLETED,
+        TaskState.TASK_STATE_CANCELED,
+        TaskState.TASK_STATE_FAILED,
+        TaskState.TASK_STATE_REJECTED,
+    ],
+)
+def test_terminal_states_end_the_turn_and_admit_no_transition(state: TaskState) -> None:
+    """Not even to the same state; appends without a transition pass."""
+    head = step(claimed(), status(state), token="A")
+    assert not head.turn_is_open
+    assert (head.due_at, head.token) == (None, None)
+    with pytest.raises(TaskTerminalStateError):
+        step(head, status(state))
+    with pytest.raises(TaskTerminalStateError):
+        step(head, follow_up())
+    metadata = Struct()
+    metadata.update({"seen": True})
+    assert step(head, MetadataMerged(metadata)).version == head.version + 1
+
+
+def test_input_required_ends_the_turn_by_itself() -> None:
+    """The log says so too, and nobody has to look after the task any more."""
+    made = advance(
+        claimed(),
+        Commit(token="A", entries=(status(TaskState.TASK_STATE_INPUT_REQUIRED, "which?"),)),
+        now_ms=NOW,
+        timing=TIMING,
+    )
+    assert made.entries[-1] == TurnEnded()
+    assert (made.head.finished_turn, made.head.due_at) == (1, None)
+
+
+def test_auth_required_leaves_the_turn_to_its_attempt() -> None:
+    """The agent may wait for out-of-band credentials; returning ends the turn."""
+    head = waiting_for_credentials()
+    assert head.turn_is_open
+    assert head.token == "A"
+    assert not step(head, token="A", ends_turn=True).turn_is_open
+
+
+def test_a_message_opens_the_next_turn_of_a_paused_task() -> None:
+    """The new turn is unclaimed, submitted, due, and numbered by its version."""
+    head = step(paused(), follow_up())
+    assert (head.turn, head.turn_base) == (head.version, head.version)
+    assert head.state == TaskState.TASK_STATE_SUBMITTED
+    assert (head.token, head.attempts, head.sends) == (None, 0, 0)
+    assert head.due_at == NOW + 10 + 60_000
+
+
+def test_a_working_task_takes_no_message() -> None:
+    """The client waits until the task asks."""
+    with pytest.raises(TaskNotAcceptingMessagesError):
+        step(claimed(), follow_up())
+
+
+def test_a_message_for_an_attempt_that_waits_for_credentials_is_queued() -> None:
+    """The attempt keeps the turn; the message's turn follows, based on what the attempt left."""
+    head = step(waiting_for_credentials(), follow_up())
+    assert (head.turn, head.next_turn, head.token) == (1, head.version, "A")
+    ended = step(head, token="A", ends_turn=True)
+    assert (ended.turn, ended.turn_base) == (head.version, ended.version)
+    assert (ended.next_turn, ended.finished_turn, ended.token) == (0, 1, None)
+    assert ended.due_at == NOW + 10 + 60_000
+
+
+def test_one_message_at_most_waits_behind_a_running_attempt() -> None:
+    """A second one is refused until the first one's turn has come."""
+    head = step(waiting_for_credentials(), follow_up())
+    with pytest.raises(TaskNotAcceptingMessagesError):
+        step(head, follow_up("again"))
+
+
+def test_a_task_that_ends_drops_the_turn_that_waited() -> None:
+    """A terminal state ends the task, whatever was queued."""
+    head = step(waiting_for_credentials(), follow_up())
+    ended = step(head, status(TaskState.TASK_STATE_CANCELED))
+    assert (ended.turn_is_open, ended.next_turn, ended.due_at) == (False, 0, None)
+
+
+def test_status_times_rise_strictly_even_when_the_clock_stands_still() -> None:
+    """Listing order and cursors rely on it."""
+    head = claimed()
+    times = [head.status_at]
+    for _ in range(3):
+        head = step(head, status(TaskState.TASK_STATE_WORKING), token="A", now_ms=NOW)
+        times.append(head.status_at)
+    assert times == sorted(set(times))
+
+
+def test_the_agents_own_timestamp_is_replaced() -> None:
+    """The time of a status is when it was committed."""
+    early = TaskStatus(state=TaskState.TASK_STATE_WORKING)
+    early.timestamp.FromMilliseconds(5)
+    head = step(claimed(), StatusChanged(early), token="A", now_ms=NOW + 500)
+    assert head.status is not None
+    assert TaskStatus.FromString(head.status).timestamp.ToMilliseconds() == NOW + 500
+
+
+def test_metadata_is_merged_shallowly_into_head() -> None:
+    """Later keys win, nested values are replaced, a null is stored."""
+    head = opened()
+    first, second = Struct(), Struct()
+    first.update({"a": 1, "b": {"x": 1}})
+    second.update({"b": {"y": 2}, "c": None})
+    head = step(step(head, MetadataMerged(first)), MetadataMerged(second))
+    assert head.metadata is not None
+    merged = Struct.FromString(head.metadata)
+    assert list(merged.fields["b"].struct_value.fields) == ["y"]
+    assert merged.fields["c"].HasField("null_value")
+    assert merged["a"] == 1
+
+
+def test_what_is_large_stays_in_the_log() -> None:
+    """HEAD is rewritten by every commit, so it points to a large status instead of holding it."""
+    long = "x" * (MAX_INLINE_BYTES + 1)
+    head = step(claimed(), status(TaskState.TASK_STATE_WORKING, long), token="A")
+    assert head.status is None
+    assert step(head, status(TaskState.TASK_STATE_WORKING), token="A").status is not None
+
+
+def test_a_restart_forgets_the_metadata_of_the_dead_attempt() -> None:
+    """HEAD cannot know what was there before, so it points to the log."""
+    metadata = Struct()
+    metadata.update({"draft": 1})
+    head = step(claimed(), MetadataMerged(metadata), token="A")
+    assert claimed(head, "B").metadata is None
+
+
+def test_a_restart_takes_back_a_reply() -> None:
+    """What a dead attempt answered was never the answer."""
+    head = step(claimed(), Replied(message()), token="A")
+    assert head.replied
+    assert not claimed(head, "B").replied
+
+
+def test_the_latest_message_is_remembered_for_recognition() -> None:
+    """Its content counts, not the ids that the server bound to it."""
+    head = step(paused(), follow_up(), idempotency_key="k")
+    bound = message("more", "m2")
+    bound.task_id, bound.context_id = "t", "c"
+    assert head.content_digest == content_digest(bound)
+    assert head.key_digest
+    assert opened().key_digest == ""
