@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest_plugins = ["tests.emulators.fixtures"]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse a test without a docstring: it states the behaviour that a failure has broken."""

@@ -1,0 +1,101 @@
+# `make help` lists the targets. `make demo` and `make test` need Python 3.11 or later, nothing else.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+SAM_CLI := aws-sam-cli==1.170.0
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+SAM := $(BIN)/uvx --from $(SAM_CLI) sam
+PYTEST_ARGS ?= -n 2
+
+export UV_PYTHON_DOWNLOADS := never
+export SAM_CLI_TELEMETRY := 0
+
+# A version manager's shim may be on the path and run nothing, and Debian's python3 may lack venv:
+# only an interpreter that shows both is taken. PYTHON=... overrules the choice.
+define find_python
+usable() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }; \
+candidates() { \
+	[ -z "$(PYTHON)" ] || { echo "$(PYTHON)"; return; }; \
+	echo python3.13; \
+	ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.*/bin/python3 2>/dev/null | sort -rV; \
+	echo python3; \
+}; \
+for python in $$(candidates); do usable "$$python" && break; python=; done; \
+[ -n "$$python" ] || { echo "No Python 3.11 or later with venv (Debian: python3-venv)." >&2; exit 1; }
+endef
+
+.PHONY: demo
+demo: $(VENV)/.stamp ## one streamed and one resumed task on this machine
+	$(BIN)/a2a-serverless demo
+
+.PHONY: test
+test: $(VENV)/.stamp ## all tests; those on the emulators where `make emulators` was run
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: check
+check: $(VENV)/.stamp ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(VENV)/.stamp ## format, and fix what the linter can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: faults
+faults: $(VENV)/.stamp emulators ## the long form of the fault tests
+	A2A_FAULTS=long $(BIN)/python -m pytest tests/faults --timeout 1800
+
+.PHONY: bench-storage
+bench-storage: $(VENV)/.stamp emulators ## what the storage costs, on DynamoDB Local
+	$(BIN)/python benchmarks/storage.py
+
+.PHONY: emulators
+emulators: tests/emulators/node_modules/.stamp ## DynamoDB Local and fauxqs (Node.js 20, Java 17)
+
+.PHONY: validate
+validate: $(VENV)/.stamp ## sam validate --lint
+	$(SAM) validate --lint --region us-east-1
+
+.PHONY: build
+build: $(VENV)/.stamp ## sam build
+	$(SAM) build
+
+.PHONY: lock
+lock: $(UV) ## resolve the dependencies again
+	$(UV) pip compile pyproject.toml --extra local --group dev $(LOCK) -o requirements/dev.txt
+	$(UV) pip compile pyproject.toml --extra local -c requirements/dev.txt $(LOCK) -o requirements/local.txt
+	$(UV) pip compile pyproject.toml -c requirements/dev.txt $(LOCK) -o requirements/runtime.txt
+
+# One version of each package for all interpreters from 3.11 on, and the development lock constrains
+# the others: what ships is what was tested. No index and no path is named in them.
+# UPGRADE=--upgrade takes newer versions.
+LOCK = --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
+	--no-emit-index-url --no-annotate --no-header --quiet $(UPGRADE)
+
+.PHONY: clean
+clean: ## remove everything that the other targets made
+	rm -rf $(VENV) .aws-sam build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf tests/emulators/node_modules
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(UV):
+	$(find_python); "$$python" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.13,<0.14'
+
+$(VENV)/.stamp: requirements/dev.txt pyproject.toml | $(UV)
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	touch $@
+
+tests/emulators/node_modules/.stamp: tests/emulators/package.json tests/emulators/package-lock.json
+	cd tests/emulators && npm ci
+	touch $@

@@ -1,0 +1,238 @@
+"""DynamoDB Local and fauxqs as child processes.
+
+Both come from npm (`make emulators`); their folder is `tests/emulators` of the project or what
+`A2A_EMULATORS` names. Each run starts empty on a free port and keeps everything in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from a2a_serverless.errors import ConfigurationError
+
+EMULATORS_VARIABLE: Final = "A2A_EMULATORS"
+REGION: Final = "us-east-1"
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 5.0
+
+#: What an AWS client needs beside the endpoint; the emulators accept any key.
+CREDENTIALS: Final[Mapping[str, str]] = {
+    "AWS_ACCESS_KEY_ID": "local",
+    "AWS_SECRET_ACCESS_KEY": "local",
+    "AWS_DEFAULT_REGION": REGION,
+}
+
+_JAR: Final = Path("node_modules/amplify-dynamodb-simulator/emulator/DynamoDBLocal.jar")
+_FAUXQS: Final = Path("node_modules/fauxqs/dist/app.js")
+
+
+class EmulatorMissingError(ConfigurationError):
+    """An emulator is not installed; the message names what to install."""
+
+
+class EmulatorStartError(ConfigurationError):
+    """An emulator was started and does not answer; the message holds its last output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulator:
+    """A running emulator: its service (`dynamodb` or `sqs`), its URL and its process id."""
+
+    service: str
+    endpoint_url: str
+    pid: int
+
+    def environment(self) -> dict[str, str]:
+        """The variables that lead boto3 and `--backend aws` to it."""
+        return {f"AWS_ENDPOINT_URL_{self.service.upper()}": self.endpoint_url, **CREDENTIALS}
+
+    def client(self, **config: Any) -> Any:
+        """A boto3 client of it; `config` goes to `botocore.config.Config`."""
+        return boto3.client(
+            self.service,
+            endpoint_url=self.endpoint_url,
+            region_name=REGION,
+            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            config=Config(**config),
+        )
+
+
+def missing() -> str | None:
+    """One sentence that names what the emulators lack on this machine; None when all is there."""
+    try:
+        _dynamodb_local_command(0)
+        _fauxqs_command()
+    except EmulatorMissingError as error:
+        return str(error)
+    return None
+
+
+@contextmanager
+def dynamodb_local() -> Iterator[Emulator]:
+    """DynamoDB Local, stopped at the end of the block.
+
+    Raises:
+        EmulatorMissingError: Java or the archive is not there.
+        EmulatorStartError: it ended or did not answer within `START_SECONDS`.
+    """
+    port = _free_port()
+    command = _dynamodb_local_command(port)
+    folder = Path(command[command.index("-jar") + 1]).parent
+    with _running("dynamodb", command, port, cwd=folder) as emulator:
+        yield emulator
+
+
+@contextmanager
+def fauxqs() -> Iterator[Emulator]:
+    """The SQS emulator fauxqs, stopped at the end of the block.
+
+    Raises:
+        EmulatorMissingError: Node.js or the package is not there.
+        EmulatorStartError: it ended or did not answer within `START_SECONDS`.
+    """
+    port = _free_port()
+    with _running(
+        "sqs", _fauxqs_command(), port, environment={"FAUXQS_PORT": str(port)}
+    ) as emulator:
+        yield emulator
+
+
+def _folder() -> Path:
+    named = os.environ.get(EMULATORS_VARIABLE)
+    if named:
+        return Path(named)
+    for parent in Path(__file__).resolve().parents:
+        candidate = parent / "tests" / "emulators"
+        if candidate.is_dir():
+            return candidate
+    raise EmulatorMissingError(
+        f"No tests/emulators above the installed package; set {EMULATORS_VARIABLE} to the folder."
+    )
+
+
+def _dynamodb_local_command(port: int) -> list[str]:
+    java = _program("java", "Java 17 or later")
+    archive = _file(_JAR, "DynamoDB Local")
+    return [
+        java,
+        f"-Djava.library.path={archive.parent / 'DynamoDBLocal_lib'}",
+        "-jar",
+        str(archive),
+        "-inMemory",
+        "-sharedDb",
+        "-port",
+        str(port),
+    ]
+
+
+def _fauxqs_command() -> list[str]:
+    node = _program("node", "Node.js 20 or later")
+    module = _file(_FAUXQS, "fauxqs").resolve().as_uri()
+    # Its own command logs every request.
+    script = f"import {{ startFauxqs }} from '{module}'; await startFauxqs({{ logger: false }});"
+    return [node, "--input-type=module", "--eval", script]
+
+
+def _program(name: str, description: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise EmulatorMissingError(f"The emulators need {description}: there is no `{name}`.")
+    return path
+
+
+def _file(relative: Path, description: str) -> Path:
+    path = _folder() / relative
+    if not path.is_file():
+        raise EmulatorMissingError(f"{description} is not installed: run `make emulators`.")
+    return path
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _running(
+    service: str,
+    command: Sequence[str],
+    port: int,
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Emulator]:
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        emulator = Emulator(
+            service=service, endpoint_url=f"http://127.0.0.1:{port}", pid=process.pid
+        )
+        try:
+            _wait_until_it_answers(emulator, process, output)
+            yield emulator
+        finally:
+            _stop(process)
+
+
+def _wait_until_it_answers(
+    emulator: Emulator, process: subprocess.Popen[bytes], output: IO[bytes]
+) -> None:
+    client = emulator.client(
+        connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1, "mode": "standard"}
+    )
+    list_something: Callable[[], object] = (
+        client.list_tables if emulator.service == "dynamodb" else client.list_queues
+    )
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            list_something()
+        except (BotoCoreError, ClientError) as error:
+            if process.poll() is not None:
+                raise EmulatorStartError(
+                    f"{emulator.service}: the emulator ended at once: {_tail(output)}"
+                ) from error
+            if time.monotonic() > deadline:
+                raise EmulatorStartError(
+                    f"{emulator.service}: no answer within {START_SECONDS:g} s: {_tail(output)}"
+                ) from error
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _tail(output: IO[bytes]) -> str:
+    output.seek(0)
+    return output.read()[-2000:].decode(errors="replace").strip()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

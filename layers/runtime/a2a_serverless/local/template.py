@@ -1,0 +1,254 @@
+"""The table and the queues of template.yaml, as boto3 takes them.
+
+template.yaml is their one definition. It is read with a resolver for `Ref`, `Fn::Sub`,
+`Fn::GetAtt`, `Fn::FindInMap` and `Fn::If` over the parameters' defaults; an expression beyond
+these is an error and never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from a2a_serverless.errors import ConfigurationError
+
+TEMPLATE_VARIABLE: Final = "A2A_TEMPLATE"
+
+_NO_VALUE: Final = object()
+_PLACEHOLDER: Final = re.compile(r"\$\{(!?)([^}]+)\}")
+
+
+class TemplateError(ConfigurationError):
+    """template.yaml is missing, or holds something that cannot be resolved locally."""
+
+
+def find_template() -> Path:
+    """The path of template.yaml: `A2A_TEMPLATE`, else the nearest one above this package.
+
+    Raises:
+        TemplateError: there is none.
+    """
+    named = os.environ.get(TEMPLATE_VARIABLE)
+    if named:
+        if not Path(named).is_file():
+            raise TemplateError(f"{TEMPLATE_VARIABLE} names {named}, which is not a file.")
+        return Path(named)
+    for folder in Path(__file__).resolve().parents:
+        candidate = folder / "template.yaml"
+        if candidate.is_file():
+            return candidate
+    raise TemplateError(
+        f"No template.yaml above the installed package; set {TEMPLATE_VARIABLE} to its path."
+    )
+
+
+class Template:
+    """A SAM template whose parameters have values.
+
+    Args:
+        document: the parsed template, intrinsic functions in their long form.
+        parameters: values that replace the parameters' defaults.
+    """
+
+    def __init__(
+        self, document: Mapping[str, Any], parameters: Mapping[str, str] | None = None
+    ) -> None:
+        defaults = {
+            name: str(definition["Default"])
+            for name, definition in document.get("Parameters", {}).items()
+            if "Default" in definition
+        }
+        self._resources: Mapping[str, Any] = document.get("Resources", {})
+        self._mappings: Mapping[str, Any] = document.get("Mappings", {})
+        self._conditions: Mapping[str, Any] = document.get("Conditions", {})
+        self._parameters = defaults | dict(parameters or {})
+
+    @classmethod
+    def load(
+        cls, path: Path | None = None, *, parameters: Mapping[str, str] | None = None
+    ) -> Template:
+        """Read `path`, by default what `find_template` finds.
+
+        Raises:
+            TemplateError: the file is missing or not a template.
+        """
+        path = path or find_template()
+        try:
+            document = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
+        except (OSError, yaml.YAMLError) as error:
+            raise TemplateError(f"{path} cannot be read: {error}.") from error
+        if not isinstance(document, dict):
+            raise TemplateError(f"{path} is not a template.")
+        return cls(document, parameters)
+
+    def properties(
+        self, logical_id: str, attributes: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """The resolved properties of a resource.
+
+        Args:
+            logical_id: the resource's name in the template.
+            attributes: what references to other resources stand for, by `Name` (for `Ref`) and
+                `Name.Attribute` (for `GetAtt`).
+
+        Raises:
+            TemplateError: no such resource, or an expression cannot be resolved.
+        """
+        if logical_id not in self._resources:
+            raise TemplateError(f"template.yaml defines no {logical_id}.")
+        resolver = _Resolver(
+            self._parameters | dict(attributes or {}), self._mappings, self._conditions
+        )
+        resolved: dict[str, Any] = resolver.resolve(self._resources[logical_id]["Properties"])
+        return resolved
+
+    def table(self, *, stream: bool = True) -> dict[str, Any]:
+        """The arguments of `create_table` but for `TableName`.
+
+        Encryption, point-in-time recovery and deletion protection are left out: they guard a
+        deployed table, and the emulators do not know all of them.
+        """
+        properties = self.properties("TaskTable")
+        arguments = {
+            name: properties[name]
+            for name in (
+                "AttributeDefinitions",
+                "BillingMode",
+                "GlobalSecondaryIndexes",
+                "KeySchema",
+            )
+        }
+        if stream:
+            arguments["StreamSpecification"] = {
+                "StreamEnabled": True,
+                **properties["StreamSpecification"],
+            }
+        return arguments
+
+    def time_to_live(self) -> dict[str, Any]:
+        """The `TimeToLiveSpecification` of the table."""
+        specification: dict[str, Any] = self.properties("TaskTable")["TimeToLiveSpecification"]
+        return {
+            "AttributeName": specification["AttributeName"],
+            "Enabled": _is_true(specification["Enabled"]),
+        }
+
+    def queue(self, logical_id: str, attributes: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The `Attributes` of `create_queue` for a queue; see `properties` for the arguments."""
+        properties = self.properties(logical_id, attributes)
+        return {
+            name: _queue_attribute(value)
+            for name, value in properties.items()
+            if name not in {"QueueName", "Tags"}
+        }
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with CloudFormation's short forms: `!Name value` becomes `{"Fn::Name": value}`."""
+
+
+def _short_form(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
+    value: Any
+    if isinstance(node, yaml.ScalarNode):
+        value = loader.construct_scalar(node)
+    elif isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    else:
+        value = loader.construct_mapping(node, deep=True)  # type: ignore[arg-type]
+    if suffix == "GetAtt" and isinstance(value, str):
+        value = value.split(".", 1)
+    name = suffix if suffix in {"Ref", "Condition"} else f"Fn::{suffix}"
+    return {name: value}
+
+
+_Loader.add_multi_constructor("!", _short_form)
+
+
+class _Resolver:
+    """Evaluates intrinsic functions over known names."""
+
+    def __init__(
+        self,
+        names: Mapping[str, str],
+        mappings: Mapping[str, Any],
+        conditions: Mapping[str, Any],
+    ) -> None:
+        self._names = names
+        self._mappings = mappings
+        self._conditions = conditions
+
+    def resolve(self, value: Any) -> Any:
+        if isinstance(value, list):
+            items = (self.resolve(item) for item in value)
+            return [item for item in items if item is not _NO_VALUE]
+        if not isinstance(value, dict):
+            return value
+        if len(value) == 1:
+            name, argument = next(iter(value.items()))
+            if name == "Ref" or name.startswith("Fn::"):
+                return self._call(name, argument)
+        entries = ((key, self.resolve(item)) for key, item in value.items())
+        return {key: item for key, item in entries if item is not _NO_VALUE}
+
+    def _call(self, function: str, argument: Any) -> Any:
+        match function:
+            case "Ref":
+                return _NO_VALUE if argument == "AWS::NoValue" else self._name(argument)
+            case "Fn::GetAtt":
+                return self._name(".".join(argument))
+            case "Fn::Sub":
+                return self._sub(argument)
+            case "Fn::FindInMap":
+                name, key, attribute = self.resolve(argument)
+                return self._mappings[name][key][attribute]
+            case "Fn::If":
+                condition, then, otherwise = argument
+                return self.resolve(then if self._holds(self._conditions[condition]) else otherwise)
+            case _:
+                raise TemplateError(f"template.yaml: {function} cannot be resolved locally.")
+
+    def _name(self, name: str) -> str:
+        if name not in self._names:
+            raise TemplateError(f"template.yaml: nothing is known of {name}.")
+        return self._names[name]
+
+    def _sub(self, argument: Any) -> str:
+        text, own = argument if isinstance(argument, list) else (argument, {})
+        known = {name: self.resolve(value) for name, value in own.items()}
+
+        def value_of(placeholder: re.Match[str]) -> str:
+            is_literal, name = placeholder.groups()
+            if is_literal:
+                return f"${{{name}}}"
+            return str(known[name]) if name in known else self._name(name)
+
+        return _PLACEHOLDER.sub(value_of, text)
+
+    def _holds(self, condition: Any) -> bool:
+        function, argument = next(iter(condition.items()))
+        match function:
+            case "Fn::Equals":
+                left, right = self.resolve(argument)
+                return str(left) == str(right)
+            case "Fn::Not":
+                return not self._holds(argument[0])
+            case _:
+                raise TemplateError(f"template.yaml: {function} cannot be resolved locally.")
+
+
+def _is_true(value: Any) -> bool:
+    return str(value).lower() == "true"
+
+
+def _queue_attribute(value: Any) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -1,0 +1,160 @@
+"""The functions, their event sources, the layer and the two endpoints."""
+
+import ast
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2a_serverless.settings import Settings
+
+Json = dict[str, Any]
+
+FUNCTIONS = ["ApiFunction", "StreamFunction", "WorkerFunction", "SweeperFunction"]
+
+
+def variables(transformed: Json, function: str) -> Json:
+    """The environment that a function gets."""
+    found: Json = transformed[function]["Properties"]["Environment"]["Variables"]
+    return found
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_functions_run_on_arm_with_the_layer(transformed: Json, function: str) -> None:
+    """Every function is Python 3.13 on arm64 and has the framework's layer."""
+    properties = transformed[function]["Properties"]
+    layers = [layer["Ref"] for layer in properties["Layers"] if "Ref" in layer]
+    assert properties["Runtime"] == "python3.13"
+    assert properties["Architectures"] == ["arm64"]
+    assert len(layers) == 1
+    assert transformed[layers[0]]["Type"] == "AWS::Lambda::LayerVersion"
+    assert transformed[layers[0]]["Properties"]["CompatibleArchitectures"] == ["arm64"]
+
+
+@pytest.mark.parametrize("function", ["ApiFunction", "WorkerFunction", "SweeperFunction"])
+def test_python_handlers_exist(document: Json, project: Path, function: str) -> None:
+    """The module that a handler names is there and defines it."""
+    properties = document["Resources"][function]["Properties"]
+    module, name = properties["Handler"].split(".")
+    source = (project / properties["CodeUri"] / f"{module}.py").read_text(encoding="utf-8")
+    defined = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Assign):
+            defined |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            defined.add(node.target.id)
+    assert name in defined
+
+
+def test_stream_handler_is_a_program(document: Json, project: Path) -> None:
+    """The Lambda Web Adapter starts the stream's handler: it is executable, with Unix lines."""
+    properties = document["Resources"]["StreamFunction"]["Properties"]
+    script = project / properties["CodeUri"] / properties["Handler"]
+    assert os.access(script, os.X_OK)
+    assert script.read_bytes().startswith(b"#!")
+    assert b"\r" not in script.read_bytes()
+
+
+def test_stream_is_streamed_at_every_stage(transformed: Json) -> None:
+    """The URL and the adapter agree on streaming, and the adapter asks a path that needs no AWS."""
+    environment = variables(transformed, "StreamFunction")
+    layers = transformed["StreamFunction"]["Properties"]["Layers"]
+    adapters = [layer["Fn::Sub"] for layer in layers if "Fn::Sub" in layer]
+    assert transformed["StreamFunctionUrl"]["Properties"]["InvokeMode"] == "RESPONSE_STREAM"
+    assert environment["AWS_LWA_INVOKE_MODE"] == "response_stream"
+    assert environment["AWS_LWA_READINESS_CHECK_PATH"] == "/healthz"
+    assert environment["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
+    assert [adapter.rsplit(":", 2)[-2:] for adapter in adapters] == [
+        ["LambdaAdapterLayerArm64", "30"]
+    ]
+
+
+def test_streams_end_before_their_function(document: Json) -> None:
+    """The function's time-out is 15 s above the longest stream, whatever StreamTimeout is."""
+    limits = document["Parameters"]["StreamTimeout"]["AllowedValues"]
+    timeouts = document["Mappings"]["StreamTimeouts"]
+    assert {limit: timeouts[limit]["FunctionTimeout"] for limit in limits} == {
+        limit: int(limit) + 15 for limit in limits
+    }
+
+
+def test_public_url_is_reachable(transformed: Json) -> None:
+    """A public Function URL needs two permissions since October 2025."""
+    actions = {
+        resource["Properties"]["Action"]
+        for resource in transformed.values()
+        if resource["Type"] == "AWS::Lambda::Permission"
+        and resource["Properties"]["FunctionName"] == {"Ref": "StreamFunction"}
+    }
+    assert actions == {"lambda:InvokeFunctionUrl", "lambda:InvokeFunction"}
+
+
+@pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
+def test_endpoints_ask_for_a_key(document: Json, transformed: Json, function: str) -> None:
+    """A fresh deployment is not open: it has a key of 20 letters or more, which nobody can read."""
+    environment = variables(transformed, function)
+    parameter = document["Parameters"]["ApiKey"]
+    assert environment["A2A_AUTH"] == "api-key"
+    assert environment["A2A_API_KEY"] == {"Ref": "ApiKey"}
+    assert parameter["NoEcho"] is True
+    assert parameter["MinLength"] >= 20
+    assert "Default" not in parameter
+
+
+@pytest.mark.parametrize("function", ["WorkerFunction", "SweeperFunction"])
+def test_the_key_goes_to_the_endpoints_only(transformed: Json, function: str) -> None:
+    """The agent's process does not hold the clients' key."""
+    assert "A2A_API_KEY" not in variables(transformed, function)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_variable_is_a_setting(transformed: Json, function: str) -> None:
+    """No function gets an `A2A_` variable that the runtime does not read."""
+    known = {f"A2A_{name.upper()}" for name in Settings.model_fields}
+    given = {name for name in variables(transformed, function) if name.startswith("A2A_")}
+    assert given <= known
+
+
+def test_one_turn_at_a_time_reaches_a_worker(transformed: Json) -> None:
+    """The worker gets single messages, reports failed ones, and has bounded concurrency."""
+    source = transformed["WorkerFunctionOperations"]["Properties"]
+    assert source["EventSourceArn"] == {"Fn::GetAtt": ["OperationsQueue", "Arn"]}
+    assert source["BatchSize"] == 1
+    assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert source["ScalingConfig"] == {"MaximumConcurrency": {"Ref": "WorkerConcurrency"}}
+
+
+def test_sweeper_wakes_up_and_takes_dead_letters(transformed: Json) -> None:
+    """The sweeper runs every minute and consumes the dead letters, reporting failed ones."""
+    schedule = transformed["SweeperFunctionEveryMinute"]["Properties"]
+    source = transformed["SweeperFunctionDeadLetters"]["Properties"]
+    assert schedule["ScheduleExpression"] == "rate(1 minute)"
+    assert source["EventSourceArn"] == {"Fn::GetAtt": ["DeadLetterQueue", "Arn"]}
+    assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+
+
+def test_api_takes_every_path_throttled_and_logged(transformed: Json) -> None:
+    """The HTTP API hands all requests to the application, at a bounded rate, and logs them."""
+    stage = transformed["HttpApiApiGatewayDefaultStage"]["Properties"]
+    paths = transformed["HttpApi"]["Properties"]["Body"]["paths"]
+    assert list(paths) == ["$default"]
+    assert stage["DefaultRouteSettings"] == {
+        "ThrottlingRateLimit": {"Ref": "ThrottleRate"},
+        "ThrottlingBurstLimit": {"Ref": "ThrottleBurst"},
+    }
+    assert stage["AccessLogSettings"]["DestinationArn"] == {"Fn::GetAtt": ["AccessLogs", "Arn"]}
+
+
+def test_outputs_lead_to_the_endpoint(document: Json) -> None:
+    """After a deployment its user sees the endpoint, the stream's URL, the table and the queues."""
+    assert set(document["Outputs"]) == {
+        "Endpoint",
+        "StreamUrl",
+        "Table",
+        "Queue",
+        "DeadLetterQueue",
+        "UndecodableQueue",
+    }

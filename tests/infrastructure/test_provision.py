@@ -1,0 +1,118 @@
+"""Provisioning from template.yaml, on moto and on the emulators."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from a2a_serverless.local import emulators
+from a2a_serverless.local.provision import Names, Provisioned, ProvisionError, provision
+
+NAMES = Names.with_prefix("provision-test")
+
+Clients = tuple[Any, Any]
+
+
+@pytest.fixture
+def moto_clients() -> Iterator[Clients]:
+    """Clients of DynamoDB and SQS on moto."""
+    with mock_aws():
+        yield (
+            boto3.client("dynamodb", region_name=emulators.REGION),
+            boto3.client("sqs", region_name=emulators.REGION),
+        )
+
+
+def check(dynamodb: Any, sqs: Any, made: Provisioned) -> None:
+    """What the endpoints say of what was made."""
+    table = dynamodb.describe_table(TableName=made.table)["Table"]
+    time_to_live = dynamodb.describe_time_to_live(TableName=made.table)["TimeToLiveDescription"]
+    queue, dead_letters, undecodable = (
+        sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        for url in (made.queue, made.dead_letter_queue, made.undecodable_queue)
+    )
+    assert {index["IndexName"] for index in table["GlobalSecondaryIndexes"]} == {
+        "by-scope",
+        "by-context",
+        "by-due",
+    }
+    assert table["StreamSpecification"]["StreamViewType"] == "NEW_IMAGE"
+    assert time_to_live["AttributeName"] == "expires_at"
+    assert queue["VisibilityTimeout"] == "930"
+    assert queue["FifoQueue"] == dead_letters["FifoQueue"] == "true"
+    assert json.loads(queue["RedrivePolicy"])["deadLetterTargetArn"] == dead_letters["QueueArn"]
+    assert undecodable["MessageRetentionPeriod"] == "1209600"
+
+
+def test_provision_on_moto(moto_clients: Clients) -> None:
+    """The table and queues of the template come to be, and a second time nothing changes."""
+    made = provision(*moto_clients, names=NAMES)
+    assert provision(*moto_clients, names=NAMES) == made
+    check(*moto_clients, made)
+
+
+@pytest.mark.emulators
+def test_provision_on_the_emulators() -> None:
+    """The same on DynamoDB Local and fauxqs, which end with their block."""
+    with ExitStack() as stack:
+        database = stack.enter_context(emulators.dynamodb_local())
+        queues = stack.enter_context(emulators.fauxqs())
+        clients = database.client(), queues.client()
+        made = provision(*clients, names=NAMES)
+        assert provision(*clients, names=NAMES) == made
+        check(*clients, made)
+
+
+def test_a_foreign_table_is_refused(moto_clients: Clients) -> None:
+    """A table of that name with other keys stops the start with one sentence that names it."""
+    dynamodb, sqs = moto_clients
+    dynamodb.create_table(
+        TableName=NAMES.table,
+        BillingMode="PAY_PER_REQUEST",
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+    )
+    with pytest.raises(ProvisionError, match=NAMES.table):
+        provision(dynamodb, sqs, names=NAMES)
+
+
+def test_a_foreign_queue_is_refused(moto_clients: Clients) -> None:
+    """A queue of that name with other attributes stops the start with one sentence."""
+    dynamodb, sqs = moto_clients
+    sqs.create_queue(
+        QueueName=NAMES.queue, Attributes={"FifoQueue": "true", "VisibilityTimeout": "1"}
+    )
+    with pytest.raises(ProvisionError, match=NAMES.queue):
+        provision(dynamodb, sqs, names=NAMES)
+
+
+def test_names_come_from_the_functions_variables() -> None:
+    """`A2A_TABLE` and `A2A_QUEUE`, as a name or a URL, name what is made; the rest has a prefix."""
+    names = Names.from_environment(
+        {"A2A_TABLE": "mine", "A2A_QUEUE": "http://127.0.0.1:1/0/mine.fifo"}, prefix="run7"
+    )
+    assert names.table == "mine"
+    assert names.queue == "mine.fifo"
+    assert names.dead_letter_queue == "run7-dead-letters.fifo"
+
+
+def test_missing_emulators_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its program or package an emulator does not start: the error says what to install."""
+    monkeypatch.setenv(emulators.EMULATORS_VARIABLE, "/nowhere")
+    monkeypatch.setattr(emulators, "_program", lambda name, _: name)
+    assert "make emulators" in (emulators.missing() or "")
+    with pytest.raises(emulators.EmulatorMissingError, match="make emulators"):
+        emulators.fauxqs().__enter__()
+
+
+def test_an_emulator_that_ends_at_once_shows_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of an emulator that does not start holds what it printed last."""
+    script = [sys.executable, "-c", "raise SystemExit('no heap')"]
+    monkeypatch.setattr(emulators, "_fauxqs_command", lambda: script)
+    with pytest.raises(emulators.EmulatorStartError, match="no heap"):
+        emulators.fauxqs().__enter__()

@@ -1,0 +1,97 @@
+"""The three queues and their alarms."""
+
+from typing import Any
+
+import pytest
+
+from a2a_serverless.local.template import Template
+
+Json = dict[str, Any]
+
+FOURTEEN_DAYS_S = 14 * 24 * 3600
+
+
+@pytest.mark.parametrize("queue", ["OperationsQueue", "DeadLetterQueue"])
+def test_operations_keep_their_order_per_task(template: Template, queue: str) -> None:
+    """Operations and their dead letters are FIFO with one lane per task, named duplicates only."""
+    properties = template.properties(queue, {"DeadLetterQueue.Arn": "arn"})
+    assert properties["FifoQueue"] is True
+    assert properties["ContentBasedDeduplication"] is False
+    assert properties["DeduplicationScope"] == "messageGroup"
+    assert properties["FifoThroughputLimit"] == "perMessageGroupId"
+
+
+def test_throttling_does_not_eat_attempts(document: Json) -> None:
+    """A message is given up ten receives after its last attempt, whatever MaxAttempts is."""
+    redrive = document["Resources"]["OperationsQueue"]["Properties"]["RedrivePolicy"]
+    for attempts in document["Parameters"]["MaxAttempts"]["AllowedValues"]:
+        template = Template(document, {"MaxAttempts": attempts})
+        properties = template.properties("OperationsQueue", {"DeadLetterQueue.Arn": "arn:dlq"})
+        assert properties["RedrivePolicy"] == {
+            "deadLetterTargetArn": "arn:dlq",
+            "maxReceiveCount": int(attempts) + 10,
+        }
+    assert redrive["deadLetterTargetArn"] == {"Fn::GetAtt": ["DeadLetterQueue", "Arn"]}
+
+
+def test_visibility_outlasts_the_worker_by_thirty_seconds(document: Json) -> None:
+    """A message is hidden for the function's time-out and 30 s, whatever WorkerTimeout is."""
+    for timeout in document["Parameters"]["WorkerTimeout"]["AllowedValues"]:
+        template = Template(document, {"WorkerTimeout": timeout})
+        properties = template.properties("OperationsQueue", {"DeadLetterQueue.Arn": "arn"})
+        assert properties["VisibilityTimeout"] == int(timeout) + 30
+    assert document["Resources"]["WorkerFunction"]["Properties"]["Timeout"] == {
+        "Ref": "WorkerTimeout"
+    }
+
+
+def test_dead_letters_stay_hidden_while_the_sweeper_runs(document: Json) -> None:
+    """A dead letter's visibility is that of the sweeper's time-out and 30 s."""
+    resources = document["Resources"]
+    timeout = resources["SweeperFunction"]["Properties"]["Timeout"]
+    assert resources["DeadLetterQueue"]["Properties"]["VisibilityTimeout"] == timeout + 30
+
+
+@pytest.mark.parametrize("queue", ["DeadLetterQueue", "UndecodableQueue"])
+def test_failures_are_kept_as_long_as_possible(template: Template, queue: str) -> None:
+    """What failed waits fourteen days for the sweeper or a person."""
+    assert template.properties(queue)["MessageRetentionPeriod"] == FOURTEEN_DAYS_S
+
+
+def test_nothing_consumes_undecodable_messages(transformed: Json) -> None:
+    """What cannot be read is kept for a person: in a standard queue that feeds no function."""
+    properties = transformed["UndecodableQueue"]["Properties"]
+    sources = [
+        resource["Properties"]["EventSourceArn"]
+        for resource in transformed.values()
+        if resource["Type"] == "AWS::Lambda::EventSourceMapping"
+    ]
+    assert "FifoQueue" not in properties
+    assert {"Fn::GetAtt": ["UndecodableQueue", "Arn"]} not in sources
+
+
+def test_messages_are_encrypted(transformed: Json) -> None:
+    """Every queue encrypts what it holds."""
+    queues = [r for r in transformed.values() if r["Type"] == "AWS::SQS::Queue"]
+    assert len(queues) == 3
+    assert all(queue["Properties"]["SqsManagedSseEnabled"] is True for queue in queues)
+
+
+@pytest.mark.parametrize(
+    ("alarm", "queue", "metric"),
+    [
+        ("DeadLetterAlarm", "DeadLetterQueue", "ApproximateNumberOfMessagesVisible"),
+        ("UndecodableAlarm", "UndecodableQueue", "ApproximateNumberOfMessagesVisible"),
+        ("BacklogAlarm", "OperationsQueue", "ApproximateAgeOfOldestMessage"),
+    ],
+)
+def test_alarms(transformed: Json, alarm: str, queue: str, metric: str) -> None:
+    """Waiting failures and a growing backlog raise an alarm, with or without a topic."""
+    properties = transformed[alarm]["Properties"]
+    assert properties["MetricName"] == metric
+    assert properties["Dimensions"] == [
+        {"Name": "QueueName", "Value": {"Fn::GetAtt": [queue, "QueueName"]}}
+    ]
+    assert properties["AlarmActions"] == {
+        "Fn::If": ["HasAlarmTopic", [{"Ref": "AlarmTopicArn"}], {"Ref": "AWS::NoValue"}]
+    }

@@ -1,0 +1,73 @@
+"""The task table."""
+
+from typing import Any
+
+import pytest
+
+from a2a_serverless.local.template import Template
+
+Json = dict[str, Any]
+
+
+def test_items_expire(template: Template) -> None:
+    """DynamoDB removes an item when the time in its `expires_at` has passed."""
+    assert template.time_to_live() == {"AttributeName": "expires_at", "Enabled": True}
+
+
+def test_stream_carries_new_images(template: Template) -> None:
+    """Each write of the table is announced with the item as it is then."""
+    assert template.table()["StreamSpecification"] == {
+        "StreamEnabled": True,
+        "StreamViewType": "NEW_IMAGE",
+    }
+
+
+def test_table_survives_mistakes(transformed: Json, template: Template) -> None:
+    """Tasks outlive a deleted stack, a deleted table is refused, a bad write can be undone."""
+    properties = template.properties("TaskTable")
+    assert transformed["TaskTable"]["DeletionPolicy"] == "Retain"
+    assert transformed["TaskTable"]["UpdateReplacePolicy"] == "Retain"
+    assert properties["DeletionProtectionEnabled"] == "true"
+    assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert properties["SSESpecification"] == {"SSEEnabled": True}
+
+
+def test_table_is_billed_per_request(template: Template) -> None:
+    """An idle deployment pays for no capacity."""
+    assert template.table()["BillingMode"] == "PAY_PER_REQUEST"
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "projection"),
+    [
+        (
+            "by-scope",
+            ["scope_key", "status_key"],
+            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["state", "expires_at"]},
+        ),
+        (
+            "by-context",
+            ["context_key", "created_key"],
+            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["expires_at"]},
+        ),
+        ("by-due", ["due_key", "due_at"], {"ProjectionType": "KEYS_ONLY"}),
+    ],
+)
+def test_indexes(template: Template, name: str, keys: list[str], projection: Json) -> None:
+    """An index holds its keys and what a listing filters by, nothing that makes commits dearer."""
+    indexes = {index["IndexName"]: index for index in template.table()["GlobalSecondaryIndexes"]}
+    assert [key["AttributeName"] for key in indexes[name]["KeySchema"]] == keys
+    assert indexes[name]["Projection"] == projection
+
+
+def test_every_key_has_a_type_and_nothing_else_has(template: Template) -> None:
+    """The attribute definitions are exactly the keys of the table and its indexes."""
+    table = template.table()
+    schemas = [table["KeySchema"]]
+    schemas += [index["KeySchema"] for index in table["GlobalSecondaryIndexes"]]
+    keys = {key["AttributeName"] for schema in schemas for key in schema}
+    types = {
+        definition["AttributeName"]: definition["AttributeType"]
+        for definition in table["AttributeDefinitions"]
+    }
+    assert types == {key: "N" if key == "due_at" else "S" for key in keys}
