@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import ValidationError
+
+from a2a_serverless.errors import UndecodableOperationError
 from a2a_serverless.tasks.operations import Operation, OperationParams
 
 
@@ -65,6 +68,13 @@ class Broker(ABC):
     was acknowledged or given back, or when its visibility ran out.
     """
 
+    async def check(self) -> None:  # noqa: B027 - a queue in memory is always there
+        """Make sure that the queues exist, so that a start can stop with one sentence.
+
+        Raises:
+            ConfigurationError: one does not; the sentence names it.
+        """
+
     @abstractmethod
     async def run_task(
         self,
@@ -117,7 +127,7 @@ class Broker(ABC):
         failed, so that an `ack` of such a handle may do nothing.
 
         Raises:
-            InvalidArgumentError: the record does not hold an operation.
+            UndecodableOperationError: the record does not hold an operation; report it failed.
         """
 
     async def __aenter__(self) -> Self:

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from a2a_serverless.broker.base import Broker, OperationHandle, operation_of
+from a2a_serverless.broker.base import Broker, OperationHandle, decode_operation, operation_of
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError
+from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.tasks.operations import Operation, OperationParams
 
 DEDUPLICATION_S = 300
@@ -57,10 +57,10 @@ class MemoryOperationHandle(OperationHandle):
         return self._attempt
 
     async def ack(self) -> None:
-        self._broker._delete(self._message, self._receipt)
+        self._broker.delete(self._message, self._receipt)
 
     async def nack(self, *, delay_seconds: float = 0) -> None:
-        self._broker._hide(self._message, self._receipt, delay_seconds)
+        self._broker.hide(self._message, self._receipt, delay_seconds)
 
     def record(self) -> dict[str, Any]:
         """The delivery as an SQS event source passes it to a function."""
@@ -81,7 +81,7 @@ class MemoryOperationHandle(OperationHandle):
         }
 
     async def extend(self, seconds: float) -> None:
-        if not self._broker._hide(self._message, self._receipt, seconds):
+        if not self._broker.hide(self._message, self._receipt, seconds):
             msg = "The delivery has expired."
             raise ConcurrencyError(msg)
 
@@ -142,13 +142,9 @@ class MemoryBroker(Broker):
             self._wakers.remove(waker)
 
     def decode_record(self, record: Mapping[str, Any]) -> MemoryOperationHandle:
-        try:
-            operation = Operation.model_validate_json(record["body"])
-            attempt = int(record["attributes"]["ApproximateReceiveCount"])
-            number, _, receipt = str(record["receiptHandle"]).partition(".")
-        except (KeyError, TypeError, ValueError) as error:
-            msg = "The record does not hold an operation."
-            raise InvalidArgumentError(msg) from error
+        operation = decode_operation(record.get("body"))
+        attempt = int(record["attributes"]["ApproximateReceiveCount"])
+        number, _, receipt = str(record["receiptHandle"]).partition(".")
         message = self._find(operation.params.group, number) or _Message(operation)
         return MemoryOperationHandle(
             self, message, receipt=int(receipt) if receipt.isdigit() else 0, attempt=attempt
@@ -185,7 +181,8 @@ class MemoryBroker(Broker):
                 soonest = min(soonest, message.visible_at - now)
         return None, soonest
 
-    def _hide(self, message: _Message, receipt: int, seconds: float) -> bool:
+    def hide(self, message: _Message, receipt: int, seconds: float) -> bool:
+        """Set the visibility of a delivery (handles); False when the delivery has expired."""
         with self._lock:
             if not self._is_held(message, receipt):
                 return False
@@ -193,7 +190,8 @@ class MemoryBroker(Broker):
         self._wake()
         return True
 
-    def _delete(self, message: _Message, receipt: int) -> None:
+    def delete(self, message: _Message, receipt: int) -> None:
+        """Remove a delivered message (handles); nothing when the delivery has expired."""
         name = message.operation.params.group
         with self._lock:
             group = self._groups.get(name)

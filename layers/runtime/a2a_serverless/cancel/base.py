@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Self
 
 from a2a_serverless.tasks.identity import Scope
 
 
 class CancelScope(ABC):
-    """Tells one turn whether its task should be canceled."""
+    """Tells one turn whether its task should be canceled.
+
+    It watches until `release`; as an async context manager it releases itself. It belongs to the
+    event loop that made it.
+    """
 
     @abstractmethod
     async def wait(self) -> None:
@@ -19,6 +24,25 @@ class CancelScope(ABC):
     @abstractmethod
     def is_set(self) -> bool:
         """Whether cancellation is known to be requested; never true by mistake."""
+
+    @abstractmethod
+    async def release(self) -> None:
+        """Stop watching; the flag stays. Idempotent.
+
+        When the last scope of the process is released, nothing runs on in the background: Lambda
+        freezes what does.
+        """
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.release()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +57,8 @@ class CancelRegistry(ABC):
     """Cancel flags, seen through one scope.
 
     A flag has a deadline, `timeout_s` after the request: whoever asked ends the task by then, and
-    if that process died, the sweeper does.
+    if that process died, the sweeper does. A flag of an earlier task with the same id does not
+    count.
     """
 
     @abstractmethod
@@ -47,6 +72,7 @@ class CancelRegistry(ABC):
         Raises:
             TaskNotFoundError: there is no such task (where the backend can tell).
             TaskTerminalStateError: the task has ended; no flag is left behind.
+            UnavailableError: no answer within the retry budget; the flag may be raised.
         """
 
     @abstractmethod
@@ -62,8 +88,11 @@ class CancelRegistry(ABC):
 
     @abstractmethod
     async def cleanup(self, task_id: str) -> None:
-        """Remove the flag and what scopes of the task hold. Idempotent, other tasks untouched."""
+        """Remove the flag and release the scopes of an ended task. Idempotent.
+
+        Other tasks are untouched. Whoever commits a terminal state calls it after that.
+        """
 
     @abstractmethod
     async def overdue(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
-        """Flags of all scopes whose deadline has passed."""
+        """Flags of all scopes whose deadline has passed, the longest overdue first."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from a2a.types import Artifact, Message, Task, TaskState
 from google.protobuf.struct_pb2 import Struct
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from a2a_serverless.tasks.identity import Scope
 
@@ -36,7 +36,7 @@ class ListTasksQuery(BaseModel):
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     context_id: str | None = None
-    status: TaskState | None = None
+    status: SkipValidation[TaskState | None] = None
     page_size: int = Field(default=50, ge=1, le=100, strict=True)
     page_token: str | None = None
     history_length: int | None = Field(default=None, ge=0, strict=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery, ListTasksResult, Storage
 from a2a_serverless.storage.listing import Listing
-from a2a_serverless.storage.log import Opened, TaskLog
+from a2a_serverless.storage.log import Log, Opened, TaskLog
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -27,9 +29,10 @@ from a2a_serverless.tasks.entries import (
     MessageAppended,
     MetadataMerged,
     StatusChanged,
+    decode_entries,
     encode_entries,
 )
-from a2a_serverless.tasks.fold import check_history_length
+from a2a_serverless.tasks.fold import Record, check_history_length
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import (
     check_context_id,
@@ -43,6 +46,11 @@ from a2a_serverless.tasks.states import KNOWN
 
 MAX_COMMIT_BYTES = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
+
+MAX_CONTEXT_BYTES = 340_000
+"""The longest state of a context, in bytes of JSON: it is one item."""
+
+_BLIND_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +143,13 @@ class DurableStorage(Storage, TaskLog):
             ttl_s=ttl_s,
         )
         step = open_task(new, now_ms=self.clock.now_ms(), timing=self.timing)
-        taker = await self._insert(_write(None, step, Commit()))
-        return Opened(head=taker or step.head, created=taker is None)
+        write = _write(None, step, Commit())
+        taker = await self._insert(write)
+        if taker is not None:
+            return Opened(head=taker, created=False)
+        return Opened(
+            head=step.head, created=True, log=Log(head=step.head, records=(record_of(write),))
+        )
 
     async def commit(self, head: Head, commit: Commit) -> Head:
         step = advance(head, commit, now_ms=self.clock.now_ms(), timing=self.timing)
@@ -150,10 +163,10 @@ class DurableStorage(Storage, TaskLog):
     ) -> Task:
         request = SendMessageRequest(message=message)
         opened = await self.open_task(context_id, request, idempotency_key=idempotency_key)
-        task = await self.load_task(opened.head.task_id)
-        if task is None:
+        log = opened.log or await self.read(opened.head.task_id)
+        if log is None:
             raise TaskNotFoundError
-        return task
+        return log.fold().task()
 
     async def load_task(
         self, task_id: str, history_length: int | None = None, *, include_artifacts: bool = True
@@ -196,6 +209,7 @@ class DurableStorage(Storage, TaskLog):
             except ConcurrencyError:
                 if expected_version is not None or attempt == self.BLIND_ATTEMPTS:
                     raise
+            await self.clock.sleep(random.uniform(0, _BLIND_PAUSE_S * attempt))  # noqa: S311 - spreads writers
         raise AssertionError  # the loop returns or raises
 
     async def list_tasks(self, query: ListTasksQuery) -> ListTasksResult:
@@ -205,7 +219,7 @@ class DurableStorage(Storage, TaskLog):
             total = await self._count(listing)
         heads = await self._newest(listing, query.page_size + 1)
         page, more = heads[: query.page_size], len(heads) > query.page_size
-        tasks = [await self._listed(head, query) for head in page]
+        tasks = await asyncio.gather(*(self._listed(head, query) for head in page))
         return ListTasksResult(
             tasks=[task for task in tasks if task is not None],
             next_page_token=listing.token_after(page[-1], total) if more else "",
@@ -228,7 +242,7 @@ class DurableStorage(Storage, TaskLog):
 
     async def delete_context(self, context_id: str) -> int:
         heads = await self._context_heads(check_context_id(context_id))
-        deleted = [await self._remove(head) for head in heads]
+        deleted = await asyncio.gather(*(self._remove(head) for head in heads))
         await self._delete_context_item(context_id)
         return sum(deleted)
 
@@ -256,7 +270,16 @@ def context_write(value: Any, expected_version: int | None = None) -> ContextWri
     except (TypeError, ValueError) as error:
         msg = f"A context's state is a JSON value: {error}."
         raise InvalidArgumentError(msg) from error
+    if len(encoded) > MAX_CONTEXT_BYTES:
+        msg = f"A context's state of {len(encoded)} bytes exceeds {MAX_CONTEXT_BYTES} bytes."
+        raise InvalidArgumentError(msg)
     return ContextWrite(value=encoded, expected_version=expected_version)
+
+
+def context_conflict(version: int) -> ConcurrencyError:
+    """The error for a context's state that is at `version` and not at the expected one."""
+    msg = "The context's state is not at the expected version; the task may well be."
+    return ConcurrencyError(msg, current_version=version)
 
 
 def task_of_head(head: Head) -> Task | None:
@@ -273,8 +296,9 @@ def task_of_head(head: Head) -> Task | None:
 
 def _write(before: Head | None, step: Step, commit: Commit) -> Write:
     body = encode_entries(step.entries)
-    if len(body) > MAX_COMMIT_BYTES:
-        raise CommitTooLargeError(len(body), MAX_COMMIT_BYTES)
+    size = len(body) + (len(commit.context_write.value) if commit.context_write else 0)
+    if size > MAX_COMMIT_BYTES:
+        raise CommitTooLargeError(size, MAX_COMMIT_BYTES)
     return Write(
         before=before,
         after=step.head,
@@ -282,6 +306,16 @@ def _write(before: Head | None, step: Step, commit: Commit) -> Write:
         token=commit.token,
         commit_id=commit.commit_id,
         context_write=commit.context_write,
+    )
+
+
+def record_of(write: Write) -> Record:
+    """A stored commit as readers see it; fresh objects that belong to the caller."""
+    return Record(
+        version=write.after.version,
+        entries=decode_entries(write.body),
+        token=write.token,
+        commit_id=write.commit_id,
     )
 
 

@@ -17,14 +17,6 @@ from a2a_serverless.tasks.rules import Commit, Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """The task behind a creation. `created` is False for the first task of a repeated key or id."""
-
-    head: Head
-    created: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     """HEAD and the complete commits after a version, unbroken up to HEAD's version."""
 
@@ -43,6 +35,18 @@ class Due:
     scope: Scope
     task_id: str
     due_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The task behind a creation. `created` is False for the first task of a repeated key or id.
+
+    `log` is that of a created task, so that nobody has to read what was just written.
+    """
+
+    head: Head
+    created: bool
+    log: Log | None = None
 
 
 def extend(fold: Fold, records: tuple[Record, ...]) -> Fold:

@@ -14,17 +14,27 @@ from typing import Self
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError
-from a2a_serverless.storage.durable import DurableStorage, Write
+from a2a_serverless.storage.durable import DurableStorage, Write, context_conflict, record_of
 from a2a_serverless.storage.listing import Listing, status_key
 from a2a_serverless.storage.log import Due, Log
-from a2a_serverless.tasks.entries import decode_entries
-from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
-from a2a_serverless.tasks.rules import ContextWrite, Timing
+from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
 
 Key = tuple[str, str]
 """(scope digest, task id or context id)"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """JSON, version, and when it expires, in milliseconds."""
+
+    value: str
+    version: int
+    expires_at: int
+
+
+_NO_CONTEXT = _Context("", 0, 0)
 
 
 @dataclass(slots=True)
@@ -34,7 +44,7 @@ class _Tables:
     lock: threading.RLock = field(default_factory=threading.RLock)
     heads: dict[Key, Head] = field(default_factory=dict)
     logs: dict[Key, list[Write]] = field(default_factory=dict)
-    contexts: dict[Key, tuple[str, int]] = field(default_factory=dict)
+    contexts: dict[Key, _Context] = field(default_factory=dict)
     waiters: defaultdict[Key, set[_Waiter]] = field(default_factory=lambda: defaultdict(set))
 
 
@@ -79,7 +89,7 @@ class MemoryStorage(DurableStorage):
             if head is None or incarnation not in (None, head.incarnation):
                 return None
             writes = self._tables.logs[self._key(task_id)][after:]
-        return Log(head=head, records=tuple(_record(write) for write in writes))
+        return Log(head=head, records=tuple(record_of(write) for write in writes))
 
     async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
         with self._tables.lock:
@@ -95,7 +105,7 @@ class MemoryStorage(DurableStorage):
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
         with self._tables.lock:
             current = self._live(self._key(head.task_id))
-            if current != head:
+            if current != head or head.due_at is None:
                 return False
             self._tables.heads[self._key(head.task_id)] = replace(head, due_at=due_at, sends=sends)
         return True
@@ -135,6 +145,9 @@ class MemoryStorage(DurableStorage):
             if current is None or current.incarnation != write.after.incarnation:
                 raise TaskNotFoundError
             if current.version + 1 != write.after.version:
+                stored = self._tables.logs[key][write.after.version - 1 :][:1]
+                if stored and stored[0].commit_id == write.commit_id:
+                    return  # repeated by a writer that did not get its answer
                 raise ConcurrencyError(current_version=current.version)
             if write.context_write is not None:
                 self._write_context(write.after.context_id, write.context_write)
@@ -169,7 +182,8 @@ class MemoryStorage(DurableStorage):
 
     async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
         with self._tables.lock:
-            return self._tables.contexts.get(self._key(context_id))
+            stored = self._context(self._key(context_id))
+        return (stored.value, stored.version) if stored.version else None
 
     async def _store_context_item(self, context_id: str, write: ContextWrite) -> None:
         with self._tables.lock:
@@ -180,11 +194,16 @@ class MemoryStorage(DurableStorage):
             self._tables.contexts.pop(self._key(context_id), None)
 
     def _write_context(self, context_id: str, write: ContextWrite) -> None:
-        key = self._key(context_id)
-        _, version = self._tables.contexts.get(key, ("", 0))
+        key, now_ms = self._key(context_id), self.clock.now_ms()
+        version = self._context(key).version
         if write.expected_version not in (None, version):
-            raise ConcurrencyError(current_version=version)
-        self._tables.contexts[key] = (write.value, version + 1)
+            raise context_conflict(version)
+        expires_at = expiry(now_ms, self.timing.ttl_s)
+        self._tables.contexts[key] = _Context(write.value, version + 1, expires_at)
+
+    def _context(self, key: Key) -> _Context:
+        stored = self._tables.contexts.get(key, _NO_CONTEXT)
+        return stored if stored.expires_at > self.clock.now_ms() else _NO_CONTEXT
 
     def _key(self, name: str) -> Key:
         return (self.scope.digest, name)
@@ -205,12 +224,3 @@ class MemoryStorage(DurableStorage):
     def _wake(self, key: Key) -> None:
         for waiter in self._tables.waiters.get(key, ()):
             waiter.wake()
-
-
-def _record(write: Write) -> Record:
-    return Record(
-        version=write.after.version,
-        entries=decode_entries(write.body),
-        token=write.token,
-        commit_id=write.commit_id,
-    )

@@ -70,16 +70,21 @@ def keyed_task_id(context_id: str, idempotency_key: str) -> str:
 
     Storage makes the creation idempotent by it: the second creation meets the first one's item.
     """
-    if not idempotency_key or len(idempotency_key.encode()) > MAX_KEY_BYTES:
+    if not 0 < _size(idempotency_key) <= MAX_KEY_BYTES:
         msg = f"An idempotency key has 1 to {MAX_KEY_BYTES} bytes."
         raise InvalidArgumentError(msg)
     raw = base64.urlsafe_b64decode(digest("task", context_id, idempotency_key) + "==")
     return str(uuid.UUID(bytes=raw, version=4))
 
 
+def is_task_id(task_id: str) -> bool:
+    """Whether a task can have this id; one that cannot is not looked for."""
+    return _TASK_ID.fullmatch(task_id) is not None
+
+
 def check_task_id(task_id: str) -> str:
     """Refuse an id that could not have been made here: it would not fit the keys."""
-    if not _TASK_ID.fullmatch(task_id):
+    if not is_task_id(task_id):
         msg = "A task id has 1 to 100 characters of A-Z a-z 0-9 . _ : -"
         raise InvalidArgumentError(msg)
     return task_id
@@ -87,7 +92,15 @@ def check_task_id(task_id: str) -> str:
 
 def check_context_id(context_id: str) -> str:
     """Refuse an empty id, and one that would not fit an index key."""
-    if not context_id or len(context_id.encode()) > MAX_CONTEXT_ID_BYTES:
+    if not 0 < _size(context_id) <= MAX_CONTEXT_ID_BYTES:
         msg = f"A context id has 1 to {MAX_CONTEXT_ID_BYTES} bytes."
         raise InvalidArgumentError(msg)
     return context_id
+
+
+def _size(text: str) -> int:
+    """Bytes of `text`; 0 for one that is not Unicode (a lone surrogate)."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return 0

@@ -114,7 +114,7 @@ def open_task(new: NewTask, *, now_ms: int, timing: Timing) -> Step:
         status=status.SerializeToString(),
         metadata=b"",
         created_at=now_ms,
-        expires_at=now_ms + int(ttl_s * 1000),
+        expires_at=expiry(now_ms, ttl_s),
         turn=1,
         turn_base=1,
         due_at=now_ms + int(timing.waiting_s * 1000),
@@ -146,6 +146,14 @@ def advance(head: Head, commit: Commit, *, now_ms: int, timing: Timing) -> Step:
         after = _ended(after, now_ms, timing)
         entries = (*entries, TurnEnded())
     return Step(head=after, entries=entries)
+
+
+def expiry(now_ms: int, ttl_s: float) -> int:
+    """When something made now expires, in milliseconds: at a whole second, rounded up.
+
+    Seconds are what DynamoDB's time to live counts in; so every backend expires it alike.
+    """
+    return -(-(now_ms + int(ttl_s * 1000)) // 1000) * 1000
 
 
 def key_digest(idempotency_key: str | None) -> str:

@@ -1,0 +1,213 @@
+"""boto3 as the runtime uses it: one client a process, in threads, with named outcomes.
+
+boto3 blocks, and its clients are safe under threads. So every call runs in a pool of its own, and
+the event loop goes on. What an error means for its caller is decided here alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import random
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import Any, Final
+
+import boto3
+from botocore import exceptions as boto
+from botocore.config import Config
+from botocore.parsers import ResponseParserError
+
+from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.errors import A2AServerlessError, ConfigurationError, UnavailableError
+
+THREADS: Final = 64
+"""Calls at the same time; a long poll of SQS holds a thread for up to 20 s."""
+
+ATTEMPTS: Final = 12
+"""How often `repeat` sends one request before it gives up."""
+
+BUDGET_S: Final = 15.0
+"""How long `repeat` goes on sending one request, in seconds."""
+
+_FIRST_PAUSE_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 2.0
+_SERVER_ERROR: Final = 500
+
+_READ_TIMEOUT_S: Final = {"sqs": 30}
+"""Above the longest long poll; other services answer in milliseconds."""
+
+_LOST_CODES: Final = frozenset({"ConditionalCheckFailed", "ConditionalCheckFailedException"})
+_REPEAT_CODES: Final = frozenset(
+    {
+        "InternalServerError",
+        "OverLimit",
+        "ProvisionedThroughputExceeded",
+        "ProvisionedThroughputExceededException",
+        "ReplicatedWriteConflictException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "ServiceUnavailable",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingError",
+        "ThrottlingException",
+        "TransactionConflict",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+    }
+)
+_NO_ANSWER: Final = (boto.ConnectionError, boto.HTTPClientError, ResponseParserError)
+
+_executor = ThreadPoolExecutor(THREADS, thread_name_prefix="aws")
+_clients: dict[str, Any] = {}
+_lock = threading.Lock()
+
+
+class Outcome(Enum):
+    """What an error of AWS says about the request."""
+
+    LOST = "lost"
+    """A condition failed: somebody else was first."""
+    REPEAT = "repeat"
+    """Not applied, or nobody knows: send the same request again."""
+    FATAL = "fatal"
+    """The request is wrong or not allowed: it never succeeds."""
+
+
+class ConditionFailedError(A2AServerlessError):
+    """A condition of a conditional write was not met, so nothing was written.
+
+    `items` has the items as they stood, by the place of their action in the request (0 for a
+    single write), None where the item does not exist or the request did not ask for it.
+    """
+
+    def __init__(self, items: Mapping[int, dict[str, Any] | None]) -> None:
+        super().__init__()
+        self.items = items
+
+
+def client(service: str) -> Any:
+    """The process's client of `service`, such as `dynamodb`.
+
+    Region, credentials and `AWS_ENDPOINT_URL_*` come from the environment.
+
+    Raises:
+        ConfigurationError: there is no region.
+    """
+    with _lock:
+        if service not in _clients:
+            _clients[service] = _connect(service)
+        return _clients[service]
+
+
+def forget_clients() -> None:
+    """Make the next `client` a new one, as when the environment has changed (tests)."""
+    with _lock:
+        _clients.clear()
+
+
+async def call(method: Callable[..., Any], /, **kwargs: Any) -> Any:
+    """Run a client's method in a thread and return its answer.
+
+    boto3 itself repeats a throttled or unanswered request twice, with the same request token.
+
+    Raises:
+        ClientError, BotoCoreError: as boto3 does; `outcome_of` says what it means.
+    """
+    inside = contextvars.copy_context()
+    run = functools.partial(inside.run, method, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_executor, run)
+
+
+async def repeat(
+    method: Callable[..., Any], /, *, clock: Clock | None = None, **kwargs: Any
+) -> Any:
+    """`call`, sent again with jittered back-off while the outcome is `REPEAT`.
+
+    For requests that may be applied twice: reads, and writes with a request token or with a
+    condition whose failure the caller can tell apart from a loss.
+
+    Raises:
+        ConditionFailedError: the outcome is `LOST`.
+        UnavailableError: no answer within `ATTEMPTS` and `BUDGET_S`; what became of the request
+            is unknown.
+        ClientError, BotoCoreError: the outcome is `FATAL`.
+    """
+    clock = clock or SystemClock()
+    deadline = clock.monotonic() + BUDGET_S
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return await call(method, **kwargs)
+        except (boto.ClientError, boto.BotoCoreError, ResponseParserError) as error:
+            outcome = outcome_of(error)
+            if outcome is Outcome.LOST and isinstance(error, boto.ClientError):
+                raise ConditionFailedError(_failed_items(error)) from error
+            if outcome is not Outcome.REPEAT:
+                raise
+            if attempt == ATTEMPTS or clock.monotonic() >= deadline:
+                msg = f"No answer from AWS after {attempt} attempts: {error}"
+                raise UnavailableError(msg) from error
+        await clock.sleep(pause_s(attempt))
+    raise AssertionError  # the loop returns or raises
+
+
+def pause_s(attempt: int) -> float:
+    """Seconds to wait after attempt 1, 2, …: exponential, with full jitter."""
+    ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
+    return random.uniform(0, ceiling)  # noqa: S311 - spreads load, guards nothing
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """What an exception of boto3 means."""
+    if isinstance(error, _NO_ANSWER):
+        return Outcome.REPEAT
+    if not isinstance(error, boto.ClientError):
+        return Outcome.FATAL
+    codes = {error_code(error), *(reason.get("Code") for reason in _reasons(error))}
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if codes & _LOST_CODES:
+        # A condition that failed is final, whatever kept the other actions from theirs.
+        return Outcome.LOST
+    if codes & _REPEAT_CODES or status >= _SERVER_ERROR:
+        return Outcome.REPEAT
+    return Outcome.FATAL
+
+
+def error_code(error: boto.ClientError) -> str:
+    """The code of an error, such as `ThrottlingException`."""
+    return error.response.get("Error", {}).get("Code", "")
+
+
+def _failed_items(error: boto.ClientError) -> dict[int, dict[str, Any] | None]:
+    failed = {
+        place: reason.get("Item")
+        for place, reason in enumerate(_reasons(error))
+        if reason.get("Code") in _LOST_CODES
+    }
+    single_write: Any = error.response
+    return failed or {0: single_write.get("Item")}
+
+
+def _reasons(error: boto.ClientError) -> list[Any]:
+    """Why a transaction was cancelled: one reason an action, in the request's order."""
+    response: Any = error.response
+    return response.get("CancellationReasons") or []
+
+
+def _connect(service: str) -> Any:
+    config = Config(
+        connect_timeout=3,
+        read_timeout=_READ_TIMEOUT_S.get(service, 5),
+        max_pool_connections=THREADS,
+        retries={"mode": "standard", "total_max_attempts": 3},
+    )
+    try:
+        # A session of its own: boto3's default session is not safe under threads.
+        return boto3.session.Session().client(service, config=config)
+    except boto.NoRegionError as error:
+        msg = f"There is no AWS region for {service}: set AWS_REGION."
+        raise ConfigurationError(msg) from error

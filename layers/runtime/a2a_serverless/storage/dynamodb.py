@@ -1,0 +1,345 @@
+"""Storage on one DynamoDB table.
+
+A commit is one transaction: HEAD moves to the next version if it is still the one that the rules
+saw, and the commit's entries are put beside it as EVENT items, once and for all. So a commit costs
+the same however long the task is, and a task without history and artifacts is one small item.
+
+What a reader may rely on:
+
+- A commit whose answer was lost is recognised by its id in the EVENT at its version, also when
+  somebody else has committed since. Only a failed condition on HEAD is a loss.
+- A read returns complete commits in unbroken order up to HEAD's version, never half a commit.
+- What has expired is not found, from the first millisecond on, whenever DynamoDB removes it.
+- Listings find their candidates in indexes, which lag behind by milliseconds, but show every task
+  as its HEAD says it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from a2a_serverless import aws
+from a2a_serverless.aws import ConditionFailedError
+from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError, UnavailableError
+from a2a_serverless.storage import dynamodb_items as items
+from a2a_serverless.storage.durable import DurableStorage, Write, context_conflict
+from a2a_serverless.storage.dynamodb_items import Commits, Item, attribute, key
+from a2a_serverless.storage.dynamodb_listing import Index
+from a2a_serverless.storage.dynamodb_table import Action, Table
+from a2a_serverless.storage.listing import Listing
+from a2a_serverless.storage.log import Due, Log
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id
+from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
+
+TORN_READS: Final = 10
+"""How often a read goes on when HEAD and events do not fit together yet."""
+
+INSERTS: Final = 5
+"""How often a creation is tried whose id is taken and free again by turns."""
+
+_MISSING_OR_EXPIRED: Final = "attribute_not_exists(PK) OR expires_at <= :now"
+
+
+class DynamoStorage(DurableStorage):
+    """Tasks in a DynamoDB table, laid out as template.yaml has it.
+
+    `client` is a boto3 client of DynamoDB, by default the process's own.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        client: Any = None,
+        scope: Scope = ANONYMOUS,
+        clock: Clock | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        self.scope = scope
+        self.clock = clock or SystemClock()
+        self.timing = timing or Timing()
+        self._name = table
+        self._client = client or aws.client("dynamodb")
+        self._table = Table(table, self._client, self.clock)
+        self._index = Index(self._table, scope, self.clock)
+
+    def for_scope(self, scope: Scope) -> Self:
+        return type(self)(
+            self._name, client=self._client, scope=scope, clock=self.clock, timing=self.timing
+        )
+
+    # -- reading a task ------------------------------------------------------------------------
+
+    async def head(self, task_id: str) -> Head | None:
+        if not is_task_id(task_id):
+            return None
+        return self._live(await self._table.get(key(self._partition(task_id), items.HEAD)))
+
+    async def read(
+        self, task_id: str, *, after: int = 0, incarnation: str | None = None
+    ) -> Log | None:
+        if not is_task_id(task_id):
+            return None
+        if after and incarnation is None:
+            head = await self.head(task_id)
+            if head is None:
+                return None
+            incarnation = head.incarnation
+        commits = Commits(incarnation, after) if incarnation else None
+        for attempt in range(1, TORN_READS + 1):
+            head, commits = await self._read_on(task_id, commits)
+            if head is None or commits is None or incarnation not in (None, head.incarnation):
+                return None
+            if commits.version >= head.version:
+                # Events beyond HEAD were committed while the query ran: the next read has them.
+                records = [r for r in commits.records if r.version <= head.version]
+                return Log(head=head, records=tuple(records))
+            await self.clock.sleep(aws.pause_s(attempt))
+        msg = f"The events of task {task_id} did not reach its version in {TORN_READS} reads."
+        raise UnavailableError(msg)
+
+    async def _read_on(
+        self, task_id: str, commits: Commits | None
+    ) -> tuple[Head | None, Commits | None]:
+        """HEAD, and its commits: those of `commits` and what a Query finds behind them.
+
+        HEAD sorts behind the events, so that one Query on the partition has both.
+        """
+        start = items.event_sort(commits.incarnation, commits.version + 1) if commits else None
+        found: list[Item] = []
+        async for page in self._table.query(
+            ConsistentRead=True,
+            KeyConditionExpression="PK = :pk AND SK BETWEEN :start AND :head",
+            ExpressionAttributeValues={
+                ":pk": attribute(self._partition(task_id)),
+                ":start": attribute(start or items.EVENTS),
+                ":head": attribute(items.HEAD),
+            },
+        ):
+            found += page
+        is_head = bool(found) and found[-1]["SK"]["S"] == items.HEAD
+        head = self._live(found[-1] if is_head else None)
+        if head is None:
+            return None, commits
+        if commits is None or commits.incarnation != head.incarnation:
+            commits = Commits(head.incarnation, 0)
+        commits.add(found)
+        return head, commits
+
+    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:  # noqa: ARG002 - DynamoDB tells nobody: the caller polls
+        await self.clock.sleep(timeout_s)
+
+    # -- writing a task ------------------------------------------------------------------------
+
+    async def _insert(self, write: Write) -> Head | None:
+        condition = {
+            "ConditionExpression": _MISSING_OR_EXPIRED,
+            "ExpressionAttributeValues": {":now": attribute(self._now_s())},
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+        actions: list[Action] = [{"Put": {"Item": items.head_item(write.after), **condition}}]
+        actions += [{"Put": {"Item": item}} for item in items.event_items(write)]
+        for _ in range(INSERTS):
+            try:
+                await self._table.transact(actions)
+            except ConditionFailedError as failed:
+                taker = self._live(failed.items[0]) or await self.head(write.after.task_id)
+                if taker is None:
+                    continue
+                is_own = taker.incarnation == write.after.incarnation
+                return None if is_own else taker
+            return None
+        msg = f"The id {write.after.task_id} was taken and free by turns, {INSERTS} times."
+        raise UnavailableError(msg)
+
+    async def _apply(self, write: Write) -> None:
+        if write.before is None or write.before.has_expired(self.clock.now_ms()):
+            raise TaskNotFoundError
+        actions: list[Action] = [{"Update": _head_update(write.before, write.after)}]
+        actions += [{"Put": {"Item": item}} for item in items.event_items(write)]
+        if write.context_write is not None:
+            update = self._context_update(write.after.context_id, write.context_write)
+            actions.append({"Update": update})
+        try:
+            await self._table.transact(actions)
+        except ConditionFailedError as failed:
+            await self._settle(write, failed.items)
+
+    async def _settle(self, write: Write, failed: Mapping[int, Item | None]) -> None:
+        """Return if the refused commit was applied by an earlier, unanswered request; else raise.
+
+        The EVENT at the commit's version says so, and goes on to say so when others have
+        committed since; HEAD would not.
+        """
+        if 0 not in failed:
+            raise context_conflict(_context_version(next(iter(failed.values()))))
+        head = write.after
+        event = items.event_sort(head.incarnation, head.version, 0)
+        stored = await self._table.get(key(self._partition(head.task_id), event))
+        if stored is not None and stored["commit_id"]["S"] == write.commit_id:
+            return
+        current_head = self._live(failed[0]) or await self.head(head.task_id)
+        if current_head is None or current_head.incarnation != head.incarnation:
+            raise TaskNotFoundError
+        raise ConcurrencyError(current_version=current_head.version)
+
+    async def _remove(self, head: Head) -> bool:
+        partition = self._partition(head.task_id)
+        condition = {
+            "ConditionExpression": "incarnation = :incarnation",
+            "ExpressionAttributeValues": {":incarnation": attribute(head.incarnation)},
+        }
+        try:
+            await self._table.transact(
+                [
+                    {"Delete": {"Key": key(partition, items.HEAD), **condition}},
+                    {"Delete": {"Key": key(partition, items.CANCEL)}},
+                ]
+            )
+        except ConditionFailedError:
+            return False
+        # Without HEAD the rest is out of sight. Whatever a crash leaves here expires.
+        for prefix in (items.EVENTS, items.PUSH):
+            await self._remove_items(partition, f"{prefix}{head.incarnation}#")
+        return True
+
+    async def _remove_items(self, partition: str, start: str) -> None:
+        async for page in self._table.query(
+            ConsistentRead=True,
+            KeyConditionExpression="PK = :pk AND begins_with(SK, :start)",
+            ProjectionExpression="PK, SK",
+            ExpressionAttributeValues={":pk": attribute(partition), ":start": attribute(start)},
+        ):
+            await self._table.delete(page)
+
+    # -- due turns -----------------------------------------------------------------------------
+
+    async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
+        """As the contract says; an expired task may be among them until DynamoDB removes it."""
+        return await self._index.due(now_ms, limit)
+
+    async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
+        """As the contract says.
+
+        Where the first answer was lost, a success may be reported as False. That is the safe
+        side: the turn is due again later, and the caller has sent nothing.
+        """
+        try:
+            await self._table.update(
+                Key=key(self._partition(head.task_id), items.HEAD),
+                UpdateExpression="SET due_at = :due_at, sends = :sends",
+                ConditionExpression="incarnation = :incarnation AND version = :version"
+                " AND sends = :seen AND due_at = :due_before",
+                ExpressionAttributeValues={
+                    ":due_at": attribute(due_at),
+                    ":sends": attribute(sends),
+                    ":incarnation": attribute(head.incarnation),
+                    ":version": attribute(head.version),
+                    ":seen": attribute(head.sends),
+                    ":due_before": attribute(head.due_at),
+                },
+            )
+        except ConditionFailedError:
+            return False
+        return True
+
+    # -- listing -------------------------------------------------------------------------------
+
+    async def _context_heads(self, context_id: str) -> list[Head]:
+        return await self._index.of_context(context_id)
+
+    async def _newest(self, listing: Listing, limit: int) -> list[Head]:
+        return await self._index.newest(listing, limit)
+
+    async def _count(self, listing: Listing) -> int:
+        return await self._index.count(listing)
+
+    # -- contexts ------------------------------------------------------------------------------
+
+    async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
+        item = await self._table.get(self._context_key(context_id))
+        if item is None or int(item["expires_at"]["N"]) <= self._now_s():
+            return None
+        return item["value"]["S"], _context_version(item)
+
+    async def _store_context_item(self, context_id: str, write: ContextWrite) -> None:
+        try:
+            await self._table.transact([{"Update": self._context_update(context_id, write)}])
+        except ConditionFailedError as failed:
+            raise context_conflict(_context_version(failed.items[0])) from failed
+
+    async def _delete_context_item(self, context_id: str) -> None:
+        await self._table.delete([self._context_key(context_id)])
+
+    def _context_update(self, context_id: str, write: ContextWrite) -> dict[str, Any]:
+        """The update of a context's state, which lives a task's time to live from now."""
+        expires_at = expiry(self.clock.now_ms(), self.timing.ttl_s)
+        values: dict[str, str | int] = {
+            ":value": write.value,
+            ":expires_at": items.seconds(expires_at),
+            ":none": 0,
+            ":one": 1,
+        }
+        condition = {}
+        if write.expected_version == 0:
+            condition = {"ConditionExpression": _MISSING_OR_EXPIRED}
+            values[":now"] = self._now_s()
+        elif write.expected_version is not None:
+            condition = {"ConditionExpression": "#version = :expected"}
+            values[":expected"] = write.expected_version
+        return {
+            "Key": self._context_key(context_id),
+            "UpdateExpression": "SET #value = :value, expires_at = :expires_at,"
+            " #version = if_not_exists(#version, :none) + :one",
+            "ExpressionAttributeNames": {"#value": "value", "#version": "version"},
+            "ExpressionAttributeValues": {n: attribute(v) for n, v in values.items()},
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+            **condition,
+        }
+
+    # -- common --------------------------------------------------------------------------------
+
+    def _context_key(self, context_id: str) -> Item:
+        return key(items.context_partition(self.scope.digest, context_id), items.CONTEXT)
+
+    def _partition(self, task_id: str) -> str:
+        return items.task_partition(self.scope.digest, task_id)
+
+    def _now_s(self) -> int:
+        """The present second: an item is live while its `expires_at` is greater."""
+        return self.clock.now_ms() // 1000
+
+    def _live(self, item: Item | None) -> Head | None:
+        head = items.head_of(item) if item else None
+        return None if head is None or head.has_expired(self.clock.now_ms()) else head
+
+
+def _head_update(before: Head, after: Head) -> dict[str, Any]:
+    """The update of HEAD from one version to the next: only what changes is sent.
+
+    The state is part of the condition, so that no transition ever leaves a terminal state, even
+    of a HEAD that was written past the version count.
+    """
+    old, new = items.head_item(before), items.head_item(after)
+    changed = {name: value for name, value in new.items() if old.get(name) != value}
+    gone = [name for name in old if name not in new]
+    expression = "SET " + ", ".join(f"#{name} = :{name}" for name in changed)
+    if gone:
+        expression += " REMOVE " + ", ".join(f"#{name}" for name in gone)
+    seen = ("incarnation", "version", "state")
+    return {
+        "Key": {name: old[name] for name in ("PK", "SK")},
+        "UpdateExpression": expression,
+        "ConditionExpression": " AND ".join(f"#{name} = :seen_{name}" for name in seen),
+        "ExpressionAttributeNames": {f"#{name}": name for name in {*changed, *gone, *seen}},
+        "ExpressionAttributeValues": {f":{name}": value for name, value in changed.items()}
+        | {f":seen_{name}": old[name] for name in seen},
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+def _context_version(item: Item | None) -> int:
+    return int(item["version"]["N"]) if item else 0

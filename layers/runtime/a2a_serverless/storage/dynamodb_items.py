@@ -1,0 +1,275 @@
+"""The items of the table: keys, and the codec between items and HEADs or commits.
+
+Pure: nothing here calls AWS. DESIGN.md, section 5, has the table of items. Expiry is kept in whole
+seconds, the unit of DynamoDB's time to live; `open_task` rounds a task's expiry up to one, so that
+an item and its HEAD agree to the millisecond.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+
+from a2a.types import TaskState
+
+from a2a_serverless.storage.durable import Write
+from a2a_serverless.storage.listing import status_key
+from a2a_serverless.tasks.entries import decode_entries
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.states import state_name
+
+Item = dict[str, Any]
+"""An item, or some of its attributes, as DynamoDB's API has it: `{"PK": {"S": "…"}}`."""
+
+SHARDS: Final = 4
+"""Partitions of a scope's listing and of the due index, each good for 1,000 writes a second."""
+
+PART_BYTES: Final = 340_000
+"""The longest body of one EVENT item: with its keys it stays under 350 KB."""
+
+BY_SCOPE: Final = "by-scope"
+BY_CONTEXT: Final = "by-context"
+BY_DUE: Final = "by-due"
+
+HEAD: Final = "HEAD"
+CANCEL: Final = "CANCEL"
+EVENTS: Final = "EVENT#"
+CONTEXT: Final = "CONTEXT"
+PUSH: Final = "PUSH#"
+
+
+# -- keys ------------------------------------------------------------------------------------
+
+
+def key(partition: str, sort: str) -> Item:
+    """A primary key."""
+    return {"PK": {"S": partition}, "SK": {"S": sort}}
+
+
+def task_partition(scope: str, task_id: str) -> str:
+    """The PK of a task's items. `scope` is a digest: another scope's task has another key."""
+    return f"TASK#{scope}#{task_id}"
+
+
+def owner_of(partition: str) -> tuple[str, str]:
+    """Scope digest and task id of a task's PK."""
+    _, scope, task_id = partition.split("#", 2)
+    return scope, task_id
+
+
+def context_partition(scope: str, context_id: str) -> str:
+    """The PK of a context's item."""
+    return f"CONTEXT#{context_key(scope, context_id)}"
+
+
+def context_key(scope: str, context_id: str) -> str:
+    """Key of the index by context. A digest: context ids are the client's, up to 512 bytes."""
+    return digest("context", scope, context_id)
+
+
+def event_sort(incarnation: str, version: int, part: int | None = None) -> str:
+    """The SK of a part of a commit; without `part` it sorts before all parts."""
+    start = f"{EVENTS}{incarnation}#{version:012d}"
+    return start if part is None else f"{start}#{part:03d}"
+
+
+def scope_keys(scope: str) -> list[str]:
+    """Keys of the index by scope, one a shard."""
+    return [f"{scope}#{shard}" for shard in range(SHARDS)]
+
+
+def due_keys(kind: str) -> list[str]:
+    """Keys of the due index, one a shard. Turns are of kind `TURN`, cancel flags of `CANCEL`."""
+    return [f"{kind}#{shard}" for shard in range(SHARDS)]
+
+
+def shard_of(task_id: str) -> int:
+    """The shard of a task in every sharded index."""
+    return zlib.crc32(task_id.encode()) % SHARDS
+
+
+# -- attributes ------------------------------------------------------------------------------
+
+
+def attribute(value: str | int | bytes | None) -> dict[str, Any]:
+    """A value as DynamoDB's API has it."""
+    match value:
+        case None:
+            return {"NULL": True}
+        case str():
+            return {"S": value}
+        case int():
+            return {"N": str(value)}
+        case bytes():
+            return {"B": value}
+
+
+def plain(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An item with Python's values."""
+    return {name: _plain(*value.items()) for name, value in item.items()}
+
+
+def _plain(typed: tuple[str, Any]) -> str | int | bytes | None:
+    match typed:
+        case ("N", number):
+            return int(number)
+        case ("NULL", _):
+            return None
+        case ("B", binary):
+            return bytes(binary)
+        case (_, text):
+            return str(text)
+
+
+def seconds(ms: int) -> int:
+    """Whole seconds of a time in milliseconds, rounded up: the unit of `expires_at` in items."""
+    return -(-ms // 1000)
+
+
+# -- HEAD ------------------------------------------------------------------------------------
+
+
+def head_item(head: Head) -> Item:
+    """HEAD as an item. Attributes at their defaults are left out: every commit pays by the KB."""
+    shard = shard_of(head.task_id)
+    values: dict[str, str | int | bytes | None] = {
+        "scope_key": f"{head.scope}#{shard}",
+        "status_key": status_key(head.status_at, head.task_id),
+        "context_key": context_key(head.scope, head.context_id),
+        "created_key": status_key(head.created_at, head.task_id),
+        "expires_at": seconds(head.expires_at),
+        "incarnation": head.incarnation,
+        "version": head.version,
+        "state": state_name(head.state),
+        "status": head.status,
+        "context_id": head.context_id,
+        "turn": head.turn,
+        "turn_base": head.turn_base,
+        "sends": head.sends,
+    }
+    if head.metadata != b"":
+        values["metadata"] = head.metadata
+    if head.due_at is not None:
+        values |= {"due_key": f"TURN#{shard}", "due_at": head.due_at}
+    for name in _OPTIONAL:
+        if value := getattr(head, name):
+            values[name] = value
+    if head.replied:
+        values["replied"] = 1
+    typed = {name: attribute(value) for name, value in values.items()}
+    return key(task_partition(head.scope, head.task_id), HEAD) | typed
+
+
+_OPTIONAL: Final = (
+    "next_turn",
+    "finished_turn",
+    "token",
+    "attempts",
+    "key_digest",
+    "message_digest",
+    "content_digest",
+)
+"""Attributes of HEAD that an item has only where they say something."""
+
+
+def head_of(item: Mapping[str, Any]) -> Head:
+    """The HEAD that an item holds."""
+    values = plain(item)
+    scope, task_id = owner_of(values["PK"])
+    return Head(
+        scope=scope,
+        task_id=task_id,
+        context_id=values["context_id"],
+        incarnation=values["incarnation"],
+        version=values["version"],
+        state=cast("TaskState", TaskState.Value(values["state"])),
+        status_at=_time_of(values["status_key"]),
+        status=values["status"],
+        metadata=values.get("metadata", b""),
+        created_at=_time_of(values["created_key"]),
+        expires_at=values["expires_at"] * 1000,
+        turn=values["turn"],
+        turn_base=values["turn_base"],
+        sends=values["sends"],
+        due_at=values.get("due_at"),
+        replied=bool(values.get("replied")),
+        **{name: values[name] for name in _OPTIONAL if name in values},
+    )
+
+
+def _time_of(sort_key: str) -> int:
+    return int(sort_key.split("#", 1)[0])
+
+
+# -- commits ---------------------------------------------------------------------------------
+
+
+def event_items(write: Write) -> list[Item]:
+    """The parts of a commit, in order; at least one."""
+    head = write.after
+    starts = range(0, max(1, len(write.body)), PART_BYTES)
+    common: dict[str, str | int | bytes] = {
+        "commit_id": write.commit_id,
+        "expires_at": seconds(head.expires_at),
+        "parts": len(starts),
+    }
+    if write.token is not None:
+        common["token"] = write.token
+    partition = task_partition(head.scope, head.task_id)
+    return [
+        key(partition, event_sort(head.incarnation, head.version, part))
+        | {name: attribute(value) for name, value in common.items()}
+        | {"body": {"B": write.body[start : start + PART_BYTES]}}
+        for part, start in enumerate(starts)
+    ]
+
+
+class Commits:
+    """Puts commits together from EVENT items that come in the order of their keys.
+
+    Takes complete commits of one incarnation in unbroken version order after `version`, and
+    nothing else: a Query beside a transaction may return a part of a commit, or a commit without
+    the one before it. What does not fit is ignored; the reader asks again after `version`.
+    """
+
+    def __init__(self, incarnation: str, version: int) -> None:
+        self.incarnation = incarnation
+        self.version = version
+        self.records: list[Record] = []
+        self._parts: list[dict[str, Any]] = []
+
+    def add(self, items: Iterable[Mapping[str, Any]]) -> None:
+        """Take the next items. A commit may go on in the next call, or begin anew."""
+        for values in self._own(items):
+            if values["part"] == 0:
+                self._parts.clear()
+            is_next = values["version"] == self.version + 1
+            if not is_next or values["part"] != len(self._parts):
+                continue
+            self._parts.append(values)
+            if len(self._parts) == values["parts"]:
+                self._complete()
+
+    def _own(self, items: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        start = f"{EVENTS}{self.incarnation}#"
+        for item in items:
+            sort = item["SK"]["S"]
+            if sort.startswith(start):
+                version, part = sort.removeprefix(start).split("#")
+                yield plain(item) | {"version": int(version), "part": int(part)}
+
+    def _complete(self) -> None:
+        body = b"".join(part["body"] for part in self._parts)
+        self.records.append(
+            Record(
+                version=self.version + 1,
+                entries=decode_entries(body),
+                token=self._parts[0].get("token"),
+                commit_id=self._parts[0]["commit_id"],
+            )
+        )
+        self.version += 1
+        self._parts.clear()

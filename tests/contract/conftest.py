@@ -1,0 +1,63 @@
+"""One suite per contract, run over every backend.
+
+The emulators run once per session. A test has a scope of its own, and the clock decides what is
+due, so that tests share a table without seeing one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from a2a_serverless.local.emulators import Emulator, dynamodb_local
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.memory import MemoryStorage
+from tests.clocks import ManualClock
+from tests.databases import (
+    BACKENDS,
+    Database,
+    create_table,
+    emulator_client,
+    moto_database,
+    new_clock,
+    new_scope,
+    require_emulators,
+)
+
+
+@pytest.fixture(scope="session")
+def local_dynamodb() -> Iterator[Emulator]:
+    """DynamoDB Local with the project's table."""
+    require_emulators()
+    with dynamodb_local() as emulator:
+        create_table(emulator_client(emulator))
+        yield emulator
+
+
+@pytest.fixture
+def database(local_dynamodb: Emulator) -> Iterator[Database]:
+    """The table on DynamoDB Local, with a client that a test may hang hooks on."""
+    client = emulator_client(local_dynamodb)
+    yield Database(client=client)
+    client.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The storage's clock."""
+    return new_clock()
+
+
+@pytest.fixture(params=BACKENDS)
+def storage(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[DurableStorage]:
+    """The storage under test, in a scope of its own."""
+    match request.param:
+        case "memory":
+            yield MemoryStorage(scope=new_scope(), clock=clock)
+        case "moto":
+            with moto_database() as moto:
+                yield moto.storage(clock=clock)
+        case _:
+            local: Database = request.getfixturevalue("database")
+            yield local.storage(clock=clock)

@@ -1,0 +1,446 @@
+"""The CancelRegistry contract over memory, moto and DynamoDB Local."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+from botocore.exceptions import EndpointConnectionError
+
+from a2a_serverless.cancel.base import CancelRegistry, OverdueCancel
+from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
+from a2a_serverless.cancel.memory import MemoryCancelRegistry
+from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError, UnavailableError
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.states import TERMINAL, state_name
+from tests.clocks import ManualClock
+from tests.databases import Database, moto_database, new_scope
+from tests.messages import message, request
+
+PATIENCE_S = 10
+TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancels:
+    """A registry and the storage of its tasks, in a scope that no other test has."""
+
+    registry: CancelRegistry
+    storage: DurableStorage
+    clock: ManualClock
+    client: Any = None
+
+    async def task(self) -> str:
+        """A new task."""
+        task = await self.storage.create_task("context", message())
+        return str(task.id)
+
+    async def overdue(self) -> list[str]:
+        """Tasks of this scope whose cancel is overdue."""
+        found = await self.registry.overdue(self.clock.now_ms())
+        return [item.task_id for item in found if item.scope == self.storage.scope]
+
+    async def flag(self, task_id: str) -> dict[str, Any] | None:
+        """The stored flag (DynamoDB)."""
+        key = {"PK": {"S": f"TASK#{self.storage.scope.digest}#{task_id}"}, "SK": {"S": "CANCEL"}}
+        item: dict[str, Any] | None = self.client.get_item(TableName="tasks", Key=key).get("Item")
+        return item
+
+
+@pytest.fixture
+def cancels(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Cancels]:
+    """The registry under test."""
+    match request.param:
+        case "memory":
+            storage = MemoryStorage(scope=new_scope(), clock=clock)
+            registry = MemoryCancelRegistry(
+                log=storage, scope=storage.scope, clock=clock, timeout_s=TIMEOUT_S
+            )
+            yield Cancels(registry=registry, storage=storage, clock=clock)
+        case "moto":
+            with moto_database() as moto:
+                yield _on_table(moto, clock)
+        case _:
+            yield _on_table(request.getfixturevalue("database"), clock)
+
+
+def _on_table(database: Database, clock: ManualClock) -> Cancels:
+    storage = database.storage(clock=clock)
+    registry = DynamoCancelRegistry(
+        database.table,
+        client=database.client,
+        scope=storage.scope,
+        clock=clock,
+        timeout_s=TIMEOUT_S,
+    )
+    return Cancels(registry=registry, storage=storage, clock=clock, client=database.client)
+
+
+DYNAMODB = pytest.param("dynamodb", marks=pytest.mark.emulators)
+everywhere = pytest.mark.parametrize("cancels", ["memory", "moto", DYNAMODB], indirect=True)
+atomic = pytest.mark.parametrize("cancels", ["memory", DYNAMODB], indirect=True)  # moto is not
+on_dynamodb = pytest.mark.parametrize("cancels", ["moto", DYNAMODB], indirect=True)
+
+
+# -- the flag --------------------------------------------------------------------------------
+
+
+@everywhere
+async def test_a_request_raises_the_flag(cancels: Cancels) -> None:
+    """`is_cancelled` is False before a request and True after it."""
+    task_id = await cancels.task()
+    assert not await cancels.registry.is_cancelled(task_id)
+    await cancels.registry.request_cancel(task_id)
+    assert await cancels.registry.is_cancelled(task_id)
+
+
+@everywhere
+async def test_a_flag_is_about_one_task_of_one_scope(cancels: Cancels) -> None:
+    """Neither another task nor the same id in another scope is cancelled."""
+    task_id, other = await cancels.task(), await cancels.task()
+    await cancels.registry.request_cancel(task_id)
+    assert not await cancels.registry.is_cancelled(other)
+    assert not await cancels.registry.for_scope(new_scope()).is_cancelled(task_id)
+
+
+@everywhere
+async def test_another_scopes_task_does_not_exist(cancels: Cancels) -> None:
+    """A cancel from another scope is answered as one of an unknown task."""
+    task_id = await cancels.task()
+    with pytest.raises(TaskNotFoundError):
+        await cancels.registry.for_scope(new_scope()).request_cancel(task_id)
+    assert not await cancels.registry.is_cancelled(task_id)
+
+
+@everywhere
+@pytest.mark.parametrize("task_id", ["unknown", "", "no/id", "x" * 4000])
+async def test_an_unknown_task_is_not_found(cancels: Cancels, task_id: str) -> None:
+    """So is an id that no task can have; no flag is left."""
+    with pytest.raises(TaskNotFoundError):
+        await cancels.registry.request_cancel(task_id)
+    assert not await cancels.registry.is_cancelled(task_id)
+
+
+@everywhere
+async def test_an_expired_task_is_not_found(cancels: Cancels) -> None:
+    """A task is gone when its time is over, whatever is still stored."""
+    task_id = await cancels.task()
+    cancels.clock.advance(cancels.storage.timing.ttl_s + 1)
+    with pytest.raises(TaskNotFoundError):
+        await cancels.registry.request_cancel(task_id)
+
+
+@everywhere
+@pytest.mark.parametrize("state", sorted(TERMINAL), ids=state_name)
+async def test_an_ended_task_takes_no_flag(cancels: Cancels, state: TaskState) -> None:
+    """Cancelling it raises TaskTerminalStateError; nothing is left to be overdue."""
+    task_id = await cancels.task()
+    await cancels.storage.update_task(task_id, state)
+    with pytest.raises(TaskTerminalStateError):
+        await cancels.registry.request_cancel(task_id)
+    assert not await cancels.registry.is_cancelled(task_id)
+    cancels.clock.advance(TIMEOUT_S)
+    assert await cancels.overdue() == []
+
+
+@everywhere
+async def test_a_task_that_ended_under_its_flag_refuses_a_repetition(cancels: Cancels) -> None:
+    """The flag of a worker that died before its cleanup does not make the cancel succeed."""
+    task_id = await cancels.task()
+    await cancels.registry.request_cancel(task_id)
+    await cancels.storage.update_task(task_id, TaskState.TASK_STATE_COMPLETED)
+    with pytest.raises(TaskTerminalStateError):
+        await cancels.registry.request_cancel(task_id)
+
+
+@everywhere
+async def test_cleanup_removes_the_flag(cancels: Cancels) -> None:
+    """It may be repeated, and touches no other task."""
+    task_id, other = await cancels.task(), await cancels.task()
+    await cancels.registry.request_cancel(task_id)
+    await cancels.registry.request_cancel(other)
+    for _ in range(3):
+        await cancels.registry.cleanup(task_id)
+    assert not await cancels.registry.is_cancelled(task_id)
+    assert await cancels.registry.is_cancelled(other)
+    cancels.clock.advance(TIMEOUT_S)
+    assert await cancels.overdue() == [other]
+
+
+@everywhere
+async def test_cleanup_without_a_flag_does_nothing(cancels: Cancels) -> None:
+    """Most tasks end without a cancel."""
+    await cancels.registry.cleanup(await cancels.task())
+    await cancels.registry.cleanup("unknown")
+
+
+@everywhere
+async def test_a_deleted_task_is_not_cancelled(cancels: Cancels) -> None:
+    """Deleting a task ends its cancel."""
+    task_id = await cancels.task()
+    await cancels.registry.request_cancel(task_id)
+    await cancels.storage.delete_task(task_id)
+    await cancels.registry.cleanup(task_id)
+    assert not await cancels.registry.is_cancelled(task_id)
+
+
+# -- the deadline ----------------------------------------------------------------------------
+
+
+@everywhere
+async def test_a_flag_is_overdue_from_its_deadline_on(cancels: Cancels) -> None:
+    """Not a millisecond before; then until somebody cleans up."""
+    task_id = await cancels.task()
+    await cancels.registry.request_cancel(task_id)
+    cancels.clock.advance(TIMEOUT_S - 0.001)
+    assert await cancels.overdue() == []
+    cancels.clock.advance(0.001)
+    assert await cancels.overdue() == [task_id]
+    await cancels.registry.cleanup(task_id)
+    assert await cancels.overdue() == []
+
+
+@everywhere
+async def test_a_repeated_request_keeps_the_first_deadline(cancels: Cancels) -> None:
+    """An impatient client does not put the end off."""
+    task_id = await cancels.task()
+    await cancels.registry.request_cancel(task_id)
+    cancels.clock.advance(TIMEOUT_S - 1)
+    await cancels.registry.request_cancel(task_id)
+    cancels.clock.advance(1)
+    assert await cancels.overdue() == [task_id]
+
+
+@everywhere
+async def test_overdue_cancels_of_all_scopes_are_found(cancels: Cancels) -> None:
+    """The sweeper sees every scope; the longest overdue comes first, and the limit holds."""
+    scopes = [new_scope() for _ in range(3)]
+    owners = []
+    for scope in scopes:
+        task = await cancels.storage.for_scope(scope).create_task("context", message())
+        await cancels.registry.for_scope(scope).request_cancel(task.id)
+        owners.append(OverdueCancel(scope=scope, task_id=task.id))
+        cancels.clock.advance(1)
+    cancels.clock.advance(TIMEOUT_S)
+    assert await cancels.registry.overdue(cancels.clock.now_ms()) == owners
+    assert await cancels.registry.overdue(cancels.clock.now_ms(), limit=2) == owners[:2]
+    for owner in owners:
+        await cancels.registry.for_scope(owner.scope).cleanup(owner.task_id)
+
+
+# -- scopes ----------------------------------------------------------------------------------
+
+
+@everywhere
+async def test_a_scope_sees_the_request(cancels: Cancels) -> None:
+    """A scope is not set before the request; after it `wait` returns and `is_set` is True."""
+    task_id = await cancels.task()
+    async with cancels.registry.on_cancel(task_id) as scope:
+        assert not scope.is_set()
+        await cancels.registry.request_cancel(task_id)
+        async with asyncio.timeout(PATIENCE_S):
+            await scope.wait()
+        assert scope.is_set()
+
+
+@everywhere
+async def test_a_scope_sees_an_earlier_request(cancels: Cancels) -> None:
+    """A flag that was raised before the scope was made counts as well."""
+    task_id = await cancels.task()
+    await cancels.registry.request_cancel(task_id)
+    async with cancels.registry.on_cancel(task_id) as scope, asyncio.timeout(PATIENCE_S):
+        await scope.wait()
+
+
+@everywhere
+async def test_scopes_are_told_apart(cancels: Cancels) -> None:
+    """All scopes of the cancelled task are set, in any number, and those of no other one."""
+    task_id, other = await cancels.task(), await cancels.task()
+    mine = [cancels.registry.on_cancel(task_id) for _ in range(2)]
+    others = cancels.registry.on_cancel(other)
+    await cancels.registry.request_cancel(task_id)
+    async with asyncio.timeout(PATIENCE_S):
+        for scope in mine:
+            await scope.wait()
+    assert not others.is_set()
+    for scope in (*mine, others):
+        await scope.release()
+
+
+@everywhere
+async def test_a_released_scope_leaves_the_flag(cancels: Cancels) -> None:
+    """Releasing ends the watch, not the cancel; it may be repeated."""
+    task_id = await cancels.task()
+    scope = cancels.registry.on_cancel(task_id)
+    await cancels.registry.request_cancel(task_id)
+    await scope.release()
+    await scope.release()
+    assert await cancels.registry.is_cancelled(task_id)
+
+
+@everywhere
+async def test_cleanup_with_a_live_scope(cancels: Cancels) -> None:
+    """Cleanup does not raise when a scope is still held, and the scope can be released after it."""
+    task_id = await cancels.task()
+    scope = cancels.registry.on_cancel(task_id)
+    await cancels.registry.cleanup(task_id)
+    await scope.release()
+    assert not scope.is_set()
+
+
+@everywhere
+@pytest.mark.parametrize("by", ["release", "cleanup"])
+async def test_nothing_runs_after_the_last_scope(cancels: Cancels, by: str) -> None:
+    """Lambda freezes what is left in the background: nothing is. A later scope works again."""
+    task_ids = [await cancels.task(), await cancels.task()]
+    before = asyncio.all_tasks()
+    for _ in range(2):
+        scopes = [cancels.registry.on_cancel(task_id) for task_id in task_ids]
+        await asyncio.sleep(0)
+        for task_id, scope in zip(task_ids, scopes, strict=True):
+            await (scope.release() if by == "release" else cancels.registry.cleanup(task_id))
+        assert asyncio.all_tasks() == before
+    async with cancels.registry.on_cancel(task_ids[0]) as scope, asyncio.timeout(PATIENCE_S):
+        await cancels.registry.request_cancel(task_ids[0])
+        await scope.wait()
+
+
+@on_dynamodb
+async def test_one_poll_serves_many_scopes(cancels: Cancels) -> None:
+    """150 watched tasks cost two requests a look, whatever their scopes are."""
+    calls = recorded(cancels.client, "BatchGetItem")
+    views = [cancels.registry, cancels.registry.for_scope(new_scope())]
+    scopes = [views[n % 2].on_cancel(f"task-{n}") for n in range(150)]
+    while len(calls) < 4:
+        await cancels.clock.sleep(0)
+    for scope in scopes:
+        await scope.release()
+    sizes = [len(call["RequestItems"]["tasks"]["Keys"]) for call in calls]
+    assert sizes[:4] == [100, 50, 100, 50]
+
+
+@on_dynamodb
+async def test_a_backend_failure_sets_no_scope(
+    cancels: Cancels, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and polling goes on until the flag is seen."""
+    task_id = await cancels.task()
+    broken = [True]
+
+    def refuse(**_: Any) -> None:
+        if broken:
+            raise EndpointConnectionError(endpoint_url="x")
+
+    cancels.client.meta.events.register("before-call.dynamodb.BatchGetItem", refuse)
+    async with cancels.registry.on_cancel(task_id) as scope, asyncio.timeout(PATIENCE_S):
+        await cancels.registry.request_cancel(task_id)
+        while not caplog.records:
+            await cancels.clock.sleep(0)
+        assert not scope.is_set()
+        with pytest.raises(UnavailableError):
+            await cancels.registry.is_cancelled(task_id)
+        broken.clear()
+        await scope.wait()
+    assert {getattr(record, "action", "") for record in caplog.records} == {"cancel_poll_failed"}
+
+
+# -- incarnations ----------------------------------------------------------------------------
+
+
+@on_dynamodb
+async def test_a_flag_of_an_earlier_incarnation_does_not_count(cancels: Cancels) -> None:
+    """A task whose id was used before is not cancelled by what was left of the other one."""
+    task_id = await stale_flag(cancels)
+    assert not await cancels.registry.is_cancelled(task_id)
+    async with cancels.registry.on_cancel(task_id) as scope:
+        looks = recorded(cancels.client, "BatchGetItem")
+        while len(looks) < 4:
+            await cancels.clock.sleep(0)
+        assert not scope.is_set()
+
+
+@on_dynamodb
+async def test_a_request_replaces_the_flag_of_an_earlier_incarnation(cancels: Cancels) -> None:
+    """It gets a deadline of its own."""
+    task_id = await stale_flag(cancels)
+    cancels.clock.advance(TIMEOUT_S / 2)
+    await cancels.registry.request_cancel(task_id)
+    assert await cancels.registry.is_cancelled(task_id)
+    cancels.clock.advance(TIMEOUT_S / 2)
+    assert await cancels.overdue() == []
+    cancels.clock.advance(TIMEOUT_S / 2)
+    assert await cancels.overdue() == [task_id]
+
+
+async def stale_flag(cancels: Cancels) -> str:
+    """A task with the flag of an earlier one of the same id, as a crashed deletion leaves it."""
+    task_id = await cancels.task()
+    await cancels.registry.request_cancel(task_id)
+    flag = await cancels.flag(task_id)
+    await cancels.storage.delete_task(task_id)
+    cancels.client.put_item(TableName="tasks", Item=flag)
+    opened = await cancels.storage.open_task("context", request(), task_id=task_id)
+    assert opened.created
+    return task_id
+
+
+@on_dynamodb
+async def test_a_flag_expires_with_its_task(cancels: Cancels) -> None:
+    """Whatever crashes, a flag does not outlive the task's items."""
+    task_id = await cancels.task()
+    await cancels.registry.request_cancel(task_id)
+    flag, head = await cancels.flag(task_id), await cancels.storage.head(task_id)
+    assert flag is not None
+    assert head is not None
+    assert int(flag["expires_at"]["N"]) * 1000 == head.expires_at
+    assert flag["incarnation"]["S"] == head.incarnation
+
+
+# -- races -----------------------------------------------------------------------------------
+
+
+@atomic
+async def test_a_cancel_and_an_end_at_once(cancels: Cancels) -> None:
+    """Whoever wins, a loser gets the documented answer, and no flag is left after the cleanup."""
+    for _ in range(10):
+        task_id = await cancels.task()
+
+        async def finish(task_id: str = task_id) -> None:
+            await cancels.storage.update_task(task_id, TaskState.TASK_STATE_COMPLETED)
+            await cancels.registry.cleanup(task_id)
+
+        requested, _ = await asyncio.gather(
+            cancels.registry.request_cancel(task_id), finish(), return_exceptions=True
+        )
+        assert requested is None or isinstance(requested, TaskTerminalStateError)
+        assert not await cancels.registry.is_cancelled(task_id)
+    cancels.clock.advance(TIMEOUT_S)
+    assert await cancels.overdue() == []
+
+
+@atomic
+async def test_many_requests_at_once_raise_one_flag(cancels: Cancels) -> None:
+    """Every client that asks is answered alike, also while the agent commits."""
+    task_id = await cancels.task()
+
+    async def work() -> None:
+        for _ in range(5):
+            await cancels.storage.update_task(task_id, messages=[message()])
+
+    requests = [cancels.registry.request_cancel(task_id) for _ in range(8)]
+    assert (await asyncio.gather(*requests, work()))[:8] == [None] * 8
+    assert await cancels.registry.is_cancelled(task_id)
+
+
+def recorded(client: Any, operation: str) -> list[dict[str, Any]]:
+    """The parameters of the calls of an operation, from now on."""
+    calls: list[dict[str, Any]] = []
+    client.meta.events.register(
+        f"provide-client-params.dynamodb.{operation}", lambda params, **_: calls.append(params)
+    )
+    return calls

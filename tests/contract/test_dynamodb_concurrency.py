@@ -1,0 +1,233 @@
+"""Many writers of one task on DynamoDB Local: threads, and every order of their requests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
+from a2a_serverless.storage.durable import task_of_head
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.dynamodb_table import Table
+from a2a_serverless.storage.log import Log, Opened
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.states import TERMINAL
+from tests.clocks import ManualClock
+from tests.databases import Database, new_clock, new_scope
+from tests.faulty import Faults
+from tests.messages import agent_message, chunk, message, request, said, texts
+
+pytestmark = pytest.mark.emulators
+
+INTERLEAVINGS = int(os.environ.get("A2A_INTERLEAVINGS", "100"))
+THREADS = 64
+
+
+@pytest.mark.parametrize("conflicts", [0.0, 0.3])
+def test_64_threads_create_with_one_key(database: Database, conflicts: float) -> None:
+    """One task, one winner, and everyone gets the same one, also when transactions conflict."""
+    storage = database.storage()
+    if conflicts:
+        Faults(seed=3, rate=conflicts).attach(database.client)
+
+    def create(number: int) -> Opened:
+        return asyncio.run(storage.open_task("ctx", request(str(number)), idempotency_key="key"))
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        opened = list(threads.map(create, range(THREADS)))
+    winners = [number for number, one in enumerate(opened) if one.created]
+    assert len(winners) == 1
+    assert {one.head.incarnation for one in opened} == {opened[0].head.incarnation}
+    task = asyncio.run(storage.load_task(opened[0].head.task_id))
+    assert task is not None
+    assert said(task) == [str(winners[0])]
+
+
+def test_threads_append_to_one_task(database: Database) -> None:
+    """Blind writes of many threads all get in, each once, in one unbroken order."""
+    storage = database.storage()
+    task_id = asyncio.run(storage.create_task("ctx", message())).id
+
+    def append(number: int) -> int:
+        return asyncio.run(storage.update_task(task_id, artifacts=[chunk("a", str(number))]))
+
+    with ThreadPoolExecutor(8) as threads:
+        written = list(threads.map(append, range(32)))
+    assert sorted(written) == list(range(2, 34))
+    task = asyncio.run(storage.load_task(task_id))
+    assert task is not None
+    in_order = sorted(range(32), key=lambda number: written[number])
+    assert texts(task, "a") == [str(number) for number in in_order]
+
+
+class Schedule:
+    """Lets one request through at a time, whose next is drawn from a seed.
+
+    A writer waits here with each request until it is drawn; the draw is made when every writer
+    that runs has come to wait, so that a seed always gives the same order.
+    """
+
+    def __init__(self, seed: int, writers: int) -> None:
+        self._random = random.Random(seed)  # noqa: S311 - a seeded schedule
+        self._running = writers
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    async def turn(self, writer: int) -> None:
+        """Wait for this writer's turn to send a request."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((writer, turn))
+        self._running -= 1
+        self._draw()
+        await turn
+
+    def end(self) -> None:
+        """A writer is done."""
+        self._running -= 1
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._running or not self._waiting:
+            return
+        self._waiting.sort(key=lambda one: one[0])
+        _, turn = self._waiting.pop(self._random.randrange(len(self._waiting)))
+        self._running += 1
+        turn.set_result(None)
+
+
+class ScheduledTable(Table):
+    """A table whose requests wait for their turn."""
+
+    schedule: Schedule
+    writer: int
+
+    async def _repeat(self, operation: str, **request: Any) -> Any:
+        await self.schedule.turn(self.writer)
+        return await super()._repeat(operation, **request)
+
+
+class Race:
+    """Writers that end a task in their own ways, and others that add to it, in a seeded order."""
+
+    def __init__(self, database: Database, clock: ManualClock, seed: int) -> None:
+        self._random = random.Random(seed)  # noqa: S311 - a seeded schedule
+        self._database, self._clock, self._seed = database, clock, seed
+        self.storage = database.storage(scope=new_scope(), clock=clock)
+        self.chunks: list[str] = []
+        self.ended: list[TaskState] = []
+        self.versions: list[int] = []
+
+    async def run(self) -> Log:
+        """Let all writers run to their end; the task's log."""
+        task_id = (await self.storage.create_task("ctx", message())).id
+        writers = [self._end(task_id, state) for state in sorted(TERMINAL)]
+        writers += [self._append(task_id, str(number)) for number in range(3)]
+        writers += [self._work(task_id)]
+        self._random.shuffle(writers)
+        schedule = Schedule(self._seed, len(writers))
+        async with asyncio.TaskGroup() as group:
+            for number, writer in enumerate(writers):
+                view = self._view(schedule, number)
+                group.create_task(self._follow(writer, view, schedule))
+        log = await self.storage.read(task_id)
+        assert log is not None
+        return log
+
+    def _view(self, schedule: Schedule, number: int) -> DynamoStorage:
+        view = self.storage.for_scope(self.storage.scope)
+        view._table = ScheduledTable(self._database.table, self._database.client, self._clock)
+        view._table.schedule, view._table.writer = schedule, number
+        return view
+
+    @staticmethod
+    async def _follow(writer: Any, view: DynamoStorage, schedule: Schedule) -> None:
+        try:
+            await writer(view)
+        finally:
+            schedule.end()
+
+    def _end(self, task_id: str, state: TaskState) -> Any:
+        async def end(view: DynamoStorage) -> None:
+            expected = await view.get_version(task_id) if self._random.random() < 0.5 else None
+            try:
+                version = await view.update_task(
+                    task_id, state, status_message=agent_message("end"), expected_version=expected
+                )
+            except (TaskTerminalStateError, ConcurrencyError):
+                return
+            self.ended.append(state)
+            self.versions.append(version)
+
+        return end
+
+    def _append(self, task_id: str, name: str) -> Any:
+        async def append(view: DynamoStorage) -> None:
+            for number in range(3):
+                text = f"{name}.{number}"
+                self.versions.append(await view.update_task(task_id, artifacts=[chunk(name, text)]))
+                self.chunks.append(text)
+
+        return append
+
+    def _work(self, task_id: str) -> Any:
+        async def work(view: DynamoStorage) -> None:
+            for text in ("w.0", "w.1"):
+                try:
+                    version = await view.update_task(
+                        task_id, TaskState.TASK_STATE_WORKING, artifacts=[chunk("w", text)]
+                    )
+                except TaskTerminalStateError:
+                    return
+                self.versions.append(version)
+                self.chunks.append(text)
+
+        return work
+
+
+def check(race: Race, log: Log) -> None:
+    """The first terminal state won, versions have no gap, HEAD agrees with the events."""
+    states = [
+        entry.status.state
+        for record in log.records
+        for entry in record.entries
+        if isinstance(entry, StatusChanged)
+    ]
+    # Writers that expect a version may all lose: then nobody ends the task.
+    ends = [place for place, state in enumerate(states) if state in TERMINAL]
+    assert ends in ([], [len(states) - 1])
+    assert race.ended == [states[place] for place in ends]
+    assert [record.version for record in log.records] == list(range(1, log.head.version + 1))
+    assert sorted(race.versions) == list(range(2, log.head.version + 1))
+    fold = log.fold()
+    task = fold.task(0, include_artifacts=False)
+    assert task == task_of_head(log.head)
+    assert task.status.state == log.head.state == states[-1]
+    stored = [part.text for artifact in fold.task().artifacts for part in artifact.parts]
+    assert sorted(stored) == sorted(race.chunks)
+    for name in "012w":
+        own = texts(fold.task(), name)
+        assert own == sorted(own)
+
+
+async def play(database: Database, seed: int) -> tuple[list[TaskState], tuple[int, ...]]:
+    """Run one interleaving, check it, and say how it went."""
+    race = Race(database, new_clock(), seed)
+    check(race, await race.run())
+    return race.ended, tuple(race.versions)
+
+
+async def test_interleavings(database: Database) -> None:
+    """Whatever the order of requests: one end, no gap, no lost and no repeated chunk."""
+    played = [await play(database, seed) for seed in range(INTERLEAVINGS)]
+    assert {state for ended, _ in played for state in ended} == set(TERMINAL)
+    assert len({versions for _, versions in played}) > INTERLEAVINGS * 0.9
+
+
+async def test_an_interleaving_can_be_repeated(database: Database) -> None:
+    """The same seed gives the same order, so that a failure can be looked into."""
+    assert await play(database, 42) == await play(database, 42)

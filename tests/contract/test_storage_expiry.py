@@ -1,0 +1,168 @@
+"""Expiry and incarnations: what has expired is not found, and its id is free (DESIGN section 5)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.storage.base import ListTasksQuery
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.entries import MessageAppended
+from a2a_serverless.tasks.rules import Commit
+from tests.clocks import ManualClock
+from tests.messages import agent_message, chunk, message, request, said
+
+HOUR = 3600
+MONTH = 30 * 24 * HOUR
+
+
+async def is_found(storage: DurableStorage, task_id: str) -> set[bool]:
+    """What every way to find a task says; a set of one if they agree."""
+    listed = await storage.list_tasks(ListTasksQuery())
+    in_context = await storage.list_tasks(ListTasksQuery(context_id="ctx"))
+    return {
+        await storage.load_task(task_id) is not None,
+        await storage.load_task(task_id, 0, include_artifacts=False) is not None,
+        await storage.head(task_id) is not None,
+        await storage.read(task_id) is not None,
+        await storage.read(task_id, after=1) is not None,
+        await storage.get_version(task_id) is not None,
+        task_id in {task.id for task in listed.tasks},
+        task_id in {task.id for task in in_context.tasks},
+        listed.total_size == 1,
+        in_context.total_size == 1,
+    }
+
+
+@pytest.mark.parametrize(("ttl_s", "lives_s"), [(None, MONTH), (HOUR, HOUR), (0.5, 1), (1.5, 2)])
+async def test_a_task_expires(
+    storage: DurableStorage, clock: ManualClock, ttl_s: float | None, lives_s: float
+) -> None:
+    """A task is found up to its last millisecond and nowhere after it; 30 days unless said."""
+    task_id = (await storage.open_task("ctx", request(), ttl_s=ttl_s)).head.task_id
+    clock.advance(lives_s - 0.001)
+    assert await is_found(storage, task_id) == {True}
+    clock.advance(0.001)
+    assert await is_found(storage, task_id) == {False}
+
+
+async def test_expiry_is_a_whole_second(storage: DurableStorage, clock: ManualClock) -> None:
+    """A time to live that ends within a second ends with that second, for HEAD as for items."""
+    clock.advance(0.25)
+    opened = await storage.open_task("ctx", request(), ttl_s=1)
+    assert opened.head.expires_at == clock.now_ms() - 250 + 2000
+    assert await storage.head(opened.head.task_id) == opened.head
+
+
+async def test_updates_do_not_prolong_a_task(storage: DurableStorage, clock: ManualClock) -> None:
+    """Expiry is fixed at creation."""
+    task_id = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head.task_id
+    clock.advance(HOUR - 1)
+    await storage.update_task(task_id, artifacts=[chunk("a", "x")])
+    clock.advance(1)
+    assert await is_found(storage, task_id) == {False}
+
+
+async def test_an_expired_task_is_not_written(storage: DurableStorage, clock: ManualClock) -> None:
+    """Updates, commits, deletes and postponing of an expired task find none."""
+    head = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head
+    clock.advance(HOUR)
+    with pytest.raises(TaskNotFoundError):
+        await storage.update_task(head.task_id, TaskState.TASK_STATE_WORKING)
+    with pytest.raises(TaskNotFoundError):
+        await storage.commit(head, Commit())
+    assert await storage.delete_task(head.task_id) is False
+    assert await storage.delete_context("ctx") == 0
+
+
+async def test_an_expired_id_can_be_used_again(storage: DurableStorage, clock: ManualClock) -> None:
+    """The same key makes a new task that shares nothing with the expired one."""
+    old = await storage.open_task("ctx", request("old"), idempotency_key="key", ttl_s=HOUR)
+    task_id = old.head.task_id
+    for _ in range(3):
+        await storage.update_task(task_id, artifacts=[chunk("a", "old")])
+    clock.advance(HOUR)
+    new = await storage.open_task("ctx", request("new"), idempotency_key="key", ttl_s=HOUR)
+    assert new.created
+    assert new.head.task_id == task_id
+    assert new.head.incarnation != old.head.incarnation
+    task = await storage.load_task(task_id)
+    assert task is not None
+    assert said(task) == ["new"]
+    assert not task.artifacts
+    assert await storage.get_version(task_id) == 1
+    listed = await storage.list_tasks(ListTasksQuery())
+    assert [one.id for one in listed.tasks] == [task_id]
+
+
+async def test_a_late_writer_of_an_expired_task_is_refused(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """A writer that holds an old HEAD writes nothing into the new task of the same id."""
+    late = Commit(entries=(MessageAppended(agent_message("late")),))
+    old = await storage.open_task("ctx", request(), task_id="t", ttl_s=HOUR)
+    clock.advance(HOUR)
+    new = await storage.open_task("ctx", request(), task_id="t", ttl_s=2 * HOUR)
+    with pytest.raises(TaskNotFoundError):
+        await storage.commit(old.head, late)
+    clock.advance(-HOUR)  # a writer whose clock is behind: for it the old task is alive
+    with pytest.raises(TaskNotFoundError):
+        await storage.commit(old.head, late)
+    assert await storage.postpone(old.head, due_at=1, sends=1) is False
+    assert await storage.read("t") == new.log
+
+
+async def test_a_reader_of_an_old_incarnation_gets_nothing(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """A subscriber that follows the expired task does not get the new one's events."""
+    old = await storage.open_task("ctx", request(), task_id="t", ttl_s=HOUR)
+    clock.advance(HOUR)
+    new = await storage.open_task("ctx", request(), task_id="t")
+    head = await storage.commit(new.head, Commit())
+    assert await storage.read("t", after=1, incarnation=old.head.incarnation) is None
+    log = await storage.read("t", after=1, incarnation=new.head.incarnation)
+    assert log is not None
+    assert log.head == head
+    assert [record.version for record in log.records] == [2]
+
+
+async def test_a_contexts_state_expires(storage: DurableStorage, clock: ManualClock) -> None:
+    """The state of a context lives a task's time to live from its last write."""
+    await storage.update_context("ctx", "first")
+    clock.advance(MONTH - 1)
+    assert await storage.load_context("ctx") == "first"
+    await storage.update_context("ctx", "second")
+    clock.advance(MONTH - 1)
+    assert await storage.load_context("ctx") == "second"
+    clock.advance(1)
+    assert await storage.load_context("ctx") is None
+
+
+async def test_a_listing_counts_the_living(storage: DurableStorage, clock: ManualClock) -> None:
+    """Expired tasks are neither on a page nor in its `total_size`, and pages stay full."""
+    for number in range(6):
+        clock.advance(1)
+        ttl_s = HOUR if number % 2 else MONTH
+        await storage.open_task("ctx", request(str(number)), ttl_s=ttl_s)
+    clock.advance(timedelta(hours=2).total_seconds())
+    first = await storage.list_tasks(ListTasksQuery(page_size=2))
+    assert [said(task) for task in first.tasks] == [["4"], ["2"]]
+    assert first.total_size == 3
+    second = await storage.list_tasks(ListTasksQuery(page_size=2, page_token=first.next_page_token))
+    assert [said(task) for task in second.tasks] == [["0"]]
+    assert second.next_page_token == ""
+
+
+async def test_a_new_key_after_expiry_stays_idempotent(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """The second life of a key is as idempotent as its first."""
+    await storage.create_task("ctx", message("1"), idempotency_key="key")
+    clock.advance(MONTH)
+    second = await storage.create_task("ctx", message("2"), idempotency_key="key")
+    again = await storage.create_task("ctx", message("3"), idempotency_key="key")
+    assert again == second

@@ -1,0 +1,239 @@
+"""Listing tasks (a2akit-contract.md, section 1.3, as decided in DESIGN section 4)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+
+import pytest
+from a2a.types import Task, TaskState
+from pydantic import ValidationError
+
+from a2a_serverless.errors import InvalidArgumentError, PageTokenError
+from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery, ListTasksResult
+from a2a_serverless.storage.durable import DurableStorage
+from tests.clocks import ManualClock
+from tests.databases import new_scope
+from tests.messages import artifact, message, said
+
+WORKING = TaskState.TASK_STATE_WORKING
+COMPLETED = TaskState.TASK_STATE_COMPLETED
+
+
+async def fill(
+    storage: DurableStorage, clock: ManualClock, count: int, context_id: str = "ctx"
+) -> list[str]:
+    """Create tasks a second apart; their ids, oldest first."""
+    ids = []
+    for number in range(count):
+        clock.advance(1)
+        ids.append((await storage.create_task(context_id, message(str(number)))).id)
+    return ids
+
+
+async def pages(storage: DurableStorage, **query: object) -> list[ListTasksResult]:
+    """All pages of a query."""
+    results = [await storage.list_tasks(ListTasksQuery.model_validate(query))]
+    while results[-1].next_page_token:
+        following = query | {"page_token": results[-1].next_page_token}
+        results.append(await storage.list_tasks(ListTasksQuery.model_validate(following)))
+    return results
+
+
+def ids(*results: ListTasksResult) -> list[str]:
+    return [task.id for result in results for task in result.tasks]
+
+
+def at(task: Task) -> str:
+    return task.status.timestamp.ToJsonString()
+
+
+async def test_an_empty_list(storage: DurableStorage) -> None:
+    """Without tasks the list is empty and its size 0 (39)."""
+    result = await storage.list_tasks(ListTasksQuery())
+    assert (result.tasks, result.total_size, result.next_page_token) == ([], 0, "")
+    assert result.page_size == 50
+
+
+async def test_the_newest_status_comes_first(storage: DurableStorage, clock: ManualClock) -> None:
+    """Order is by status time, newest first, not by creation (41)."""
+    first, second, third = await fill(storage, clock, 3)
+    assert ids(await storage.list_tasks(ListTasksQuery())) == [third, second, first]
+    clock.advance(1)
+    await storage.update_task(first, WORKING)
+    await storage.update_task(second, artifacts=[ArtifactWrite(artifact("a", "x"))])
+    assert ids(await storage.list_tasks(ListTasksQuery())) == [first, third, second]
+
+
+async def test_ties_go_by_id(storage: DurableStorage) -> None:
+    """Tasks of one status time are ordered by id, and paging keeps that order (41)."""
+    made = [(await storage.create_task("ctx", message())).id for _ in range(7)]
+    results = await pages(storage, page_size=2)
+    assert ids(*results) == sorted(made, reverse=True)
+
+
+async def test_filters_and_together(storage: DurableStorage, clock: ManualClock) -> None:
+    """Context, state and time filter together (40)."""
+    one, two = await fill(storage, clock, 2, "ctx-1")
+    three, four = await fill(storage, clock, 2, "ctx-2")
+    for task_id in (one, three):
+        clock.advance(1)
+        await storage.update_task(task_id, WORKING)
+    moved = await storage.load_task(three)
+    assert moved is not None
+    for query, expected in [
+        ({"context_id": "ctx-1"}, [one, two]),
+        ({"status": WORKING}, [three, one]),
+        ({"context_id": "ctx-1", "status": WORKING}, [one]),
+        ({"status_timestamp_after": at(moved)}, [three]),
+        ({"status_timestamp_after": at(moved), "context_id": "ctx-1"}, []),
+        ({"status_timestamp_after": at(moved), "status": WORKING, "context_id": "ctx-2"}, [three]),
+        ({"context_id": "unknown"}, []),
+        ({"status": TaskState.TASK_STATE_REJECTED}, []),
+        ({}, [three, one, four, two]),
+    ]:
+        result = await storage.list_tasks(ListTasksQuery.model_validate(query))
+        assert ids(result) == expected, query
+        assert result.total_size == len(expected), query
+
+
+async def test_the_time_filter_is_inclusive(storage: DurableStorage, clock: ManualClock) -> None:
+    """`status_timestamp_after` includes its own moment, in any offset (40, decided)."""
+    first, second, third = await fill(storage, clock, 3)
+    task = await storage.load_task(second)
+    assert task is not None
+    moment = task.status.timestamp.ToDatetime(UTC)
+    elsewhere = datetime.fromtimestamp(moment.timestamp(), UTC).isoformat()
+    for text in (at(task), elsewhere, at(task).replace("Z", "+00:00")):
+        result = await storage.list_tasks(ListTasksQuery(status_timestamp_after=text))
+        assert ids(result) == [third, second]
+    assert first
+
+
+async def test_pages_do_not_overlap(storage: DurableStorage, clock: ManualClock) -> None:
+    """Pages of any size hold every task once; the last has no token (42)."""
+    made = await fill(storage, clock, 7)
+    for size in (1, 3, 7, 100):
+        results = await pages(storage, page_size=size)
+        assert ids(*results) == made[::-1]
+        assert all(len(result.tasks) == size for result in results[:-1])
+        assert all(result.page_size == size for result in results)
+        assert results[-1].next_page_token == ""
+
+
+async def test_total_size_is_counted_once(storage: DurableStorage, clock: ManualClock) -> None:
+    """`total_size` counts what the filters match, on the first page, for all pages (43)."""
+    made = await fill(storage, clock, 5)
+    await storage.update_task(made[0], WORKING)
+    query = ListTasksQuery(page_size=2, status=TaskState.TASK_STATE_SUBMITTED)
+    first = await storage.list_tasks(query)
+    await storage.create_task("ctx", message())
+    second = await storage.list_tasks(
+        query.model_copy(update={"page_token": first.next_page_token})
+    )
+    assert (first.total_size, second.total_size) == (4, 4)
+    assert ids(first, second) == made[:0:-1]
+
+
+async def test_a_task_that_moves_is_not_shown_twice(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """A task that changes meanwhile leaves the later pages and is found again by time."""
+    made = await fill(storage, clock, 6)
+    first = await storage.list_tasks(ListTasksQuery(page_size=2))
+    started = at(first.tasks[0])
+    clock.advance(1)
+    await storage.update_task(made[5], WORKING)  # was on the first page
+    await storage.update_task(made[1], WORKING)  # would have been on a later one
+    rest = await pages(storage, page_size=2, page_token=first.next_page_token)
+    assert ids(first, *rest) == [made[5], made[4], made[3], made[2], made[0]]
+    moved = await storage.list_tasks(ListTasksQuery(status_timestamp_after=started))
+    assert set(ids(moved)) == {made[5], made[1]}
+
+
+async def test_history_and_artifacts_of_a_listed_task(storage: DurableStorage) -> None:
+    """`history_length` applies per task, and artifacts are left out unless asked for (44)."""
+    task = await storage.create_task("ctx", message("1"))
+    await storage.update_task(
+        task.id, messages=[message("2")], artifacts=[ArtifactWrite(artifact("a", "x"))]
+    )
+    for query, history, artifacts in [
+        ({}, ["1", "2"], 0),
+        ({"history_length": 0}, [], 0),
+        ({"history_length": 1}, ["2"], 0),
+        ({"history_length": 0, "include_artifacts": True}, [], 1),
+        ({"include_artifacts": True}, ["1", "2"], 1),
+    ]:
+        result = await storage.list_tasks(ListTasksQuery.model_validate(query))
+        (listed,) = result.tasks
+        assert said(listed) == history
+        assert len(listed.artifacts) == artifacts
+
+
+async def test_a_context_with_many_tasks(storage: DurableStorage, clock: ManualClock) -> None:
+    """A context's tasks are paged in the same order as all tasks."""
+    mine = await fill(storage, clock, 5, "mine")
+    await fill(storage, clock, 3, "other")
+    clock.advance(1)
+    await storage.update_task(mine[1], WORKING)
+    results = await pages(storage, page_size=2, context_id="mine")
+    assert ids(*results) == [mine[1], mine[4], mine[3], mine[2], mine[0]]
+    assert {result.total_size for result in results} == {5}
+
+
+def forged(*place: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["1", "!", "ä", "bm90IGpzb24", forged(), forged("x", 1, "y"), forged(1, 2, 3), "x" * 10_240],
+)
+async def test_a_foreign_token_is_refused(storage: DurableStorage, token: str) -> None:
+    """A page token that was not made here is an error (42, decided)."""
+    with pytest.raises(PageTokenError):
+        await storage.list_tasks(ListTasksQuery(page_token=token))
+
+
+async def test_a_token_belongs_to_its_query(storage: DurableStorage, clock: ManualClock) -> None:
+    """A token of another scope, or of other filters, is an error."""
+    await fill(storage, clock, 3)
+    token = (await storage.list_tasks(ListTasksQuery(page_size=1))).next_page_token
+    other = storage.for_scope(new_scope())
+    with pytest.raises(PageTokenError):
+        await other.list_tasks(ListTasksQuery(page_size=1, page_token=token))
+    for filters in ({"status": WORKING}, {"context_id": "ctx"}):
+        query = ListTasksQuery.model_validate({"page_token": token} | filters)
+        with pytest.raises(PageTokenError):
+            await storage.list_tasks(query)
+
+
+@pytest.mark.parametrize("size", [0, 101, -1, "50", 1.5, True])
+def test_a_page_size_outside_1_to_100_is_refused(size: object) -> None:
+    """A page holds 1 to 100 tasks (42)."""
+    with pytest.raises(ValidationError):
+        ListTasksQuery.model_validate({"page_size": size})
+
+
+@pytest.mark.parametrize("length", [-1, "1", 1.5, True])
+def test_a_bad_history_length_is_refused(length: object) -> None:
+    """A query's history length is a whole number, 0 or more."""
+    with pytest.raises(ValidationError):
+        ListTasksQuery.model_validate({"history_length": length})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"status": 99},
+        {"status": TaskState.TASK_STATE_UNSPECIFIED},
+        {"status_timestamp_after": "yesterday"},
+        {"context_id": ""},
+        {"context_id": "x" * 10_240},
+    ],
+)
+async def test_bad_filters_are_refused(storage: DurableStorage, query: dict[str, object]) -> None:
+    """An unknown state, an unreadable time, an impossible context id are errors."""
+    with pytest.raises(InvalidArgumentError):
+        await storage.list_tasks(ListTasksQuery.model_construct(**query))  # type: ignore[arg-type]

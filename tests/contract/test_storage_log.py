@@ -1,0 +1,336 @@
+"""The task log: claims, fences, restarts and turns (DESIGN sections 5 and 6)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
+from google.protobuf.struct_pb2 import Struct
+
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    FencedError,
+    TaskNotAcceptingMessagesError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+    TurnFinishedError,
+)
+from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Caller,
+    Entry,
+    MessageAppended,
+    MetadataMerged,
+    Replied,
+    StatusChanged,
+    TurnOpened,
+)
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+from tests.clocks import ManualClock
+from tests.databases import THREADED
+from tests.messages import agent_message, artifact, request, said, texts
+
+WORKING = TaskState.TASK_STATE_WORKING
+COMPLETED = TaskState.TASK_STATE_COMPLETED
+INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED
+AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED
+
+
+def status(state: TaskState, message: Message | None = None) -> StatusChanged:
+    return StatusChanged(TaskStatus(state=state, message=message))
+
+
+def piece(text: str) -> ArtifactWritten:
+    return ArtifactWritten(artifact("a", text), append=True)
+
+
+def metadata(**values: str) -> MetadataMerged:
+    struct = Struct()
+    struct.update(values)
+    return MetadataMerged(struct)
+
+
+def claim(token: str, *entries: Entry) -> Commit:
+    return Commit(token=token, claims=True, entries=entries)
+
+
+async def opened(storage: DurableStorage, sent: SendMessageRequest | None = None) -> Head:
+    return (await storage.open_task("ctx", sent or request("hello"))).head
+
+
+async def load(storage: DurableStorage, head: Head) -> Task:
+    task = await storage.load_task(head.task_id)
+    assert task is not None
+    return task
+
+
+async def test_head_says_what_commit_returned(storage: DurableStorage) -> None:
+    """The HEAD that a commit returns is the one that is stored, field by field."""
+    head = await opened(storage)
+    assert await storage.head(head.task_id) == head
+    for commit in (
+        claim("t1", status(WORKING, agent_message("busy")), metadata(k="v")),
+        Commit(token="t1", entries=(piece("x"),)),
+        Commit(token="t1", entries=(status(WORKING, agent_message("x" * 5000)),)),
+        Commit(token="t1", entries=(metadata(large="x" * 5000),)),
+        Commit(token="t1", entries=(Replied(agent_message("reply")),)),
+        Commit(token="t1", entries=(status(INPUT_REQUIRED),)),
+        Commit(entries=(TurnOpened(request("more")),), idempotency_key="key"),
+        claim("t2"),
+        claim("t3"),
+        Commit(token="t3", entries=(status(AUTH_REQUIRED),)),
+        Commit(entries=(TurnOpened(request("token")),)),
+        Commit(token="t3", entries=(status(WORKING),), ends_turn=True),
+        claim("t4", status(COMPLETED)),
+    ):
+        head = await storage.commit(head, commit)
+        assert await storage.head(head.task_id) == head
+    log = await storage.read(head.task_id)
+    assert log is not None
+    assert log.head == head
+    assert [record.version for record in log.records] == list(range(1, head.version + 1))
+
+
+async def test_a_record_says_who_wrote_it(storage: DurableStorage) -> None:
+    """A record has the entries, the token and the id of its commit."""
+    head = await opened(storage)
+    first = claim("t1", status(WORKING), piece("x"))
+    await storage.commit(head, first)
+    log = await storage.read(head.task_id)
+    assert log is not None
+    record = log.records[1]
+    assert (record.version, record.token, record.commit_id) == (2, "t1", first.commit_id)
+    assert [type(entry) for entry in record.entries] == [StatusChanged, ArtifactWritten]
+
+
+async def test_a_log_is_read_behind_a_version(storage: DurableStorage) -> None:
+    """A read after a version has HEAD and what came later; after the newest it has HEAD alone."""
+    head = await opened(storage)
+    for text in "abc":
+        head = await storage.commit(head, Commit(entries=(piece(text),)))
+    for after, incarnation in [(0, None), (2, None), (2, head.incarnation), (4, head.incarnation)]:
+        log = await storage.read(head.task_id, after=after, incarnation=incarnation)
+        assert log is not None
+        assert log.head == head
+        assert [record.version for record in log.records] == list(range(after + 1, 5))
+    assert await storage.read(head.task_id, incarnation="another") is None
+
+
+async def test_the_opening_message_keeps_its_caller(storage: DurableStorage) -> None:
+    """The worker finds the whole request and its caller in the log."""
+    caller = Caller(user="u", tenant="t", extensions=("x",))
+    sent = request("hello")
+    sent.configuration.accepted_output_modes.append("text/plain")
+    made = await storage.open_task("ctx", sent, caller=caller)
+    log = await storage.read(made.head.task_id)
+    assert log is not None
+    assert log.fold().opening(1) == (sent, caller)
+
+
+async def test_a_stale_head_loses(storage: DurableStorage) -> None:
+    """A commit onto a HEAD that has moved writes nothing and names the stored version."""
+    stale = await opened(storage)
+    head = await storage.commit(stale, Commit(entries=(piece("x"),)))
+    with pytest.raises(ConcurrencyError) as caught:
+        await storage.commit(stale, Commit(entries=(piece("lost"),)))
+    assert caught.value.current_version == head.version
+    assert texts(await load(storage, head), "a") == ["x"]
+
+
+async def test_a_terminal_state_stops_a_stale_writer(storage: DurableStorage) -> None:
+    """A writer that has not seen the end loses; one that has seen it is refused."""
+    stale = await opened(storage)
+    head = await storage.commit(stale, Commit(entries=(status(COMPLETED),)))
+    with pytest.raises(ConcurrencyError):
+        await storage.commit(stale, Commit(entries=(status(WORKING),)))
+    with pytest.raises(TaskTerminalStateError):
+        await storage.commit(head, Commit(entries=(status(WORKING),)))
+
+
+async def test_a_claim_fences_the_earlier_attempt(storage: DurableStorage) -> None:
+    """Once another token owns the turn, the old one cannot write, not even with today's HEAD."""
+    head = await opened(storage)
+    old = await storage.commit(head, claim("t1", piece("one")))
+    new = await storage.commit(old, claim("t2"))
+    assert (new.token, new.attempts) == ("t2", 2)
+    with pytest.raises(ConcurrencyError):
+        await storage.commit(old, Commit(token="t1", entries=(piece("late"),)))
+    with pytest.raises(FencedError) as caught:
+        await storage.commit(new, Commit(token="t1", entries=(piece("late"),)))
+    assert caught.value.current_version == new.version
+    await storage.commit(new, Commit(token="t2", entries=(piece("two"),)))
+    assert texts(await load(storage, new), "a") == ["two"]
+
+
+async def test_a_fenced_attempt_cannot_write_the_context(storage: DurableStorage) -> None:
+    """The state of the context joins the commit, and is refused with it."""
+    head = await opened(storage)
+    old = await storage.commit(head, claim("t1"))
+    await storage.commit(old, claim("t2"))
+    late = Commit(token="t1", context_write=context_write("late"))
+    with pytest.raises(ConcurrencyError):
+        await storage.commit(old, late)
+    assert await storage.load_context("ctx") is None
+
+
+async def test_a_restart_discards_what_attempts_wrote(storage: DurableStorage) -> None:
+    """After a restart only what others wrote since the turn began is left."""
+    head = await opened(storage)
+    head = await storage.commit(head, claim("t1", status(WORKING), piece("dead")))
+    head = await storage.commit(head, Commit(token="t1", entries=(metadata(dead="1"),)))
+    head = await storage.commit(
+        head, Commit(token="t1", entries=(MessageAppended(agent_message("dead")),))
+    )
+    head = await storage.commit(head, Commit(entries=(MessageAppended(agent_message("outside")),)))
+    head = await storage.commit(head, claim("t2", piece("alive")))
+    task = await load(storage, head)
+    assert texts(task, "a") == ["alive"]
+    assert said(task) == ["hello", "outside"]
+    assert not task.metadata.fields
+    assert task.status.state == WORKING
+    short = await storage.load_task(head.task_id, 0, include_artifacts=False)
+    assert short is not None
+    assert short.status == task.status
+    assert short.metadata == task.metadata
+
+
+async def test_a_turn_ends_once(storage: DurableStorage) -> None:
+    """A finished turn cannot be claimed, and nobody has to look at it any more."""
+    head = await opened(storage)
+    head = await storage.commit(head, claim("t1", status(INPUT_REQUIRED)))
+    assert (head.turn_is_open, head.token, head.due_at) == (False, None, None)
+    with pytest.raises(TurnFinishedError):
+        await storage.commit(head, claim("t2"))
+    with pytest.raises(FencedError):
+        await storage.commit(head, Commit(token="t1", entries=(piece("late"),)))
+
+
+async def test_a_message_opens_the_next_turn(storage: DurableStorage) -> None:
+    """On a paused task a message opens a turn, numbered by its version, unclaimed and due."""
+    head = await opened(storage)
+    with pytest.raises(TaskNotAcceptingMessagesError):
+        await storage.commit(head, Commit(entries=(TurnOpened(request("early")),)))
+    head = await storage.commit(head, claim("t1", status(INPUT_REQUIRED, agent_message("who?"))))
+    head = await storage.commit(head, Commit(entries=(TurnOpened(request("me")),)))
+    assert (head.turn, head.attempts, head.token) == (3, 0, None)
+    assert head.turn_is_open
+    assert head.due_at is not None
+    task = await load(storage, head)
+    assert task.status.state == TaskState.TASK_STATE_SUBMITTED
+    assert said(task) == ["hello", "who?", "me"]
+
+
+async def test_a_restart_goes_back_to_its_own_turn(storage: DurableStorage) -> None:
+    """What earlier turns wrote survives the restart of a later one."""
+    head = await opened(storage)
+    head = await storage.commit(head, claim("t1", piece("one"), status(INPUT_REQUIRED)))
+    head = await storage.commit(head, Commit(entries=(TurnOpened(request("more")),)))
+    head = await storage.commit(head, claim("t2", piece("dead")))
+    head = await storage.commit(head, claim("t3", piece("two")))
+    assert texts(await load(storage, head), "a") == ["one", "two"]
+
+
+@pytest.mark.parametrize("storage", THREADED, indirect=True)
+async def test_concurrent_claims_have_one_winner(storage: DurableStorage) -> None:
+    """Of attempts that claim the same HEAD one wins, and the others learn the version."""
+    head = await opened(storage)
+    results = await asyncio.gather(
+        *(storage.commit(head, claim(f"t{n}")) for n in range(6)), return_exceptions=True
+    )
+    won = [result for result in results if isinstance(result, Head)]
+    lost = [result for result in results if isinstance(result, ConcurrencyError)]
+    assert (len(won), len(lost)) == (1, 5)
+    assert {error.current_version for error in lost} == {2}
+    assert await storage.head(head.task_id) == won[0]
+
+
+async def test_an_unfinished_turn_is_due(storage: DurableStorage, clock: ManualClock) -> None:
+    """A turn is due a while after it waits, later once claimed, and never when finished."""
+    head = await opened(storage)
+
+    async def is_due(after_s: float) -> bool:
+        due = await storage.due(clock.now_ms() + int(after_s * 1000))
+        return head.task_id in {one.task_id for one in due}
+
+    waiting_s, running_s = storage.timing.waiting_s, storage.timing.running_s
+    assert not await is_due(waiting_s - 0.001)
+    assert await is_due(waiting_s)
+    head = await storage.commit(head, claim("t1"))
+    assert not await is_due(running_s - 0.001)
+    assert await is_due(running_s)
+    head = await storage.commit(head, Commit(token="t1", entries=(status(COMPLETED),)))
+    assert not await is_due(10 * running_s)
+
+
+async def test_the_longest_overdue_comes_first(storage: DurableStorage, clock: ManualClock) -> None:
+    """Due turns come in the order of their times, up to a limit."""
+    heads = []
+    for _ in range(9):
+        heads.append(await opened(storage))
+        clock.advance(1)
+    now_ms = clock.now_ms() + 60_000
+    due = [one for one in await storage.due(now_ms) if one.scope == storage.scope]
+    assert [one.task_id for one in due] == [head.task_id for head in heads]
+    assert [one.due_at for one in due] == [head.due_at for head in heads]
+    first = [one.task_id for one in await storage.due(now_ms, limit=4)]
+    assert first == [head.task_id for head in heads[:4]]
+
+
+async def test_postponing_moves_the_due_time(storage: DurableStorage, clock: ManualClock) -> None:
+    """Postponing changes due time and sends, but no version; it works once for one HEAD."""
+    head = await opened(storage)
+    later = clock.now_ms() + 500_000
+    assert await storage.postpone(head, due_at=later, sends=1) is True
+    assert await storage.head(head.task_id) == replace(head, due_at=later, sends=1)
+    assert await storage.postpone(head, due_at=later, sends=1) is False
+    due = await storage.due(later - 1)
+    assert head.task_id not in {one.task_id for one in due}
+    due = await storage.due(later)
+    assert head.task_id in {one.task_id for one in due}
+
+
+async def test_postponing_does_not_disturb_a_commit(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """A commit from the HEAD before it goes through; a HEAD that has moved is not postponed."""
+    head = await opened(storage)
+    await storage.postpone(head, due_at=clock.now_ms() + 500_000, sends=1)
+    moved = await storage.commit(head, claim("t1"))
+    assert (await storage.head(head.task_id)) is not None
+    assert await storage.postpone(head, due_at=1, sends=2) is False
+    finished = await storage.commit(moved, Commit(token="t1", entries=(status(COMPLETED),)))
+    assert await storage.postpone(finished, due_at=1, sends=2) is False
+    due = await storage.due(clock.now_ms() + 10**8)
+    assert head.task_id not in {one.task_id for one in due}
+
+
+async def test_a_missing_task_is_not_postponed(storage: DurableStorage) -> None:
+    """Postponing a deleted task is False and leaves nothing behind."""
+    head = await opened(storage)
+    await storage.delete_task(head.task_id)
+    assert await storage.postpone(head, due_at=1, sends=1) is False
+    assert await storage.head(head.task_id) is None
+    with pytest.raises(TaskNotFoundError):
+        await storage.commit(head, Commit())
+
+
+async def test_a_waiting_reader_comes_back(storage: DurableStorage) -> None:
+    """`changed` returns at once or at its time-out, whether the task moves or is missing."""
+    head = await opened(storage)
+    await storage.changed(head.task_id, 0, 0.05)
+    await storage.changed(head.task_id, head.version, 0.05)
+    await storage.changed("missing", 0, 0.05)
+
+
+async def test_a_commit_repeated_by_its_writer_counts_once(storage: DurableStorage) -> None:
+    """A writer that repeats its own commit onto the same HEAD gets its HEAD, written once."""
+    head = await opened(storage)
+    once = Commit(entries=(piece("x"),))
+    first = await storage.commit(head, once)
+    await storage.commit(first, Commit(entries=(piece("y"),)))
+    assert await storage.commit(head, once) == first
+    assert texts(await load(storage, head), "a") == ["x", "y"]

@@ -1,0 +1,122 @@
+"""Scoped views: outside of its scope a task does not exist (DESIGN section 4)."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.errors import InvalidArgumentError, TaskNotFoundError
+from a2a_serverless.storage.base import ListTasksQuery
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.rules import Commit
+from tests.databases import new_scope
+from tests.messages import message, request
+
+
+async def test_another_scopes_task_does_not_exist(storage: DurableStorage) -> None:
+    """It can be neither loaded, listed, updated, nor deleted, and has no version."""
+    task = await storage.create_task("ctx", message())
+    other = storage.for_scope(new_scope())
+    assert await other.load_task(task.id) is None
+    assert await other.head(task.id) is None
+    assert await other.read(task.id) is None
+    assert await other.get_version(task.id) is None
+    assert await other.delete_task(task.id) is False
+    assert await other.delete_context("ctx") == 0
+    with pytest.raises(TaskNotFoundError):
+        await other.update_task(task.id, TaskState.TASK_STATE_WORKING)
+    for query in (ListTasksQuery(), ListTasksQuery(context_id="ctx")):
+        result = await other.list_tasks(query)
+        assert (result.tasks, result.total_size) == ([], 0)
+    assert await storage.load_task(task.id) == task
+
+
+async def test_a_view_of_the_same_scope_is_the_same_store(storage: DurableStorage) -> None:
+    """Two views of one scope see each other's writes, with clock and timing in common."""
+    task = await storage.create_task("ctx", message())
+    view = storage.for_scope(new_scope()).for_scope(storage.scope)
+    assert await view.load_task(task.id) == task
+    assert (view.clock, view.timing) == (storage.clock, storage.timing)
+
+
+async def test_scopes_share_ids_and_keys(storage: DurableStorage) -> None:
+    """The same id, context and key make a task in each scope, independent of one another."""
+    other = storage.for_scope(new_scope())
+    mine = await storage.open_task("ctx", request(), idempotency_key="key")
+    theirs = await other.open_task("ctx", request(), idempotency_key="key")
+    assert (mine.created, theirs.created) == (True, True)
+    assert mine.head.task_id == theirs.head.task_id
+    await storage.commit(mine.head, Commit())
+    assert await storage.get_version(mine.head.task_id) == 2
+    assert await other.get_version(mine.head.task_id) == 1
+
+
+async def test_due_work_is_of_all_scopes(storage: DurableStorage) -> None:
+    """The sweeper sees the due turns of every scope, and whose they are."""
+    other = storage.for_scope(new_scope())
+    made = [await view.open_task("ctx", request()) for view in (storage, other)]
+    due = await storage.due(storage.clock.now_ms() + 60_000)
+    owners = {(one.scope, one.task_id) for one in due}
+    assert owners >= {
+        (storage.scope, made[0].head.task_id),
+        (other.scope, made[1].head.task_id),
+    }
+
+
+@pytest.mark.parametrize("context_id", ["", "x" * 10_240, "\ud800"])
+async def test_an_impossible_context_id_is_refused(
+    storage: DurableStorage, context_id: str
+) -> None:
+    """An empty, oversized or undecodable context id is an error; nothing is written."""
+    with pytest.raises(InvalidArgumentError):
+        await storage.create_task(context_id, message())
+    with pytest.raises(InvalidArgumentError):
+        await storage.update_context(context_id, 1)
+    with pytest.raises(InvalidArgumentError):
+        await storage.load_context(context_id)
+    with pytest.raises(InvalidArgumentError):
+        await storage.delete_context(context_id)
+    assert (await storage.list_tasks(ListTasksQuery())).total_size == 0
+
+
+@pytest.mark.parametrize("context_id", ["ctx", "€" * 170, "a#b/c d\n\x00", "x" * 512])
+async def test_any_other_context_id_works(storage: DurableStorage, context_id: str) -> None:
+    """Context ids are the client's: 1 to 512 bytes of anything."""
+    task = await storage.create_task(context_id, message())
+    await storage.update_context(context_id, 1)
+    assert task.context_id == context_id
+    result = await storage.list_tasks(ListTasksQuery(context_id=context_id))
+    assert [listed.id for listed in result.tasks] == [task.id]
+    assert await storage.delete_context(context_id) == 1
+
+
+@pytest.mark.parametrize("key", ["", "x" * 10_240])
+async def test_an_impossible_key_is_refused(storage: DurableStorage, key: str) -> None:
+    """An empty or oversized idempotency key is an error; nothing is written."""
+    with pytest.raises(InvalidArgumentError):
+        await storage.create_task("ctx", message(), idempotency_key=key)
+    assert (await storage.list_tasks(ListTasksQuery())).total_size == 0
+
+
+@pytest.mark.parametrize("task_id", ["", "x" * 10_240, "a b", "a#b", "ä", "\ud800"])
+async def test_an_impossible_task_id(storage: DurableStorage, task_id: str) -> None:
+    """An id that no task can have is an error where it would be written, and found nowhere."""
+    with pytest.raises(InvalidArgumentError):
+        await storage.open_task("ctx", request(), task_id=task_id)
+    assert await storage.load_task(task_id) is None
+    assert await storage.head(task_id) is None
+    assert await storage.read(task_id, after=1) is None
+    assert await storage.get_version(task_id) is None
+    assert await storage.delete_task(task_id) is False
+    with pytest.raises(TaskNotFoundError):
+        await storage.update_task(task_id, TaskState.TASK_STATE_WORKING)
+
+
+@pytest.mark.parametrize("task_id", ["a", "A-z_0.9:x", "x" * 100])
+async def test_a_chosen_task_id(storage: DurableStorage, task_id: str) -> None:
+    """A client may choose the id; choosing it again returns the first task."""
+    first = await storage.open_task("ctx", request("one"), task_id=task_id)
+    again = await storage.open_task("ctx", request("two"), task_id=task_id)
+    assert (first.created, again.created) == (True, False)
+    assert first.head.task_id == task_id
+    assert again.head == first.head

@@ -1,0 +1,119 @@
+"""Large data: what fits is stored whole, what does not is refused before anything is written."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.types import Artifact, Part, TaskState
+
+from a2a_serverless.errors import CommitTooLargeError
+from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery
+from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage, context_write
+from a2a_serverless.tasks.entries import ArtifactWritten
+from a2a_serverless.tasks.rules import Commit
+from tests.databases import versions
+from tests.messages import agent_message, chunk, message, request, said, texts
+
+KB = 1024
+MB = 1024 * KB
+
+
+def noise(size: int) -> bytes:
+    """Bytes without a pattern that a part in the wrong place would keep."""
+    return b"".join(number.to_bytes(4, "big") for number in range(size // 4))
+
+
+async def test_an_artifact_of_3_mb(storage: DurableStorage) -> None:
+    """An artifact of 3 MB written by one call is loaded as it was."""
+    raw = noise(3 * MB)
+    task = await storage.create_task("ctx", message())
+    whole = Artifact(artifact_id="a", parts=[Part(raw=raw)])
+    await storage.update_task(task.id, artifacts=[ArtifactWrite(whole)])
+    await storage.update_task(task.id, artifacts=[chunk("a", "end")])
+    loaded = await storage.load_task(task.id)
+    assert loaded is not None
+    assert loaded.artifacts[0].parts[0].raw == raw
+    assert loaded.artifacts[0].parts[1].text == "end"
+
+
+async def test_an_artifact_of_many_chunks(storage: DurableStorage) -> None:
+    """A task beyond one page of a query is read whole, and from any version on."""
+    task = await storage.create_task("ctx", message())
+    for number in range(8):
+        await storage.update_task(task.id, artifacts=[chunk("a", str(number) * 300 * KB)])
+    loaded = await storage.load_task(task.id)
+    assert loaded is not None
+    assert texts(loaded, "a") == [str(number) * 300 * KB for number in range(8)]
+    log = await storage.read(task.id, after=4)
+    assert log is not None
+    assert [record.version for record in log.records] == [5, 6, 7, 8, 9]
+
+
+async def test_a_history_of_1000_messages(storage: DurableStorage) -> None:
+    """A thousand messages keep their order, and the last n are found."""
+    expected = ["hello", *map(str, range(999))]
+    task = await storage.create_task("ctx", message())
+    for start in range(0, 999, 100):
+        said_now = [agent_message(text) for text in expected[1:][start : start + 100]]
+        await storage.update_task(task.id, messages=said_now)
+    loaded = await storage.load_task(task.id)
+    assert loaded is not None
+    assert said(loaded) == expected
+    latest = await storage.load_task(task.id, 3)
+    assert latest is not None
+    assert said(latest) == expected[-3:]
+
+
+async def test_a_first_message_of_1_mb(storage: DurableStorage) -> None:
+    """The message that opens a task may be large as well, and its key still finds it."""
+    text = "x" * MB
+    task = await storage.create_task("ctx", message(text), idempotency_key="key")
+    assert said(task) == [text]
+    assert await storage.create_task("ctx", message(), idempotency_key="key") == task
+
+
+@pytest.mark.parametrize("size", [100, 3 * KB, 5 * KB, 400 * KB])
+async def test_a_status_message_of_any_size(storage: DurableStorage, size: int) -> None:
+    """A whole answer in a status is found in the short form, the whole task and listings."""
+    task = await storage.create_task("ctx", message())
+    answer = agent_message("x" * size)
+    await storage.update_task(
+        task.id,
+        TaskState.TASK_STATE_COMPLETED,
+        status_message=answer,
+        task_metadata={"k": "y" * size},
+    )
+    short = await storage.load_task(task.id, 0, include_artifacts=False)
+    whole = await storage.load_task(task.id)
+    listed = await storage.list_tasks(ListTasksQuery(history_length=0))
+    for found in (short, whole, *listed.tasks):
+        assert found is not None
+        assert found.status.message == answer
+        assert found.metadata["k"] == "y" * size
+
+
+async def test_a_commit_beyond_the_limit_is_refused(storage: DurableStorage) -> None:
+    """More than 4 MB in one call is a typed error that names the limit; nothing is written."""
+    task = await storage.create_task("ctx", message())
+    large = [ArtifactWrite(Artifact(artifact_id="a", parts=[Part(raw=bytes(MAX_COMMIT_BYTES))]))]
+    with pytest.raises(CommitTooLargeError) as caught:
+        await storage.update_task(task.id, TaskState.TASK_STATE_COMPLETED, artifacts=large)
+    assert caught.value.limit == MAX_COMMIT_BYTES
+    assert caught.value.size > MAX_COMMIT_BYTES
+    assert str(MAX_COMMIT_BYTES) in str(caught.value)
+    assert await versions(storage, task.id) == [1]
+    with pytest.raises(CommitTooLargeError):
+        await storage.create_task("ctx", message("x" * MAX_COMMIT_BYTES))
+    assert (await storage.list_tasks(ListTasksQuery())).total_size == 1
+
+
+async def test_the_largest_commit_is_stored(storage: DurableStorage) -> None:
+    """A commit that just fits, with the largest state of a context, is one transaction."""
+    head = (await storage.open_task("x" * 512, request())).head
+    state = "y" * 339_000
+    room = MAX_COMMIT_BYTES - len(state) - 2000
+    large = ArtifactWritten(Artifact(artifact_id="a", parts=[Part(raw=noise(room))]))
+    await storage.commit(head, Commit(entries=(large,), context_write=context_write(state)))
+    task = await storage.load_task(head.task_id)
+    assert task is not None
+    assert task.artifacts[0].parts[0].raw == noise(room)
+    assert await storage.load_context("x" * 512) == state

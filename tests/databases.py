@@ -1,0 +1,101 @@
+"""The backends that the storage suites run over, each as fresh as it can be had."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from a2a_serverless.local.emulators import CREDENTIALS, REGION, Emulator, missing
+from a2a_serverless.local.template import Template
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.tasks.identity import Scope
+from tests.clocks import ManualClock
+
+TABLE = "tasks"
+
+LOCAL = pytest.param("dynamodb", marks=pytest.mark.emulators)
+BACKENDS = ["memory", "moto", LOCAL]
+THREADED = ["memory", LOCAL]
+"""Backends for concurrent calls; moto loses writes under threads (DESIGN.md, section 8)."""
+
+_starts = itertools.count(4_000_000_000_000, -2_000_000_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Database:
+    """A DynamoDB table on moto or DynamoDB Local."""
+
+    client: Any
+    table: str = TABLE
+
+    def storage(self, **options: Any) -> DynamoStorage:
+        """A storage in a scope that nobody else has."""
+        options.setdefault("scope", new_scope())
+        options.setdefault("client", self.client)
+        return DynamoStorage(self.table, **options)
+
+
+def new_scope() -> Scope:
+    """A scope that no other test has: what isolates tests that share one table."""
+    return Scope.of("test", uuid.uuid4().hex)
+
+
+def new_clock() -> ManualClock:
+    """A clock long before those of earlier tests: nothing of theirs is due in its time."""
+    return ManualClock(next(_starts))
+
+
+def require_emulators() -> None:
+    """Skip without emulators, visibly; where they must be there, fail."""
+    reason = missing()
+    if reason is None:
+        return
+    if os.environ.get("CI") or os.environ.get("A2A_REQUIRE_EMULATORS") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def create_table(client: Any) -> None:
+    """The table of template.yaml; without stream and expiry, which no test of storage reads."""
+    client.create_table(TableName=TABLE, **Template.load().table(stream=False))
+
+
+def emulator_client(emulator: Emulator, **config: Any) -> Any:
+    """A client with a connection per thread and the retries of production."""
+    options = {
+        "max_pool_connections": 64,
+        "retries": {"mode": "standard", "total_max_attempts": 3},
+        "read_timeout": 20,
+    }
+    return emulator.client(**(options | config))
+
+
+@contextmanager
+def moto_database() -> Iterator[Database]:
+    """A table of its own on moto: single-threaded tests only (DESIGN.md, section 8)."""
+    with mock_aws():
+        client = boto3.client(
+            "dynamodb",
+            region_name=REGION,
+            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        )
+        create_table(client)
+        yield Database(client=client)
+
+
+async def versions(storage: DurableStorage, task_id: str) -> list[int]:
+    """The versions in a task's log."""
+    log = await storage.read(task_id)
+    assert log is not None
+    return [record.version for record in log.records]

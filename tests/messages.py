@@ -1,0 +1,49 @@
+"""Short ways to the protocol's objects."""
+
+from __future__ import annotations
+
+import uuid
+
+from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, Task
+
+from a2a_serverless.storage.base import ArtifactWrite
+
+
+def message(text: str = "hello", *, message_id: str | None = None) -> Message:
+    """A user message of one text part."""
+    return Message(
+        message_id=message_id or uuid.uuid4().hex,
+        role=Role.ROLE_USER,
+        parts=[Part(text=text)],
+    )
+
+
+def agent_message(text: str) -> Message:
+    """An agent message of one text part."""
+    return Message(message_id=uuid.uuid4().hex, role=Role.ROLE_AGENT, parts=[Part(text=text)])
+
+
+def request(text: str = "hello", *, message_id: str | None = None) -> SendMessageRequest:
+    """A send of one text message."""
+    return SendMessageRequest(message=message(text, message_id=message_id))
+
+
+def artifact(artifact_id: str, *texts: str) -> Artifact:
+    """An artifact of text parts."""
+    return Artifact(artifact_id=artifact_id, parts=[Part(text=text) for text in texts])
+
+
+def chunk(artifact_id: str, *texts: str) -> ArtifactWrite:
+    """Text parts appended to an artifact."""
+    return ArtifactWrite(artifact(artifact_id, *texts), append=True)
+
+
+def texts(task: Task, artifact_id: str) -> list[str]:
+    """The text parts of one artifact of a task."""
+    found = [a for a in task.artifacts if a.artifact_id == artifact_id]
+    return [part.text for a in found for part in a.parts]
+
+
+def said(task: Task) -> list[str]:
+    """The texts of a task's history."""
+    return [part.text for m in task.history for part in m.parts]
