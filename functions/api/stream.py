@@ -1,0 +1,9 @@
+"""StreamFunction: the same application, served by uvicorn (stream.sh), events as they happen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from a2a_serverless.http.function import app_from_environment
+
+app = app_from_environment("stream", folder=Path(__file__).parent)

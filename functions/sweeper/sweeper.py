@@ -1,0 +1,86 @@
+"""SweeperFunction: repairs what is overdue, every minute, and ends the tasks of dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.settings import load_settings
+from a2a_serverless.wiring import Backends, aws_backends
+from a2a_serverless.worker.dead_letters import DeadLetters
+from a2a_serverless.worker.sweeper import Sweeper
+
+_log = logging.getLogger(__name__)
+
+
+def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:  # noqa: ARG001 - Lambda's signature
+    """Sweep on a schedule event, handle dead letters on an SQS event.
+
+    Returns:
+        The counts of the run, or the batch response: records to be kept in the dead letter queue.
+
+    Raises:
+        ConfigurationError: the table or the queue is not set.
+        InvalidArgumentError: an event of another source.
+    """
+    if event.get("detail-type") == "Scheduled Event":
+        return _loop().run_until_complete(_sweep())
+    if "Records" in event:
+        return _loop().run_until_complete(_end_dead_letters(event["Records"]))
+    raise InvalidArgumentError("The sweeper handles schedule events and SQS events.")
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One loop for the life of the process: what is bound to a loop outlives an invocation."""
+    return asyncio.new_event_loop()
+
+
+@cache
+def _backends() -> Backends:
+    return aws_backends(load_settings())
+
+
+async def _sweep() -> dict[str, Any]:
+    backends = _backends()
+    sweeper = Sweeper(
+        backends.storage, backends.broker, backends.registry, clock=backends.storage.clock
+    )
+    return asdict(await sweeper.sweep())
+
+
+async def _end_dead_letters(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Groups at once, each in its order."""
+    backends = _backends()
+    dead_letters = DeadLetters(backends.storage, backends.registry, backends.broker)
+    groups: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for record in records:
+        groups[record["attributes"]["MessageGroupId"]].append(record)
+    failed = await asyncio.gather(*(_end_group(dead_letters, group) for group in groups.values()))
+    return {
+        "batchItemFailures": [
+            {"itemIdentifier": message_id} for group in failed for message_id in group
+        ]
+    }
+
+
+async def _end_group(
+    dead_letters: DeadLetters, records: Sequence[Mapping[str, Any]]
+) -> Sequence[str]:
+    """Ids of the records to keep: from the first one that failed on, as FIFO demands."""
+    for place, record in enumerate(records):
+        try:
+            await dead_letters.handle(record["body"])
+        except Exception:  # noqa: BLE001 - the invocation's edge: the record is reported failed
+            _log.exception(
+                "A dead letter was not handled",
+                extra={"action": "dead_letter_error", "message_id": record["messageId"]},
+            )
+            return [kept["messageId"] for kept in records[place:]]
+    return []

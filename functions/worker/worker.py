@@ -1,0 +1,18 @@
+"""The Lambda function that runs your agent: one SQS record is one turn of a task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from a2a_serverless.settings import load_settings
+from a2a_serverless.wiring import aws_backends
+from a2a_serverless.worker.agents import load_agent
+from a2a_serverless.worker.function import WorkerFunction
+
+settings = load_settings()
+function = WorkerFunction(aws_backends(settings), load_agent(settings.agent), settings)
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """Process a batch of operations; the answer names those to be delivered again."""
+    return function.handle(event, context)

@@ -1,0 +1,140 @@
+"""The FastAPI application: the SDK's routes over our handler, and what they leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from email.utils import formatdate
+from http import HTTPStatus
+
+from a2a.server.routes import (
+    create_agent_card_routes,
+    create_jsonrpc_routes,
+    create_rest_routes,
+)
+from a2a.server.routes.fastapi_routes import add_a2a_routes_to_fastapi
+from a2a.types import AgentCard
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from a2a_serverless.http.auth import HEALTH_PATH, ApiKeyAuth, api_key_of
+from a2a_serverless.http.card import deployed_card
+from a2a_serverless.http.context import CallContextBuilder
+from a2a_serverless.http.errors import http_error, internal_error, rest_error
+from a2a_serverless.http.guard import jsonrpc_guard, rest_guard, rewired
+from a2a_serverless.http.handler import Door, DurableRequestHandler
+from a2a_serverless.http.limits import BodyLimit
+from a2a_serverless.http.negotiation import Negotiation
+from a2a_serverless.http.streaming import Endpoint, with_event_ids
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
+
+CARD_MAX_AGE_S = 300
+
+_base_url: ContextVar[str] = ContextVar("a2a_serverless_base_url", default="https://localhost")
+
+
+def create_app(
+    settings: Settings, backends: Backends, card: AgentCard, *, door: Door = "api"
+) -> FastAPI:
+    """The application behind both doors; touches no backend until a request comes.
+
+    Args:
+        settings: the deployment's choices.
+        backends: storage, broker and cancel registry, in the anonymous scope.
+        card: the agent's card; interfaces and security schemes are filled in here.
+        door: `api` ends streams after `blocking_limit_s`, because its answer goes out in one
+            piece; `stream` after `stream_limit_s`.
+
+    Raises:
+        ConfigurationError: A2A_AUTH does not say who may call.
+    """
+    key = api_key_of(settings)
+    card = deployed_card(card, settings, _bases(settings, door, _base_url.get()))
+    app = FastAPI(
+        title=card.name,
+        description=card.description,
+        version=card.version,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.add_api_route(HEALTH_PATH, _health, methods=["GET"], include_in_schema=False)
+    handler = DurableRequestHandler(backends, card, settings, door=door)
+    context = CallContextBuilder(card)
+    add_a2a_routes_to_fastapi(
+        app,
+        agent_card_routes=_card_routes(card, settings, door),
+        jsonrpc_routes=_streaming(
+            create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True), settings
+        ),
+        # Last, because the SDK's tenant routes take every path of two segments or more.
+        rest_routes=_streaming(
+            create_rest_routes(handler, context, enable_v0_3_compat=True), settings, is_rest=True
+        ),
+    )
+    app.add_middleware(Negotiation, card=card)
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    if key is not None:
+        app.add_middleware(ApiKeyAuth, key=key)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(Exception, _unforeseen)
+    return app
+
+
+def _streaming(
+    routes: Sequence[BaseRoute], settings: Settings, *, is_rest: bool = False
+) -> list[BaseRoute]:
+    def wrap(route: Route) -> Endpoint:
+        endpoint = with_event_ids(route.endpoint, keep_alive_s=settings.keep_alive_s)
+        return rest_guard(endpoint, route) if is_rest else jsonrpc_guard(endpoint)
+
+    return rewired(routes, wrap)
+
+
+def _card_routes(card: AgentCard, settings: Settings, door: Door) -> list[BaseRoute]:
+    """The card, which names the host that it is asked under."""
+    last_modified = formatdate(usegmt=True)
+
+    async def at_this_host(card: AgentCard) -> AgentCard:
+        return deployed_card(card, settings, _bases(settings, door, _base_url.get()))
+
+    def wrap(route: Route) -> Endpoint:
+        async def with_host(request: Request) -> Response:
+            _base_url.set(str(request.base_url))
+            response: Response = await route.endpoint(request)
+            response.headers["Last-Modified"] = last_modified
+            return response
+
+        return with_host
+
+    cache_control = f"public, max-age={CARD_MAX_AGE_S}"
+    return rewired(create_agent_card_routes(card, at_this_host, cache_control=cache_control), wrap)
+
+
+def _bases(settings: Settings, door: Door, own: str) -> list[str]:
+    """Where clients reach the agent, the streaming door first."""
+    if door == "stream":
+        return [own, settings.public_url] if settings.public_url else [own]
+    api = settings.public_url or own
+    return [settings.stream_url, api] if settings.stream_url else [api]
+
+
+async def _health() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+async def _http_exception(_: Request, error: Exception) -> JSONResponse:
+    """Unknown paths and methods, in the form of the protocol's errors."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    names = {404: "NOT_FOUND", 405: "UNIMPLEMENTED"}
+    response = http_error(status, names.get(status, "UNKNOWN"), HTTPStatus(status).phrase)
+    if isinstance(error, HTTPException):
+        response.headers.update(error.headers or {})
+    return response
+
+
+async def _unforeseen(_: Request, error: Exception) -> JSONResponse:
+    return rest_error(internal_error(error, "http_request"))

@@ -1,0 +1,105 @@
+"""Reading a request's JSON more strictly than the SDK does.
+
+The SDK turns the name of an unknown enum value into the value 0, so that a filter for a state that
+does not exist finds every task; it takes NaN, which it cannot print again; and it answers what its
+parser did not foresee with the parser's words.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from a2a.utils.errors import InvalidParamsError, JSONParseError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message
+
+
+def read_json(body: bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        JSONParseError: no JSON, no UTF-8, nested beyond reason, or a number that is none.
+    """
+    try:
+        return json.loads(
+            body, parse_constant=_refuse, parse_float=_finite, parse_int=_representable
+        )
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise JSONParseError(message="The body is not valid JSON.") from error
+
+
+def check_enums(value: Any, model: type[Message]) -> None:
+    """Refuse values that are none of their enum's; unknown fields are ignored (section 5.7).
+
+    Raises:
+        InvalidParamsError: names the first such field.
+    """
+    for path, problem in _unknown_enums(value, model.DESCRIPTOR):
+        raise InvalidParamsError(
+            message=f"{path} has an unknown value.",
+            data={"errors": [{"field": path, "message": problem}]},
+        )
+
+
+def check_form(value: Any, model: type[Message]) -> None:
+    """Refuse what is no ProtoJSON of `model`.
+
+    Raises:
+        InvalidParamsError: a field of another type.
+    """
+    try:
+        ParseDict(value, model(), ignore_unknown_fields=True)
+    except Exception as error:
+        # ParseDict promises ParseError and lets more through: OverflowError, AttributeError, …
+        raise InvalidParamsError(message=f"The body is not a {model.DESCRIPTOR.name}.") from error
+
+
+def _unknown_enums(value: Any, descriptor: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if not isinstance(value, Mapping):
+        return
+    for field in descriptor.fields:
+        for name in {field.json_name, field.name}:
+            if name not in value:
+                continue
+            inner = value[name] if isinstance(value[name], list) else [value[name]]
+            for item in inner:
+                yield from _unknown_in_field(item, field, f"{path}{name}")
+
+
+def _unknown_in_field(value: Any, field: FieldDescriptor, path: str) -> Iterator[tuple[str, str]]:
+    if field.enum_type is not None:
+        is_known = value is None or (
+            value in field.enum_type.values_by_name
+            if isinstance(value, str)
+            else value in field.enum_type.values_by_number
+        )
+        if not is_known:
+            yield path, f"Not a value of {field.enum_type.name}."
+    elif field.message_type is not None and _is_ours(field.message_type):
+        yield from _unknown_enums(value, field.message_type, f"{path}.")
+
+
+def _is_ours(descriptor: Any) -> bool:
+    """Whether a message is of the protocol, and not one of protobuf's (Struct, Value, …)."""
+    return not descriptor.full_name.startswith("google.protobuf.")
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+def _representable(text: str) -> int:
+    number = int(text)
+    float(number)
+    return number

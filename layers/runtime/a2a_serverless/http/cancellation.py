@@ -1,0 +1,105 @@
+"""Canceling a task: ask its agent, wait for the end, and end it without the agent if need be."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from contextlib import suppress
+
+from a2a.types import TaskState, TaskStatus
+
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+)
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.tail import Tail, settle
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.states import state_name
+from a2a_serverless.wiring import Backends
+
+REBASES = 16
+"""How often the end is written on a task whose agent still writes."""
+
+_MANY = 2**31
+
+_log = logging.getLogger(__name__)
+
+
+async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: float) -> Tail:
+    """Cancel a task and return a tail that stands at its end (A2A 1.0.1, section 3.1.5).
+
+    The agent has `timeout_s` seconds to end the task; after that it is canceled without it, and
+    what the agent still writes is refused. A task that came to its end by itself stays as it is.
+    Repeating a cancel joins the one that is under way.
+
+    Raises:
+        TaskNotFoundError: there is no such task.
+        TaskNotCancelableError: the task has ended, canceled ones included: 3.1.5 and the
+            conformance kit name every terminal state, and that is more than the "idempotent" of
+            3.3.1, which holds in that nothing changes.
+    """
+    storage = backends.storage.for_scope(scope)
+    registry = backends.registry.for_scope(scope)
+    head = await storage.head(task_id)
+    if head is None:
+        raise TaskNotFoundError
+    if head.is_terminal:
+        msg = f"The task is {state_name(head.state)} and cannot be canceled."
+        raise TaskNotCancelableError(msg)
+    try:
+        await registry.request_cancel(task_id)
+    except TaskTerminalStateError as error:
+        raise TaskNotCancelableError from error
+    await _send(backends, head)
+    tail = await Tail.open(storage, task_id)
+    deadline = storage.clock.monotonic() + timeout_s
+    if not await settle(tail, until=_has_ended, deadline=deadline):
+        await _end(storage, tail)
+    await registry.cleanup(task_id)
+    return tail
+
+
+async def _send(backends: Backends, head: Head) -> None:
+    params = OperationParams(
+        scope=head.scope,
+        task_id=head.task_id,
+        incarnation=head.incarnation,
+        turn=head.turn,
+        # A request of its own: an earlier one may have been dropped by a worker meanwhile.
+        copy_number=secrets.randbelow(_MANY),
+    )
+    extra = {"task_id": head.task_id, "turn": head.turn}
+    try:
+        await backends.broker.cancel_task(params)
+    except Exception:  # noqa: BLE001 - logged with its traceback
+        # The flag is up, and the end comes at the deadline with or without a worker.
+        _log.exception("cancel not sent", extra={"action": "send_cancel_failed", **extra})
+    else:
+        _log.info("cancel sent", extra={"action": "send_cancel", **extra})
+
+
+async def _end(storage: DurableStorage, tail: Tail) -> None:
+    """Commit canceled from outside of any attempt, which fences the running one off."""
+    status = TaskStatus(state=TaskState.TASK_STATE_CANCELED)
+    for _ in range(REBASES):
+        with suppress(ConcurrencyError, TaskTerminalStateError):
+            await storage.commit(tail.head, Commit(entries=(StatusChanged(status, archive=True),)))
+        await tail.poll()
+        if tail.head.is_terminal:
+            _log.warning(
+                "canceled without the agent",
+                extra={"action": "cancel_forced", "task_id": tail.head.task_id},
+            )
+            return
+    raise ConcurrencyError(current_version=tail.head.version)
+
+
+def _has_ended(head: Head) -> bool:
+    return head.is_terminal

@@ -1,0 +1,100 @@
+"""What a client is told of an error: the protocol's errors, and nothing of what is inside."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from a2a.server.request_handlers.response_helpers import build_error_response
+from a2a.utils import errors as protocol
+from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.errors import A2AError
+from starlette.responses import JSONResponse
+
+from a2a_serverless import errors
+
+_log = logging.getLogger(__name__)
+
+PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
+    errors.InvalidArgumentError: protocol.InvalidParamsError,
+    errors.ContextMismatchError: protocol.InvalidParamsError,
+    errors.IdempotencyConflictError: protocol.InvalidParamsError,
+    errors.TaskNotFoundError: protocol.TaskNotFoundError,
+    errors.TaskTerminalStateError: protocol.UnsupportedOperationError,
+    errors.TaskNotAcceptingMessagesError: protocol.UnsupportedOperationError,
+    errors.UnsupportedOperationError: protocol.UnsupportedOperationError,
+    errors.TaskNotCancelableError: protocol.TaskNotCancelableError,
+    errors.InvalidAgentEventError: protocol.InvalidAgentResponseError,
+}
+"""Ours and the protocol's; a subclass is what its base is. All others are internal errors."""
+
+_TRY_AGAIN = (errors.UnavailableError, errors.ConcurrencyError)
+
+
+@contextmanager
+def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
+    """Let only the protocol's errors out of an operation.
+
+    What nobody foresaw is logged with its traceback; the client gets a fixed sentence and the
+    correlation id under which the log has it.
+    """
+    try:
+        yield
+    except A2AError:
+        raise
+    except errors.A2AServerlessError as error:
+        raise _translated(error) or internal_error(error, action, task_id) from error
+    except Exception as error:
+        raise internal_error(error, action, task_id) from error
+
+
+def internal_error(error: Exception, action: str, task_id: str = "") -> protocol.InternalError:
+    """Log `error` and say no more of it than its correlation id."""
+    correlation_id = secrets.token_hex(8)
+    _log.error(
+        "%s failed: %s",
+        action,
+        type(error).__name__,
+        exc_info=error,
+        extra={"action": action, "task_id": task_id, "correlation_id": correlation_id},
+    )
+    sentence = (
+        "The service is busy; try again."
+        if isinstance(error, _TRY_AGAIN)
+        else ("The request failed.")
+    )
+    return protocol.InternalError(message=f"{sentence} Correlation id: {correlation_id}.")
+
+
+def _translated(error: errors.A2AServerlessError) -> A2AError | None:
+    for kind in type(error).__mro__:
+        if kind in PROTOCOL_ERRORS:
+            return PROTOCOL_ERRORS[kind](message=str(error))
+    return None
+
+
+def jsonrpc_error(
+    error: A2AError, request_id: str | int | None = None, *, status: int = 200
+) -> JSONResponse:
+    """An error in JSON-RPC's form (A2A 1.0.1, section 9.5)."""
+    return JSONResponse(build_error_response(request_id, error), status_code=status)
+
+
+def rest_error(error: A2AError, *, status: int | None = None) -> JSONResponse:
+    """An error in HTTP+JSON's form (A2A 1.0.1, section 11.6).
+
+    `status` overrides the HTTP status of the protocol's table, where HTTP itself has a better one.
+    """
+    payload = build_rest_error_payload(error)
+    if status is not None:
+        payload["error"]["code"] = status
+    return JSONResponse(payload, status_code=payload["error"]["code"])
+
+
+def http_error(status: int, name: str, message: str) -> JSONResponse:
+    """An error of HTTP itself, in the same form; `name` is that of google.rpc.Code."""
+    return JSONResponse(
+        {"error": {"code": status, "status": name, "message": message}}, status_code=status
+    )

@@ -1,0 +1,74 @@
+"""The application as Lambda runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from mangum import Mangum
+from mangum.types import ASGI
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.card import load_card
+from a2a_serverless.http.handler import Door
+from a2a_serverless.settings import load_settings
+from a2a_serverless.wiring import aws_backends
+
+TEXT_TYPES = ["text/", "application/json", "application/a2a+json", "text/event-stream"]
+"""Bodies that API Gateway takes as they are; every other one goes out in base64."""
+
+LambdaHandler = Callable[[dict[str, Any], Any], dict[str, Any]]
+
+
+def app_from_environment(door: Door, *, folder: Path) -> FastAPI:
+    """The application of a function that is configured by `A2A_*` variables.
+
+    Args:
+        door: see `create_app`.
+        folder: where a relative A2A_CARD is looked for.
+
+    Raises:
+        ConfigurationError: a variable or the card is missing or wrong.
+    """
+    settings = load_settings()
+    card = load_card(settings.card, folder=folder)
+    return create_app(settings, aws_backends(settings), card, door=door)
+
+
+def lambda_handler(app: ASGIApp) -> LambdaHandler:
+    """The handler of API Gateway's events, for any stage.
+
+    A named stage is the first segment of every path; the application sees the path without it and
+    knows it as its root path.
+    """
+    adapters: dict[str, Mangum] = {}
+
+    def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+        base = _base_path(event)
+        if base not in adapters:
+            adapters[base] = Mangum(
+                _below(app, base),
+                lifespan="off",
+                api_gateway_base_path=base or "/",
+                text_mime_types=TEXT_TYPES,
+            )
+        return adapters[base](event, context)
+
+    return handler
+
+
+def _base_path(event: dict[str, Any]) -> str:
+    request = event.get("requestContext", {})
+    stage, path = request.get("stage", "$default"), request.get("http", {}).get("path", "")
+    in_stage = path == f"/{stage}" or path.startswith(f"/{stage}/")
+    return f"/{stage}" if in_stage else ""
+
+
+def _below(app: ASGIApp, base: str) -> ASGI:
+    async def rooted(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "root_path": base, "path": scope["path"] or "/"}, receive, send)
+
+    return rooted

@@ -1,0 +1,247 @@
+"""The operations of A2A over a durable task: every process answers for every task."""
+
+# ruff: noqa: ARG002 - the SDK gives the signatures
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Literal
+
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    Message,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.errors import (
+    ExtendedAgentCardNotConfiguredError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
+
+from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
+from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.http.checks import check_send, check_streaming, history_length
+from a2a_serverless.http.context import function_deadline_ms, last_event_id, scope_of
+from a2a_serverless.http.errors import protocol_errors
+from a2a_serverless.http.intake import Intake
+from a2a_serverless.http.listing import query_of, response_of
+from a2a_serverless.http.streaming import announce
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.tail import Delivery, Tail, settle
+from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import bound
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.states import state_name
+from a2a_serverless.wiring import Backends
+
+Door = Literal["api", "stream"]
+"""`api` answers in one piece (Mangum), `stream` as events happen (Function URL, uvicorn)."""
+
+STOP_MARGIN_S = 5.0
+"""How long before the function is stopped a stream ends by itself."""
+
+
+class DurableRequestHandler(RequestHandler):
+    """A2A over the backends, in the scope of each call's tenant and principal.
+
+    It keeps nothing between calls and raises the protocol's errors only. A client that leaves
+    takes nothing with it: the task goes on.
+    """
+
+    def __init__(
+        self, backends: Backends, card: AgentCard, settings: Settings, *, door: Door = "api"
+    ) -> None:
+        self._backends = backends
+        self._card = card
+        self._settings = settings
+        self._door = door
+        self._intake = Intake(backends)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    @validate_request_params
+    async def on_message_send(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> Task | Message:
+        """Accept a message; wait for its turn unless told otherwise (sections 3.1.1, 3.2.2).
+
+        A turn that outlasts `blocking_limit_s` comes back as the working task.
+        """
+        with protocol_errors("send_message", params.message.task_id):
+            check_send(params, self._card)
+            accepted = await self._intake.accept(params, context)
+            tail = accepted.tail
+            if not params.configuration.return_immediately:
+                deadline = self._now() + self._settings.blocking_limit_s
+                await settle(tail, until=accepted.is_answered, deadline=deadline)
+            if tail.fold.reply is not None:
+                return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
+            return tail.fold.task(history_length(params))
+
+    @validate_request_params
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event]:
+        """Accept a message and stream its turn: the Task, then what happens (section 3.1.2)."""
+        with protocol_errors("send_streaming_message", params.message.task_id):
+            check_streaming(self._card)
+            check_send(params, self._card)
+            accepted = await self._intake.accept(params, context)
+            opening = accepted.opening
+            if isinstance(opening.event, Task):
+                _trim(opening.event, history_length(params))
+            async for event in self._stream(
+                accepted.tail, opening, until=accepted.is_over, context=context
+            ):
+                yield event
+
+    @validate_request_params
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event]:
+        """Stream a task to its end, through pauses (section 3.1.6).
+
+        With `Last-Event-ID` the Task as of that event opens the stream, then what followed; so
+        also on a task that has ended. An id of another task or time counts for nothing.
+        """
+        with protocol_errors("subscribe_to_task", params.id):
+            check_streaming(self._card)
+            storage, cursor = self._storage(context), last_event_id(context)
+            if cursor is None:
+                tail = await Tail.open(storage, params.id)
+                if tail.head.is_terminal:
+                    msg = f"The task is {state_name(tail.head.state)}."
+                    raise TaskTerminalStateError(msg)
+                opening = tail.snapshot()
+            else:
+                tail, opening = await Tail.resume(storage, params.id, cursor)
+            async for event in self._stream(tail, opening, until=_has_ended, context=context):
+                yield event
+
+    # -- tasks ---------------------------------------------------------------------------------
+
+    @validate_request_params
+    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
+        """The task as it is now (section 3.1.3)."""
+        with protocol_errors("get_task", params.id):
+            length = params.history_length if params.HasField("history_length") else None
+            task = await self._storage(context).load_task(params.id, length)
+            if task is None:
+                raise TaskNotFoundError
+            return task
+
+    @validate_request_params
+    async def on_list_tasks(
+        self, params: ListTasksRequest, context: ServerCallContext
+    ) -> ListTasksResponse:
+        """The caller's tasks, newest status first (section 3.1.4)."""
+        with protocol_errors("list_tasks"):
+            return response_of(await self._storage(context).list_tasks(query_of(params)))
+
+    @validate_request_params
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+        """End a task, with its agent's help or without (section 3.1.5)."""
+        with protocol_errors("cancel_task", params.id):
+            tail = await cancel(
+                self._backends,
+                scope_of(context),
+                params.id,
+                timeout_s=self._settings.cancel_timeout_s,
+            )
+            return tail.fold.task()
+
+    # -- push notifications and the extended card ----------------------------------------------
+
+    @validate_request_params
+    async def on_create_task_push_notification_config(
+        self, params: TaskPushNotificationConfig, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Refused: the runtime does not push (section 3.3.4)."""
+        raise PushNotificationNotSupportedError
+
+    @validate_request_params
+    async def on_get_task_push_notification_config(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Refused: the runtime does not push (section 3.3.4)."""
+        raise PushNotificationNotSupportedError
+
+    @validate_request_params
+    async def on_list_task_push_notification_configs(
+        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """Refused: the runtime does not push (section 3.3.4)."""
+        raise PushNotificationNotSupportedError
+
+    @validate_request_params
+    async def on_delete_task_push_notification_config(
+        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        """Refused: the runtime does not push (section 3.3.4)."""
+        raise PushNotificationNotSupportedError
+
+    async def on_get_extended_agent_card(
+        self, params: GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> AgentCard:
+        """Refused: there is no second card (section 3.3.4)."""
+        if self._card.capabilities.extended_agent_card:
+            raise ExtendedAgentCardNotConfiguredError
+        raise UnsupportedOperationError(message="The agent has no extended card.")
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _stream(
+        self,
+        tail: Tail,
+        opening: Delivery,
+        *,
+        until: Callable[[Head], bool],
+        context: ServerCallContext,
+    ) -> AsyncIterator[Event]:
+        """The opening, then the tail's events until `until` or the door's limit."""
+        deadline = self._now() + self._stream_limit_s(context)
+        announce(opening.cursor)
+        yield opening.event
+        async for delivery in tail.deliveries(until=until, deadline=deadline):
+            announce(delivery.cursor)
+            yield delivery.event
+
+    def _stream_limit_s(self, context: ServerCallContext) -> float:
+        if self._door == "api":
+            return self._settings.blocking_limit_s
+        stopped_at_ms = function_deadline_ms(context)
+        if stopped_at_ms is None:
+            return self._settings.stream_limit_s
+        left_s = (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000 - STOP_MARGIN_S
+        return min(self._settings.stream_limit_s, left_s)
+
+    def _storage(self, context: ServerCallContext) -> DurableStorage:
+        return self._backends.storage.for_scope(scope_of(context))
+
+    def _now(self) -> float:
+        return self._backends.storage.clock.monotonic()
+
+
+def _has_ended(head: Head) -> bool:
+    return head.is_terminal
+
+
+def _trim(task: Task, length: int | None) -> None:
+    """Keep the last `length` messages of the history (section 3.2.4)."""
+    if length is not None:
+        del task.history[: max(0, len(task.history) - length)]

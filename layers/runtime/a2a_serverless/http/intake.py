@@ -1,0 +1,191 @@
+"""Taking a message in: it opens a task, opens a task's next turn, or repeats what did."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from a2a.server.context import ServerCallContext
+from a2a.types import SendMessageRequest
+
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    ContextMismatchError,
+    IdempotencyConflictError,
+    TaskNotFoundError,
+)
+from a2a_serverless.http.context import caller_of, idempotency_key, scope_of, trace_context
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.tail import Delivery, Tail
+from a2a_serverless.tasks.entries import TurnOpened
+from a2a_serverless.tasks.events import Cursor, incarnation_tag
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import digest, new_context_id
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
+from a2a_serverless.tasks.states import is_interrupted
+from a2a_serverless.wiring import Backends
+
+REBASES = 8
+"""How often a follow-up is tried on a task that others write at the same time."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A message's turn, the Task as of its acceptance, and a tail that stands behind it.
+
+    For a repeated message both stand at the newest commit instead.
+    """
+
+    turn: int
+    opening: Delivery
+    tail: Tail
+
+    def is_answered(self, head: Head) -> bool:
+        """Whether a blocking send returns (A2A 1.0.1, section 3.2.2): ended, or interrupted."""
+        waits_for_client = is_interrupted(head.state) and head.turn == self.turn
+        # A turn that was accepted while an attempt held the task inherits that attempt's state.
+        return self.is_over(head) or (waits_for_client and head.attempts > 0)
+
+    def is_over(self, head: Head) -> bool:
+        """Whether the agent's work on the turn has ended."""
+        return head.is_terminal or head.finished_turn >= self.turn
+
+
+class Intake:
+    """Accepts messages. Once a message is committed, no failure to send its operation is an error.
+
+    The due index repairs a turn that was not sent; a client that repeats itself sends it again.
+    """
+
+    def __init__(self, backends: Backends) -> None:
+        self._backends = backends
+
+    async def accept(self, request: SendMessageRequest, context: ServerCallContext) -> Accepted:
+        """Commit `request`, which is not mutated, and send its turn to the workers.
+
+        Raises:
+            TaskNotFoundError: the message names a task that does not exist.
+            ContextMismatchError: it names another context than its task (section 3.4.3).
+            TaskTerminalStateError, TaskNotAcceptingMessagesError: the task takes no message.
+            IdempotencyConflictError: the caller's key belongs to another message.
+        """
+        storage = self._backends.storage.for_scope(scope_of(context))
+        if request.message.task_id:
+            return await self._follow_up(storage, request, context)
+        return await self._open(storage, request, context)
+
+    async def _open(
+        self, storage: DurableStorage, request: SendMessageRequest, context: ServerCallContext
+    ) -> Accepted:
+        message, key = request.message, idempotency_key(context)
+        derived = digest("context", key) if key else new_context_id()
+        opened = await storage.open_task(
+            message.context_id or derived,
+            storable(request),
+            caller=caller_of(context),
+            idempotency_key=_creation_key(request, key),
+        )
+        head, turn = opened.head, 1
+        if opened.created and opened.log is not None:
+            await self._send(head, turn, context, is_new_task=True)
+            tail = Tail(storage, head, opened.log.fold(), [])
+            return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
+        return await self._rejoin(storage, head, turn, request, context)
+
+    async def _follow_up(
+        self, storage: DurableStorage, request: SendMessageRequest, context: ServerCallContext
+    ) -> Accepted:
+        message, key = request.message, _header_key(idempotency_key(context))
+        turn_opened = TurnOpened(storable(request), caller_of(context))
+        for _ in range(REBASES):
+            head = await storage.head(message.task_id)
+            if head is None:
+                raise TaskNotFoundError
+            if message.context_id not in ("", head.context_id):
+                raise ContextMismatchError
+            turn = _repeated_turn(head, request, key)
+            if turn is not None:
+                return await self._rejoin(storage, head, turn, request, context)
+            commit = Commit(entries=(turn_opened,), idempotency_key=key)
+            try:
+                head = await storage.commit(head, commit)
+            except ConcurrencyError:
+                continue
+            await self._send(head, head.version, context)
+            accepted_at = Cursor(head.version, 0, incarnation_tag(head.incarnation))
+            tail, opening = await Tail.resume(storage, head.task_id, accepted_at)
+            return Accepted(turn=head.version, opening=opening, tail=tail)
+        raise ConcurrencyError
+
+    async def _rejoin(
+        self,
+        storage: DurableStorage,
+        head: Head,
+        turn: int,
+        request: SendMessageRequest,
+        context: ServerCallContext,
+    ) -> Accepted:
+        """The turn that an earlier copy of the message has opened."""
+        tail = await Tail.open(storage, head.task_id)
+        if idempotency_key(context) is not None:
+            first, _ = tail.fold.opening(turn)
+            if content_digest(first.message) != content_digest(request.message):
+                raise IdempotencyConflictError
+        waits_for_worker = tail.head.turn == turn and tail.head.turn_is_open and not tail.head.token
+        if waits_for_worker:
+            await self._send(tail.head, turn, context)
+        return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
+
+    async def _send(
+        self, head: Head, turn: int, context: ServerCallContext, *, is_new_task: bool = False
+    ) -> None:
+        params = OperationParams(
+            scope=head.scope,
+            task_id=head.task_id,
+            incarnation=head.incarnation,
+            turn=turn,
+            copy_number=head.sends if head.turn == turn else 0,
+        )
+        extra = {"task_id": head.task_id, "turn": turn}
+        try:
+            await self._backends.broker.run_task(
+                params, is_new_task=is_new_task, request_context=trace_context(context)
+            )
+        except Exception:  # noqa: BLE001 - logged with its traceback
+            # The message is committed: whatever the queue says, the task is submitted.
+            _log.exception("the turn was not sent", extra={"action": "send_turn_failed", **extra})
+        else:
+            _log.info("turn sent", extra={"action": "send_turn", **extra})
+
+
+def storable(request: SendMessageRequest) -> SendMessageRequest:
+    """A copy for the log and the agent: push configurations hold secrets and live elsewhere."""
+    copy = SendMessageRequest()
+    copy.CopyFrom(request)
+    if copy.HasField("configuration"):
+        copy.configuration.ClearField("task_push_notification_config")
+    return copy
+
+
+def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:
+    """What makes a creation idempotent: the caller's key, else the messageId in a named context.
+
+    The prefixes keep a key from meaning some message's id.
+    """
+    if key is None and request.message.context_id:
+        return f"message:{request.message.message_id}"
+    return _header_key(key)
+
+
+def _header_key(key: str | None) -> str | None:
+    return None if key is None else f"key:{key}"
+
+
+def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> int | None:
+    """The turn that a copy of this follow-up has opened; None when it is a new message."""
+    has_key_of_latest = key is not None and key_digest(key) == head.key_digest
+    is_of_open_turn = head.turn_is_open and message_digest(request.message) == head.message_digest
+    return (head.next_turn or head.turn) if has_key_of_latest or is_of_open_turn else None

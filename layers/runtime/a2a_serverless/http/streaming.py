@@ -1,0 +1,100 @@
+"""Server-sent events that a client can resume: every event carries its cursor as `id:`.
+
+The SDK turns events into responses and knows no ids. So the handler puts the cursor of each event
+into a slot, a context variable, just before it yields the event, and `with_event_ids` takes it out
+when the item that the SDK made of the event comes out of the response. Both sides are in step,
+because the SDK makes one item of one event and fetches none ahead but the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+from a2a.utils import json_utils
+from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.errors import A2AError
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import EventSourceResponse
+from starlette.requests import Request
+from starlette.responses import Response
+
+from a2a_serverless.http.errors import rest_error
+from a2a_serverless.tasks.events import Cursor
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _Slot:
+    """Holds the cursor of the event on its way out."""
+
+    def __init__(self) -> None:
+        self._cursor: Cursor | None = None
+
+    def put(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+
+    def take(self) -> str | None:
+        """The cursor, once: an error that follows is no event and gets none."""
+        cursor, self._cursor = self._cursor, None
+        return None if cursor is None else str(cursor)
+
+
+_slot: ContextVar[_Slot | None] = ContextVar("a2a_serverless_event_cursor", default=None)
+
+
+def announce(cursor: Cursor) -> None:
+    """Say that the next event yielded has this cursor (handler)."""
+    slot = _slot.get()
+    if slot is not None:
+        slot.put(cursor)
+
+
+def with_event_ids(endpoint: Endpoint, *, keep_alive_s: float) -> Endpoint:
+    """An endpoint whose streams carry ids, and a comment after every `keep_alive_s` seconds."""
+
+    async def streaming_endpoint(request: Request) -> Response:
+        slot = _Slot()
+        _slot.set(slot)
+        response = await endpoint(request)
+        if not isinstance(response, EventSourceResponse):
+            return response
+        response.ping_interval = keep_alive_s
+        items = aiter(response.body_iterator)
+        try:
+            first = await anext(items)
+        except StopAsyncIteration:
+            return response
+        except A2AError as error:
+            # The 0.3 dialect starts its stream before it knows whether there is one.
+            return rest_error(error)
+        response.body_iterator = _numbered(first, items, slot)
+        return response
+
+    return streaming_endpoint
+
+
+async def _numbered(first: Any, items: AsyncIterator[Any], slot: _Slot) -> AsyncIterator[Any]:
+    try:
+        yield _with_id(first, slot.take())
+        async for item in items:
+            yield _with_id(item, slot.take())
+    except A2AError as error:
+        yield ServerSentEvent(json_utils.dumps(build_rest_error_payload(error)), event="error")
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _with_id(item: Any, event_id: str | None) -> Any:
+    """An item of an EventSourceResponse, whatever form it has, with an id."""
+    if event_id is None:
+        return item
+    if isinstance(item, ServerSentEvent):
+        item.id = event_id
+        return item
+    if isinstance(item, dict):
+        return {**item, "id": event_id}
+    return {"data": item, "id": event_id}

@@ -1,0 +1,108 @@
+"""API Gateway HTTP API events, payload format 2.0, made from ASGI requests.
+
+https://docs.aws.amazon.com/apigateway/latest/developerguide/http-api-develop-integrations-lambda.html
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from a2a_serverless.local.environments import short_id
+
+_TEXT_TYPES = (
+    "text/",
+    "application/json",
+    "application/javascript",
+    "application/xml",
+)
+"""Every other body arrives in base64, `application/a2a+json` among them."""
+
+
+def api_event(scope: MutableMapping[str, Any], body: bytes) -> dict[str, Any]:
+    """The event by which API Gateway passes on a request of the `$default` route and stage."""
+    headers = _combined(scope["headers"])
+    cookies = [c.strip() for c in headers.pop("cookie", "").split(";") if c.strip()]
+    client = (scope.get("client") or ("127.0.0.1", 0))[0]
+    query = scope["query_string"].decode("latin-1")
+    host = headers.get("host", "localhost")
+    event: dict[str, Any] = {
+        "version": "2.0",
+        "routeKey": "$default",
+        "rawPath": scope["path"],
+        "rawQueryString": query,
+        "headers": {
+            **headers,
+            "x-forwarded-for": client,
+            "x-forwarded-port": host.rpartition(":")[2] if ":" in host else "80",
+            "x-forwarded-proto": scope.get("scheme", "http"),
+        },
+        "requestContext": {
+            "accountId": "000000000000",
+            "apiId": "local",
+            "domainName": host.rpartition(":")[0] or host,
+            "domainPrefix": "local",
+            "http": {
+                "method": scope["method"],
+                "path": scope["path"],
+                "protocol": f"HTTP/{scope['http_version']}",
+                "sourceIp": client,
+                "userAgent": headers.get("user-agent", ""),
+            },
+            "requestId": short_id(),
+            "routeKey": "$default",
+            "stage": "$default",
+            "time": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime()),
+            "timeEpoch": time.time_ns() // 1_000_000,
+        },
+        "isBase64Encoded": False,
+    }
+    if cookies:
+        event["cookies"] = cookies
+    if query:
+        event["queryStringParameters"] = _joined(parse_qsl(query, keep_blank_values=True))
+    if body:
+        event |= _body(body, headers.get("content-type", ""))
+    return event
+
+
+def response_of(answer: Any) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """Status, headers and body of what the function answered.
+
+    Raises:
+        TypeError, KeyError, ValueError: the answer has not the form that API Gateway takes.
+    """
+    body = answer.get("body") or ""
+    content = base64.b64decode(body) if answer.get("isBase64Encoded") else body.encode()
+    headers = [
+        (name.lower().encode("latin-1"), str(value).encode("latin-1"))
+        for name, value in (answer.get("headers") or {}).items()
+        if name.lower() not in {"content-length", "transfer-encoding", "connection"}
+    ]
+    headers += [(b"set-cookie", cookie.encode("latin-1")) for cookie in answer.get("cookies", ())]
+    headers.append((b"content-length", str(len(content)).encode()))
+    return int(answer["statusCode"]), headers, content
+
+
+def _combined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return _joined((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+
+
+def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Repeated names with their values joined by commas, as payload format 2.0 has them."""
+    joined: dict[str, str] = {}
+    for name, value in pairs:
+        joined[name] = f"{joined[name]},{value}" if name in joined else value
+    return joined
+
+
+def _body(body: bytes, content_type: str) -> dict[str, Any]:
+    if content_type.lower().startswith(_TEXT_TYPES):
+        try:
+            return {"body": body.decode(), "isBase64Encoded": False}
+        except UnicodeDecodeError:
+            pass
+    return {"body": base64.b64encode(body).decode(), "isBase64Encoded": True}

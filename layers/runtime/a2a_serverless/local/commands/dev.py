@@ -1,0 +1,27 @@
+"""`a2a-serverless dev`: the local stack, until a signal."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from a2a_serverless.local.commands.serving import named_aws_errors, say, until_signal
+from a2a_serverless.local.stack import Options, Stack
+from a2a_serverless.settings import load_settings
+
+
+def run(options: Namespace) -> int:
+    """Keep the stack up until SIGINT or SIGTERM."""
+    settings = load_settings()
+    if not settings.auth:
+        settings = settings.model_copy(update={"auth": "none"})
+    how = Options(
+        backend=options.backend, agent=options.agent, card=options.card, port=options.port
+    )
+    with named_aws_errors(), until_signal() as ended, Stack(settings, how) as stack:
+        say(f"agent        {stack.agent_spec}, on {how.backend}")
+        say(f"API door     {stack.url}   through Mangum, each answer in one piece")
+        say(f"stream door  {stack.stream_url}   the card names it first")
+        say(f"card         {stack.url}/.well-known/agent-card.json")
+        say("Ctrl-C ends it")
+        ended.wait()
+    return 0

@@ -1,0 +1,27 @@
+"""`a2a-serverless worker`: runs the agent on what the queue delivers, until a signal."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from a2a_serverless.local import project
+from a2a_serverless.local.commands.serving import check, say, serve
+from a2a_serverless.settings import load_settings
+from a2a_serverless.wiring import aws_backends
+from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.agents import load_agent
+
+DRAIN_S = 10.0
+"""How long running turns may go on after a signal; then their leases run out."""
+
+
+def run(options: Namespace) -> int:
+    """Work until SIGINT or SIGTERM; turns that still run after `DRAIN_S` go to other workers."""
+    settings = load_settings()
+    spec = project.agent_spec(options.agent)
+    agent = load_agent(spec)
+    backends = aws_backends(settings)
+    check(backends, settings)
+    adapter = WorkerAdapter(backends, agent, settings)
+    say(f"{spec} works on {settings.queue}, {options.concurrency} turns at a time")
+    return serve(backends, adapter.serve(concurrency=options.concurrency), drain_s=DRAIN_S)

@@ -1,0 +1,153 @@
+"""A Lambda function's environments: a thread, an event loop and a handler each.
+
+On AWS every concurrent invocation has a process of its own that is frozen in between. Threads with
+loops of their own keep what matters of it: nothing is shared that a loop owns, and a background
+task that an invocation leaves behind stands still until the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+Handler = Callable[[dict[str, Any], Any], Any]
+"""A Lambda handler: an event and a context give an answer."""
+
+JOIN_S = 5.0
+"""How long closing waits for an invocation that is running."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalContext:
+    """What Lambda tells a handler about its invocation."""
+
+    function_name: str
+    deadline: float
+    """Monotonic seconds."""
+    aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    function_version: str = "$LATEST"
+    memory_limit_in_mb: int = 1024
+    log_group_name: str = "local"
+    log_stream_name: str = "local"
+
+    @property
+    def invoked_function_arn(self) -> str:
+        return f"arn:aws:lambda:local:000000000000:function:{self.function_name}"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return max(0, int((self.deadline - time.monotonic()) * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class _Invocation:
+    event: dict[str, Any]
+    answer: Future[Any]
+
+
+class Environments:
+    """Up to `limit` environments of one function, started as concurrent invocations need them.
+
+    Args:
+        name: the function's name.
+        make_handler: makes one environment's handler, in the thread that will call it; what it
+            puts on the stack is called when the environment ends.
+        limit: concurrent invocations; more of them wait.
+        timeout_s: the function's timeout, as its context shows it. Nothing is stopped by it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make_handler: Callable[[ExitStack], Handler],
+        *,
+        limit: int,
+        timeout_s: float,
+    ) -> None:
+        self.name = name
+        self.limit = limit
+        self._make_handler = make_handler
+        self._timeout_s = timeout_s
+        self._invocations: queue.SimpleQueue[_Invocation | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._free = 0
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def invoke(self, event: dict[str, Any]) -> Future[Any]:
+        """The handler's answer to `event`, or the exception that it raised.
+
+        Raises:
+            RuntimeError: the environments are closed.
+        """
+        answer: Future[Any] = Future()
+        with self._lock:
+            if self._closed:
+                msg = f"{self.name} is closed."
+                raise RuntimeError(msg)
+            if self._free:
+                self._free -= 1
+            elif len(self._threads) < self.limit:
+                self._start()
+            self._invocations.put(_Invocation(event, answer))
+        return answer
+
+    def close(self) -> None:
+        """Let running invocations end for `JOIN_S` seconds, then leave them to the process."""
+        with self._lock:
+            self._closed = True
+            threads = list(self._threads)
+            for _ in threads:
+                self._invocations.put(None)
+        deadline = time.monotonic() + JOIN_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _start(self) -> None:
+        thread = threading.Thread(
+            target=self._run, name=f"{self.name}-{len(self._threads) + 1}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        with (
+            asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner,
+            ExitStack() as environment,
+        ):
+            asyncio.set_event_loop(runner.get_loop())  # Mangum asks for the thread's loop
+            environment.callback(asyncio.set_event_loop, None)
+            handler: Handler | None = None
+            while (invocation := self._invocations.get()) is not None:
+                if not invocation.answer.set_running_or_notify_cancel():
+                    self._release()
+                    continue
+                try:
+                    handler = handler or self._make_handler(environment)
+                    answer = handler(invocation.event, self._context())
+                except Exception as error:  # noqa: BLE001 - Lambda's edge: the invocation has failed
+                    self._release()
+                    invocation.answer.set_exception(error)
+                else:
+                    self._release()
+                    invocation.answer.set_result(answer)
+
+    def _release(self) -> None:
+        with self._lock:
+            self._free += 1
+
+    def _context(self) -> LocalContext:
+        return LocalContext(function_name=self.name, deadline=time.monotonic() + self._timeout_s)
+
+
+def short_id() -> str:
+    """12 random characters, as API Gateway's request ids have them."""
+    return secrets.token_hex(6)

@@ -1,0 +1,57 @@
+"""DynamoDB and SQS simulated by moto in this process: no account, no network, no Docker."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from moto import mock_aws
+from moto.core.models import botocore_stubber
+
+from a2a_serverless import aws
+from a2a_serverless.local.provision import Names, Provisioned, provision
+
+_ENVIRONMENT = {
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
+}
+_FOREIGN = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN")
+"""What a developer's shell may hold, and what must not reach the simulation."""
+
+
+@contextmanager
+def simulated_aws() -> Iterator[Provisioned]:
+    """An empty AWS with the table and the queues of template.yaml, for all threads of the process.
+
+    moto is not made for threads: it loses puts beside transactions. Under one lock every request
+    is a single step, as it is on AWS. A long poll would keep the lock, so receive without waiting.
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in _FOREIGN} | _ENVIRONMENT
+    with mock.patch.dict(os.environ, environment, clear=True), mock_aws(), _one_at_a_time():
+        aws.forget_clients()
+        try:
+            names = Names.with_prefix("local")
+            yield provision(aws.client("dynamodb"), aws.client("sqs"), names=names)
+        finally:
+            aws.forget_clients()
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    lock = threading.RLock()
+    process = botocore_stubber.process_request
+
+    def locked(request: Any) -> Any:
+        with lock:
+            return process(request)
+
+    with mock.patch.object(botocore_stubber, "process_request", locked):
+        yield

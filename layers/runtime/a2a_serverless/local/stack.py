@@ -1,0 +1,157 @@
+"""The whole stack in one process: both doors, the queue, the worker function and the sweeper."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.card import load_card
+from a2a_serverless.http.function import lambda_handler
+from a2a_serverless.http.handler import Door
+from a2a_serverless.local import project
+from a2a_serverless.local.background import Background
+from a2a_serverless.local.environments import Environments, Handler
+from a2a_serverless.local.event_sources import EventSource, MemorySource, SqsSource
+from a2a_serverless.local.front_door import INTEGRATION_TIMEOUT_S, FrontDoor
+from a2a_serverless.local.http_server import HttpServer, bind_neighbours
+from a2a_serverless.local.queue_pump import QueuePump
+from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.local.sweeping import SweepRounds
+from a2a_serverless.readiness import check_backends
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends, aws_backends, memory_backends
+from a2a_serverless.worker.agents import load_agent
+from a2a_serverless.worker.function import WorkerFunction
+
+BackendName = Literal["memory", "moto", "aws"]
+
+API_ENVIRONMENTS = 100
+"""Requests at the same time: a thread each, most of which wait for a task."""
+
+LONG_POLL_S = 1
+"""Of a real queue; stopping waits for it."""
+MOTO_POLL_S = 0.05
+"""Between two looks at the simulated queue, whose long poll would hold its lock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a stack is started: without names with what the project has, at port 0 on a free one."""
+
+    backend: BackendName = "memory"
+    agent: str | None = None
+    card: str | None = None
+    port: int = 0
+    concurrency: int = 4
+
+
+class Stack:
+    """A stack that runs for a `with` block. Enter it outside of any event loop.
+
+    `url` is the API's door (buffered, through Mangum), `stream_url` the streaming one.
+
+    Raises (on entry):
+        ConfigurationError: agent, card, table, queue or port cannot be used.
+    """
+
+    def __init__(self, settings: Settings, options: Options) -> None:
+        self.settings = settings
+        self.options = options
+        self.agent_spec = project.agent_spec(options.agent)
+        self._card = load_card(project.card_path(options.card))
+        self.url = self.stream_url = ""
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            self._start(starting)
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def _start(self, starting: ExitStack) -> None:
+        """Start from the back to the front; the end of the block stops from front to back."""
+        load_agent(self.agent_spec)  # a mistake in it stops the start, not the first task
+        api_socket, stream_socket = bind_neighbours(self.options.port)
+        starting.callback(api_socket.close)
+        starting.callback(stream_socket.close)
+        self.url = f"http://127.0.0.1:{api_socket.getsockname()[1]}"
+        self.stream_url = f"http://127.0.0.1:{stream_socket.getsockname()[1]}"
+        self.settings = self.settings.model_copy(update={"stream_url": self.stream_url})
+        if self.options.backend == "moto":
+            self._take(starting.enter_context(simulated_aws()).environment())
+        backends = self._backends()
+        asyncio.run(check_backends(backends, self.settings))
+        self._start_back(starting, backends)
+        self._start_front(starting, backends, api_socket, stream_socket)
+
+    def _take(self, environment: dict[str, str]) -> None:
+        names = {name.removeprefix("A2A_").lower(): value for name, value in environment.items()}
+        self.settings = self.settings.model_copy(update=names)
+
+    def _backends(self) -> Backends:
+        make = memory_backends if self.options.backend == "memory" else aws_backends
+        return make(self.settings)
+
+    def _start_back(self, starting: ExitStack, backends: Backends) -> None:
+        function = Environments(
+            "worker",
+            lambda environment: self._worker_handler(backends, environment),
+            limit=self.options.concurrency,
+            timeout_s=self.settings.run_limit_s,
+        )
+        starting.callback(function.close)
+        pump = QueuePump(lambda: self._operations(backends), function)
+        starting.enter_context(Background("worker-pump", pump.run))
+        rounds = SweepRounds(backends, self._dead_letters())
+        starting.enter_context(Background("sweeper", rounds.forever))
+
+    def _start_front(
+        self,
+        starting: ExitStack,
+        backends: Backends,
+        api_socket: socket.socket,
+        stream_socket: socket.socket,
+    ) -> None:
+        function = Environments(
+            "api",
+            lambda _: lambda_handler(self._app(backends, "api")),
+            limit=API_ENVIRONMENTS,
+            timeout_s=INTEGRATION_TIMEOUT_S,
+        )
+        starting.callback(function.close)
+        starting.enter_context(HttpServer(self._app(backends, "stream"), stream_socket))
+        starting.enter_context(HttpServer(FrontDoor(function), api_socket, lifespan=False))
+
+    def _app(self, backends: Backends, door: Door) -> Any:
+        return create_app(self.settings, backends, self._card, door=door)
+
+    def _worker_handler(self, backends: Backends, environment: ExitStack) -> Handler:
+        function = WorkerFunction(backends, load_agent(self.agent_spec), self.settings)
+        environment.callback(function.close)
+        return function.handle
+
+    def _operations(self, backends: Backends) -> EventSource:
+        if isinstance(backends.broker, MemoryBroker):
+            return MemorySource(backends.broker)
+        return self._queue(self.settings.queue)
+
+    def _dead_letters(self) -> SqsSource | None:
+        if self.options.backend == "memory" or not self.settings.dead_letter_queue:
+            return None
+        return self._queue(self.settings.dead_letter_queue)
+
+    def _queue(self, queue: str) -> SqsSource:
+        is_simulated = self.options.backend == "moto"
+        return SqsSource(
+            queue,
+            wait_s=0 if is_simulated else LONG_POLL_S,
+            pause_s=MOTO_POLL_S if is_simulated else 0,
+        )

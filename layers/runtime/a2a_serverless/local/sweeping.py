@@ -1,0 +1,90 @@
+"""What SweeperFunction does, as a loop: overdue tasks, and the dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from a2a_serverless.errors import A2AServerlessError, ConfigurationError
+from a2a_serverless.local.event_sources import SqsSource
+from a2a_serverless.wiring import Backends
+from a2a_serverless.worker.dead_letters import DeadLetters
+from a2a_serverless.worker.sweeper import Sweeper, SweepReport
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 5.0
+"""Between two rounds; deployed it is a minute, and dead letters come at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round did."""
+
+    swept: SweepReport
+    dead_letters: int
+
+    @property
+    def did_something(self) -> bool:
+        swept = self.swept
+        return any((swept.sent, swept.canceled, swept.failed, self.dead_letters))
+
+    def __str__(self) -> str:
+        swept = self.swept
+        return (
+            f"sent {swept.sent}, passed {swept.passed}, canceled {swept.canceled}, "
+            f"removed {swept.removed}, failed {swept.failed}, dead letters {self.dead_letters}"
+        )
+
+
+class SweepRounds:
+    """Rounds over one deployment's backends.
+
+    Args:
+        backends: what is swept.
+        dead_letters: the dead letter queue; None: there is none to consume.
+    """
+
+    def __init__(self, backends: Backends, dead_letters: SqsSource | None) -> None:
+        self._sweeper = Sweeper(backends.storage, backends.broker, backends.registry)
+        self._letters = DeadLetters(backends.storage, backends.registry, backends.broker)
+        self._source = dead_letters
+
+    async def once(self) -> Round:
+        """One round: what is overdue, then every dead letter that is visible.
+
+        Raises:
+            UnavailableError, ConfigurationError, ClientError, BotoCoreError: the table or the
+                queue did not answer.
+        """
+        swept = await self._sweeper.sweep()
+        return Round(swept, await self._consume())
+
+    async def forever(self) -> None:
+        """A round every `PERIOD_S`; errors are logged, the next round comes anyway."""
+        while True:
+            try:
+                done = await self.once()
+            except (A2AServerlessError, ClientError, BotoCoreError):
+                log.exception("A sweep failed.", extra={"action": "sweep_failed"})
+            else:
+                log.log(logging.WARNING if done.did_something else logging.INFO, "Swept: %s", done)
+            await asyncio.sleep(PERIOD_S)
+
+    async def _consume(self) -> int:
+        count = 0
+        while self._source is not None and (record := await self._source.receive()) is not None:
+            count += 1
+            try:
+                await self._letters.handle(record["body"])
+            except ConfigurationError:
+                raise
+            except A2AServerlessError:
+                # It comes again after its visibility time-out.
+                log.exception("A dead letter stays.", extra={"action": "dead_letter_failed"})
+            else:
+                await self._source.delete(record)
+        return count

@@ -1,0 +1,279 @@
+"""Running operations: from a delivery to its acknowledgement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from a2a.server.agent_execution import AgentExecutor
+
+from a2a_serverless.broker.base import OperationHandle
+from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.errors import (
+    A2AServerlessError,
+    ConcurrencyError,
+    FencedError,
+    TurnFinishedError,
+)
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.deliveries import Delivered, on_delivery
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope, new_token
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.wiring import Backends
+from a2a_serverless.worker.attempt import Attempt, Limits
+from a2a_serverless.worker.canceling import Canceling
+from a2a_serverless.worker.heartbeat import Heartbeat
+from a2a_serverless.worker.ownership import Ownership
+from a2a_serverless.worker.titles import claim, give_up
+from a2a_serverless.worker.turn import turn_of
+from a2a_serverless.worker.verdict import DONE, LOST, Verdict, again
+from a2a_serverless.worker.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+DEADLINE_MARGIN_S = 10.0
+MAX_MARGIN_SHARE = 0.2
+"""The margin before a deadline is at most this share of the time that is left at the start."""
+PULL_LIMIT_S = 11.5 * 3600
+"""The longest turn in pull mode: SQS lets a message be invisible for 12 hours at most."""
+
+
+class WorkerAdapter:
+    """Runs one agent on the operations of a broker.
+
+    Args:
+        backends: storage, broker and cancel registry, seen through any scope.
+        agent: runs all turns, several at a time.
+        settings: retries, visibility and the time a cancel may take.
+        clock: by default the machine's.
+        deadline_margin_s: how long before its deadline a turn is given back.
+        has_heartbeat: False where the broker keeps a delivery for as long as a turn can take.
+    """
+
+    def __init__(
+        self,
+        backends: Backends,
+        agent: AgentExecutor,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        deadline_margin_s: float = DEADLINE_MARGIN_S,
+        has_heartbeat: bool = True,
+    ) -> None:
+        self.backends = backends
+        self.agent = agent
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.retry = RetryPolicy(
+            max_attempts=settings.max_attempts,
+            base_s=settings.retry_base_s,
+            cap_s=settings.retry_cap_s,
+        )
+        self.watch = Watch(self.clock)
+        self.deadline_margin_s = deadline_margin_s
+        self.has_heartbeat = has_heartbeat
+
+    async def process(self, handle: OperationHandle, *, deadline: float | None = None) -> bool:
+        """Run one delivery to its end; nothing of it runs on afterwards.
+
+        True: it is done, and acknowledged. False: it will be delivered again, so that an event
+        source has to be told that it failed. `deadline` is in the clock's monotonic seconds; some
+        time before it the turn is given back.
+        """
+        try:
+            verdict = await _Delivery(self, handle, deadline).verdict()
+        except asyncio.CancelledError:
+            # This worker shuts down: another one goes on at once.
+            await self._conclude(handle, again(0))
+            raise
+        except Exception:  # noqa: BLE001 - an invocation's edge: the operation must not be lost
+            verdict = again(self.retry.delay_s(handle.attempt))
+            _log(handle, logging.ERROR, "delivery_failed", "Delivery failed", exc_info=True)
+        return await self._conclude(handle, verdict)
+
+    async def serve(self, *, concurrency: int) -> None:
+        """Pull operations, `concurrency` at a time, until the broker is shut down.
+
+        Cancelled, it gives back what it works on.
+        """
+        async with asyncio.TaskGroup() as consumers:
+            for _ in range(concurrency):
+                consumers.create_task(self._consume())
+
+    async def _consume(self) -> None:
+        async for handle in self.backends.broker.receive_task_operations():
+            await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
+
+    async def _conclude(self, handle: OperationHandle, verdict: Verdict) -> bool:
+        """Tell the broker. What that raises changes nothing: a finished turn is dropped later."""
+        try:
+            if verdict.is_done:
+                await handle.ack()
+            elif verdict.delay_s is not None:
+                await handle.nack(delay_seconds=verdict.delay_s)
+        except A2AServerlessError as error:
+            _log(handle, logging.WARNING, "broker_not_told", f"Broker not told: {error}")
+        return verdict.is_done
+
+
+class _Delivery:
+    """One delivery on its way through the adapter."""
+
+    def __init__(
+        self, adapter: WorkerAdapter, handle: OperationHandle, deadline: float | None
+    ) -> None:
+        self._adapter = adapter
+        self._handle = handle
+        self._operation = handle.operation
+        self._params = handle.operation.params
+        self._deadline = deadline
+        scope = Scope(self._params.scope)
+        self._storage = adapter.backends.storage.for_scope(scope)
+        self._registry = adapter.backends.registry.for_scope(scope)
+
+    async def verdict(self) -> Verdict:
+        """Do what the delivery asks for.
+
+        A turn that waits behind the current one gets its turn after it.
+        """
+        adapter = self._adapter
+        while self._deadline is None or adapter.clock.monotonic() < self._deadline:
+            log = await self._read()
+            verdict = await self._act(log)
+            waits = log is not None and log.head.turn < self._params.turn
+            if not (verdict.is_done and waits and self._operation.operation == "run"):
+                return verdict
+        _log(self._handle, logging.WARNING, "deadline", "No time left to start")
+        return again(0)
+
+    async def _read(self) -> Log | None:
+        return await self._storage.read(self._params.task_id, incarnation=self._params.incarnation)
+
+    async def _act(self, log: Log | None) -> Verdict:
+        is_cancelled = log is not None and await self._registry.is_cancelled(self._params.task_id)
+        wanted = on_delivery(
+            None if log is None else log.head,
+            self._operation,
+            receives=self._handle.attempt,
+            is_cancelled=is_cancelled,
+        )
+        if log is None or wanted is Delivered.DROP:
+            _log(self._handle, logging.INFO, "dropped", "Delivery dropped")
+            verdict = DONE
+        elif wanted is Delivered.CANCEL:
+            verdict = await self._cancel(log)
+        else:
+            verdict = await self._run(log, claims_first=wanted is Delivered.CLAIM)
+        if log is not None and verdict.is_done:
+            await self._cleanup()
+        return verdict
+
+    async def _cancel(self, log: Log) -> Verdict:
+        adapter = self._adapter
+        canceling = Canceling(
+            adapter.agent,
+            self._storage,
+            retry=adapter.retry,
+            timeout_s=adapter.settings.cancel_timeout_s,
+            clock=adapter.clock,
+        )
+        try:
+            await canceling.run(log, self._operation)
+        except FencedError:
+            return again(adapter.retry.delay_s(self._handle.attempt))
+        return DONE
+
+    async def _run(self, log: Log, *, claims_first: bool) -> Verdict:
+        adapter, head = self._adapter, log.head
+        params = self._params.model_copy(update={"turn": head.turn})
+        if adapter.retry.is_exhausted(head.attempts):
+            return await self._give_up(params, head)
+        attempt = self._attempt(log, params)
+        own = Ownership(params=params, token=new_token())
+        try:
+            async with AsyncExitStack() as stack:
+                may_write = await self._keep_delivery(stack, attempt)
+                if claims_first:
+                    head = await claim(self._storage, head, own, adapter.retry)
+                return await attempt.run(head, own, may_write)
+        except TurnFinishedError:
+            return DONE
+        except ConcurrencyError as error:  # fenced, or the delivery has expired
+            _log(self._handle, logging.WARNING, "fenced", f"Attempt not started: {error}")
+            return LOST
+
+    def _attempt(self, log: Log, params: OperationParams) -> Attempt:
+        adapter = self._adapter
+        return Attempt(
+            adapter.agent,
+            params,
+            turn=turn_of(log, self._operation.request_context),
+            storage=self._storage,
+            registry=self._registry,
+            watch=adapter.watch,
+            limits=Limits(
+                retry=adapter.retry,
+                cancel_timeout_s=adapter.settings.cancel_timeout_s,
+                stop_at=self._stop_at(),
+            ),
+            clock=adapter.clock,
+        )
+
+    def _stop_at(self) -> float | None:
+        if self._deadline is None:
+            return None
+        left_s = self._deadline - self._adapter.clock.monotonic()
+        return self._deadline - min(self._adapter.deadline_margin_s, MAX_MARGIN_SHARE * left_s)
+
+    async def _keep_delivery(self, stack: AsyncExitStack, attempt: Attempt) -> Callable[[], bool]:
+        """Start the heartbeat; the answer says whether the delivery is still this worker's."""
+        if not self._adapter.has_heartbeat:
+            return lambda: True
+        heartbeat = Heartbeat(
+            self._handle,
+            visibility_s=self._adapter.settings.visibility_s,
+            clock=self._adapter.clock,
+            on_lost=lambda: attempt.stop(FencedError("The delivery is lost.")),
+        )
+        await stack.enter_async_context(heartbeat)
+        return lambda: not heartbeat.lost
+
+    async def _give_up(self, params: OperationParams, head: Head) -> Verdict:
+        reference = await give_up(self._storage, params, head)
+        text = f"Task failed after its last attempt, {reference}"
+        _log(self._handle, logging.ERROR, "gave_up", text, attempts=head.attempts)
+        return DONE
+
+    async def _cleanup(self) -> None:
+        """Remove the flag of a task that has ended; the sweeper removes what is left here."""
+        try:
+            head = await self._storage.head(self._params.task_id)
+            if head is not None and head.is_terminal:
+                await self._registry.cleanup(self._params.task_id)
+        except A2AServerlessError as error:
+            _log(self._handle, logging.WARNING, "cleanup_failed", f"Flag not removed: {error}")
+
+
+def _log(
+    handle: OperationHandle,
+    level: int,
+    action: str,
+    text: str,
+    *,
+    exc_info: bool = False,
+    **fields: object,
+) -> None:
+    params = handle.operation.params
+    extra = {
+        "action": action,
+        "operation": handle.operation.operation,
+        "task_id": params.task_id,
+        "turn": params.turn,
+        "receives": handle.attempt,
+    }
+    logger.log(level, text, extra=extra | fields, exc_info=exc_info)

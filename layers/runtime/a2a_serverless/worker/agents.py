@@ -1,0 +1,86 @@
+"""Finding the agent that a deployment names."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from a2a.server.agent_execution import AgentExecutor
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.tasks.identity import digest
+from a2a_serverless.worker.context import Worker, WorkerExecutor
+
+
+def load_agent(reference: str) -> AgentExecutor:
+    """The agent behind `FILE.py:NAME`: a class or an instance of `AgentExecutor` or `Worker`.
+
+    A class is called without arguments. The file's folder joins the import path.
+
+    Raises:
+        ConfigurationError: there is none; one sentence names the file, the name and the reason.
+    """
+    path, separator, name = reference.rpartition(":")
+    if not (separator and name and path.endswith(".py")):
+        msg = f"The agent {reference!r} is not of the form FILE.py:NAME."
+        raise ConfigurationError(msg)
+    module = _import(Path(path), reference)
+    found = getattr(module, name, None)
+    if found is None:
+        msg = f"The agent {reference!r} cannot be used: {path} has no {name!r}."
+        raise ConfigurationError(msg)
+    return _executor(_instance(found, reference), reference)
+
+
+def _import(path: Path, reference: str) -> ModuleType:
+    if not path.is_file():
+        msg = f"The agent {reference!r} cannot be used: there is no file {path}."
+        raise ConfigurationError(msg)
+    path = path.resolve()
+    name = f"a2a_agent_{digest('agent', str(path)).replace('-', '_')}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"The agent {reference!r} cannot be used: {path} is no Python module."
+        raise ConfigurationError(msg)
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module  # as `import` does: dataclasses and pickle look there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        # Whatever the user's file raises, the start stops with the reason.
+        del sys.modules[name]
+        raise _unusable(reference, "cannot be imported", error) from error
+    return module
+
+
+def _instance(found: Any, reference: str) -> Any:
+    if not inspect.isclass(found):
+        return found
+    if not issubclass(found, AgentExecutor | Worker):
+        msg = f"The agent {reference!r} is neither an AgentExecutor nor a Worker."
+        raise ConfigurationError(msg)
+    try:
+        return found()
+    except Exception as error:
+        # As above: the user's constructor.
+        raise _unusable(reference, "cannot be made", error) from error
+
+
+def _executor(agent: Any, reference: str) -> AgentExecutor:
+    if isinstance(agent, Worker):
+        return WorkerExecutor(agent)
+    if isinstance(agent, AgentExecutor):
+        return agent
+    msg = f"The agent {reference!r} is neither an AgentExecutor nor a Worker."
+    raise ConfigurationError(msg)
+
+
+def _unusable(reference: str, what: str, error: Exception) -> ConfigurationError:
+    reason = " ".join(str(error).split())
+    return ConfigurationError(f"The agent {reference!r} {what}: {type(error).__name__}: {reason}.")

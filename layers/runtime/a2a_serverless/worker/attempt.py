@@ -1,0 +1,289 @@
+"""One attempt of an agent on a turn: its start, what may stop it, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from a2a.server.agent_execution import AgentExecutor
+from a2a.types import TaskState, TaskStatus
+
+from a2a_serverless.cancel.base import CancelRegistry
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import (
+    A2AServerlessError,
+    FencedError,
+    InvalidAgentEventError,
+    InvalidArgumentError,
+    TurnFinishedError,
+)
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.worker.endings import CANCELED, FAILED, ending
+from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.failures import AgentFailedError, DeadlineError, is_final
+from a2a_serverless.worker.ownership import Ownership
+from a2a_serverless.worker.translation import describe
+from a2a_serverless.worker.turn import Turn
+from a2a_serverless.worker.verdict import DONE, Verdict, again
+from a2a_serverless.worker.waiting import end_tasks, first_of
+from a2a_serverless.worker.watch import Watch, Watched
+from a2a_serverless.worker.writer import TurnWriter
+
+logger = logging.getLogger(__name__)
+
+CLAIM_WITHIN_S = 1.0
+CANCEL_HEARD_S = 1.0
+"""How long `execute()` has to end by itself before `cancel()` is called beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds an attempt, in seconds. `stop_at` is monotonic; None: nothing does."""
+
+    retry: RetryPolicy
+    cancel_timeout_s: float
+    stop_at: float | None = None
+
+
+class Attempt:
+    """Runs `execute()` once and commits what comes of it.
+
+    Nothing of it runs on when `run` has returned, save an agent that refuses to stop.
+    """
+
+    def __init__(
+        self,
+        agent: AgentExecutor,
+        params: OperationParams,
+        *,
+        turn: Turn,
+        storage: DurableStorage,
+        registry: CancelRegistry,
+        watch: Watch,
+        limits: Limits,
+        clock: Clock,
+    ) -> None:
+        self._agent = agent
+        self._params = params
+        self._turn = turn
+        self._storage = storage
+        self._registry = registry
+        self._watch = watch
+        self._limits = limits
+        self._clock = clock
+        self._cancel_requested = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._stop_reason: Exception | None = None
+
+    def stop(self, reason: Exception) -> None:
+        """End the attempt as soon as possible; the first reason counts."""
+        self._stop_reason = self._stop_reason or reason
+        self._stopped.set()
+
+    async def run(self, head: Head, own: Ownership, may_write: Callable[[], bool]) -> Verdict:
+        """Run the agent to its end, or to what stops it.
+
+        Raises:
+            FencedError: the turn, or its delivery, is somebody else's; nothing more was written.
+            TurnFinishedError: the turn is over by somebody else's doing.
+            UnavailableError: the end of the attempt could not be stored.
+        """
+        self._writer = TurnWriter(
+            self._storage,
+            head,
+            own,
+            clock=self._clock,
+            may_write=may_write,
+            on_failure=self.stop,
+        )
+        self._queue = TurnQueue(self._writer, self._turn.view, self._storage)
+        watched = Watched(
+            task_id=self._params.task_id,
+            log=self._storage,
+            registry=self._registry,
+            on_cancel=self._request_cancel,
+            on_head=self._observe,
+        )
+        try:
+            async with self._writer, self._watch.over(watched):
+                return await self._verdict()
+        finally:
+            self._queue.shut()
+
+    async def _verdict(self) -> Verdict:
+        try:
+            await self._supervise()
+        except (FencedError, TurnFinishedError):
+            raise
+        except A2AServerlessError as error:
+            return await self._failed(error)
+        return DONE
+
+    async def _supervise(self) -> None:
+        execution = asyncio.create_task(self._agent.execute(self._turn.context, self._queue))
+        timers = [
+            asyncio.create_task(self._claim_in_time()),
+            asyncio.create_task(self._keep_deadline()),
+        ]
+        try:
+            stops = (self._stopped.wait(), self._cancel_requested.wait())
+            await first_of(*stops, tasks=[execution])
+            is_cancelled = self._cancel_requested.is_set() and not execution.done()
+            if is_cancelled and not self._stopped.is_set():
+                await self._cancel(execution)
+            await self._settle(execution, is_cancelled=is_cancelled)
+        finally:
+            await self._end(execution, *timers)
+
+    async def _settle(self, execution: asyncio.Task[None], *, is_cancelled: bool) -> None:
+        """Commit the end of the turn, or raise what keeps it from ending."""
+        queue, writer = self._queue, self._writer
+        error = _error_of(execution)
+        if queue.has_ended:
+            await writer.flush()
+            if error is not None and not is_cancelled:
+                self._log(
+                    logging.WARNING, "error_after_end", "Agent raised at its end", cause=error
+                )
+            return
+        if self._stop_reason is not None:
+            raise self._stop_reason
+        if is_cancelled:
+            writer.put(*ending(writer.head, TaskState.TASK_STATE_CANCELED, CANCELED).entries)
+            await writer.flush()
+            return
+        if queue.fault is not None:
+            raise queue.fault
+        if error is not None:
+            raise AgentFailedError from error
+        if queue.state != TaskState.TASK_STATE_AUTH_REQUIRED:
+            msg = f"The agent returned {describe(queue.state)}: it has to end its turn."
+            raise InvalidAgentEventError(msg)
+        await writer.flush(ends_turn=True)
+
+    async def _cancel(self, execution: asyncio.Task[None]) -> None:
+        """Cancel `execute()`, tell `cancel()`, and give both the time that the client waits."""
+        self._log(logging.INFO, "canceling", "Canceling the agent")
+        execution.cancel()
+        asking = asyncio.create_task(self._ask_to_cancel(execution))
+        try:
+            both = asyncio.gather(execution, asking, return_exceptions=True)
+            timeout = self._clock.sleep(self._limits.cancel_timeout_s)
+            await first_of(timeout, self._stopped.wait(), tasks=[both])
+        finally:
+            await self._end(asking)
+
+    async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
+        await first_of(self._clock.sleep(CANCEL_HEARD_S), tasks=[execution])
+        try:
+            await self._agent.cancel(self._turn.cancel_context, self._queue)
+        except Exception as error:  # noqa: BLE001 - the agent's edge: the task is canceled anyway
+            self._log(logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error)
+
+    async def _claim_in_time(self) -> None:
+        """Show within a second that the turn is taken, whatever the agent does."""
+        await self._clock.sleep(CLAIM_WITHIN_S)
+        if not self._writer.claimed and self._writer.is_idle:
+            self._queue.start_working()
+
+    async def _keep_deadline(self) -> None:
+        if self._limits.stop_at is not None:
+            await self._clock.sleep(max(0, self._limits.stop_at - self._clock.monotonic()))
+            self.stop(DeadlineError())
+
+    async def _end(self, *tasks: asyncio.Task[None]) -> None:
+        for _ in await end_tasks(*tasks, clock=self._clock):
+            self._log(
+                logging.ERROR, "agent_left_behind", "Agent does not stop; its queue is closed"
+            )
+        for task in tasks:
+            _error_of(task)  # retrieved, so that asyncio does not report it as lost
+
+    # -- signals -------------------------------------------------------------------------------
+
+    def _request_cancel(self) -> None:
+        self._queue.is_cancelled = True
+        self._cancel_requested.set()
+
+    def _observe(self, head: Head | None) -> None:
+        if self._queue.has_ended:
+            return  # HEAD shows, or will show, this attempt's own ending
+        try:
+            self._writer.observe(head)
+        except (FencedError, TurnFinishedError) as reason:
+            self.stop(reason)
+
+    # -- failing -------------------------------------------------------------------------------
+
+    async def _failed(self, error: Exception) -> Verdict:
+        """End the task, or give its turn back for another attempt."""
+        if error is self._writer.failure:
+            self._writer.discard()
+        if isinstance(error, InvalidAgentEventError | InvalidArgumentError):
+            self._log(logging.ERROR, "agent_at_fault", "Task failed: %s", error)
+            return await self._fail(str(error))
+        attempts = self._writer.head.attempts + (not self._writer.claimed)
+        if is_final(error.__cause__) or self._limits.retry.is_exhausted(attempts):
+            reference = secrets.token_hex(8)
+            self._log(
+                logging.ERROR,
+                "gave_up",
+                "Task failed, %s",
+                reference,
+                cause=error,
+                attempts=attempts,
+            )
+            return await self._fail(FAILED.format(correlation_id=reference))
+        return await self._give_back(error, attempts)
+
+    async def _fail(self, sentence: str) -> Verdict:
+        head = self._writer.head
+        self._writer.put(*ending(head, TaskState.TASK_STATE_FAILED, sentence).entries)
+        await self._writer.flush()
+        return DONE
+
+    async def _give_back(self, error: Exception, attempts: int) -> Verdict:
+        """Count the attempt in HEAD, and leave what it has not committed to the next one."""
+        self._writer.discard()
+        if not self._writer.claimed:
+            self._writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
+            await self._writer.flush()
+        at_once = isinstance(error, DeadlineError)
+        delay_s = 0 if at_once else self._limits.retry.delay_s(attempts)
+        self._log(
+            logging.WARNING,
+            "deadline" if at_once else "retry",
+            "Turn given back",
+            cause=error,
+            attempts=attempts,
+            delay_s=delay_s,
+        )
+        return again(delay_s)
+
+    def _log(
+        self,
+        level: int,
+        action: str,
+        text: str,
+        *args: object,
+        cause: BaseException | None = None,
+        **fields: object,
+    ) -> None:
+        ids = {"action": action, "task_id": self._params.task_id, "turn": self._params.turn}
+        logger.log(level, text, *args, extra=ids | fields, exc_info=cause)
+
+
+def _error_of(task: asyncio.Task[None]) -> BaseException | None:
+    """What a task that is done has raised."""
+    if not task.done():
+        return None
+    if task.cancelled():
+        return asyncio.CancelledError()
+    return task.exception()

@@ -1,0 +1,101 @@
+"""Canceling a task that no agent works on: one that is paused, or that waits for a worker."""
+
+from __future__ import annotations
+
+import logging
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.types import TaskState
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import TurnFinishedError
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import new_token
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.states import is_terminal
+from a2a_serverless.worker.endings import CANCELED, end_task, ending
+from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.ownership import Ownership
+from a2a_serverless.worker.titles import claim
+from a2a_serverless.worker.translation import TurnView
+from a2a_serverless.worker.turn import cancel_context_of
+from a2a_serverless.worker.waiting import limited
+from a2a_serverless.worker.writer import TurnWriter
+
+logger = logging.getLogger(__name__)
+
+
+class Canceling:
+    """Ends a task as canceled, after its agent was told."""
+
+    def __init__(
+        self,
+        agent: AgentExecutor,
+        storage: DurableStorage,
+        *,
+        retry: RetryPolicy,
+        timeout_s: float,
+        clock: Clock,
+    ) -> None:
+        self._agent = agent
+        self._storage = storage
+        self._retry = retry
+        self._timeout_s = timeout_s
+        self._clock = clock
+
+    async def run(self, log: Log, operation: Operation) -> None:
+        """Cancel the task of `log`, which was read from its beginning.
+
+        The agent's `cancel()` is called unless a turn was canceled that no agent has seen. The
+        task is canceled whatever that raises, unless the agent gives it another end.
+
+        Raises:
+            FencedError: another worker is at the turn; the delivery has to come again.
+        """
+        head = log.head
+        agent_knows_it = head.turn > 1 or head.token is not None
+        try:
+            if agent_knows_it or operation.operation == "cancel":
+                await self._with_agent(log, operation)
+            else:
+                await self._without_agent(head)
+        except TurnFinishedError:
+            pass  # somebody else has ended the task
+        extra = {"action": "canceled", "task_id": head.task_id, "turn": head.turn}
+        logger.info("Task canceled", extra=extra)
+
+    async def _without_agent(self, seen: Head) -> None:
+        def decide(head: Head) -> Commit | None:
+            if head.incarnation != seen.incarnation:
+                return None
+            return ending(head, TaskState.TASK_STATE_CANCELED, CANCELED)
+
+        await end_task(self._storage, seen.task_id, decide)
+
+    async def _with_agent(self, log: Log, operation: Operation) -> None:
+        head = log.head
+        params = operation.params.model_copy(update={"turn": head.turn})
+        # A paused task has no turn to claim: its last attempt is over, and nobody else writes.
+        own = Ownership(params=params, token=new_token() if head.turn_is_open else None)
+        if own.must_claim and head.token is not None:
+            head = await claim(self._storage, head, own, self._retry)
+        context = cancel_context_of(log, operation.request_context)
+        async with TurnWriter(self._storage, head, own, clock=self._clock) as writer:
+            queue = TurnQueue(writer, TurnView(log.fold(), context.current_task), self._storage)
+            await self._ask(context, queue)
+            queue.shut()
+            if not is_terminal(queue.state or TaskState.TASK_STATE_UNSPECIFIED):
+                writer.put(*ending(writer.head, TaskState.TASK_STATE_CANCELED, CANCELED).entries)
+            await writer.flush()
+
+    async def _ask(self, context: RequestContext, queue: TurnQueue) -> None:
+        queue.is_cancelled = True
+        asking = self._agent.cancel(context, queue)
+        error = await limited(asking, clock=self._clock, seconds=self._timeout_s)
+        if error is not None:
+            extra = {"action": "cancel_raised", "task_id": context.task_id}
+            logger.warning("Agent's cancel() raised", extra=extra, exc_info=error)

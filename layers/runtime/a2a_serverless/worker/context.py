@@ -1,0 +1,466 @@
+"""Writing an agent in one method: `Worker.handle(ctx)`."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from a2a.helpers import get_data_parts, get_text_parts, new_data_part
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Struct
+
+from a2a_serverless.worker.executor import TurnQueue
+
+logger = logging.getLogger(__name__)
+
+FINAL_ANSWER = "final-answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo:
+    """A file of the user's message: `content` or `url`."""
+
+    content: bytes | None
+    url: str | None
+    filename: str
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryMessage:
+    """An earlier message of the task; `text` joins its text parts by newlines."""
+
+    role: Literal["user", "agent"]
+    text: str
+    parts: tuple[Part, ...]
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousArtifact:
+    """An artifact that an earlier turn has left."""
+
+    artifact_id: str
+    name: str
+    parts: tuple[Part, ...]
+
+
+class TaskContext:
+    """One turn of a task: the user's message, what was before it, and the ways to answer.
+
+    A turn is ended exactly once, by `complete`, `complete_json`, `respond`, `reply_directly`,
+    `fail`, `reject`, `request_input` or `request_auth`; a second ending raises RuntimeError.
+    `send_status` and `emit_*` after the end do nothing but log. What is emitted is stored within
+    0.1 s, and the ending with all before it when its method returns.
+    """
+
+    def __init__(self, request: RequestContext, queue: TurnQueue) -> None:
+        self._request = request
+        self._queue = queue
+        self._message = request.message or Message()
+        self._task = request.current_task
+        self._has_ended = False
+
+    # -- what was asked ------------------------------------------------------------------------
+
+    @property
+    def task_id(self) -> str:
+        return self._request.task_id or ""
+
+    @property
+    def context_id(self) -> str:
+        return self._request.context_id or ""
+
+    @property
+    def message_id(self) -> str:
+        """The id of the user's message, as the client chose it."""
+        return self._message.message_id
+
+    @property
+    def user_text(self) -> str:
+        """The text parts of the user's message, joined by newlines."""
+        return self._request.get_user_input()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the user's message."""
+        return tuple(self._message.parts)
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """The files of the user's message, by content or by URL."""
+        kinds = ((part, part.WhichOneof("content")) for part in self._message.parts)
+        return [
+            FileInfo(
+                content=part.raw if kind == "raw" else None,
+                url=part.url if kind == "url" else None,
+                filename=part.filename,
+                media_type=part.media_type,
+            )
+            for part, kind in kinds
+            if kind in {"raw", "url"}
+        ]
+
+    @property
+    def data_parts(self) -> list[Any]:
+        """The JSON values of the user's message."""
+        return get_data_parts(self._message.parts)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the user's message."""
+        return MessageToDict(self._message.metadata)
+
+    @property
+    def reference_task_ids(self) -> tuple[str, ...]:
+        """The tasks that the user's message refers to."""
+        return tuple(self._message.reference_task_ids)
+
+    @property
+    def message_extensions(self) -> tuple[str, ...]:
+        """URIs of the extensions that the user's message makes use of."""
+        return tuple(self._message.extensions)
+
+    @property
+    def requested_extensions(self) -> frozenset[str]:
+        """URIs of the extensions that the request has asked for."""
+        return frozenset(self._request.requested_extensions)
+
+    @property
+    def user(self) -> str:
+        """The authenticated caller's name; empty on an endpoint without authentication."""
+        return self._request.call_context.user.user_name
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that the request was addressed to; empty without one."""
+        return self._request.tenant
+
+    @property
+    def history(self) -> list[HistoryMessage]:
+        """The messages before the user's, oldest first; empty on the first turn of a task."""
+        if self._task is None:
+            return []
+        messages = list(self._task.history)
+        if self._task.status.HasField("message"):
+            messages.append(self._task.status.message)
+        return [_history_message(message) for message in messages]
+
+    @property
+    def previous_artifacts(self) -> list[PreviousArtifact]:
+        """The artifacts of earlier turns; empty on the first turn of a task."""
+        artifacts = self._task.artifacts if self._task is not None else ()
+        return [
+            PreviousArtifact(artifact_id=a.artifact_id, name=a.name, parts=tuple(a.parts))
+            for a in artifacts
+        ]
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the client has asked to cancel; the next `await` raises CancelledError."""
+        return self._queue.is_cancelled
+
+    @property
+    def turn_ended(self) -> bool:
+        """Whether an ending was called on this turn."""
+        return self._has_ended or self._queue.has_ended
+
+    def accepts(self, media_type: str) -> bool:
+        """Whether the client takes output of this type; it takes any when it named none."""
+        modes = self._request.configuration and self._request.configuration.accepted_output_modes
+        return not modes or media_type in modes
+
+    # -- endings -------------------------------------------------------------------------------
+
+    async def complete(self, text: str | None = None, *, artifact_id: str = FINAL_ANSWER) -> None:
+        """Complete the task, with `text` as an artifact."""
+        self._end()
+        if text is not None:
+            await self._artifact([Part(text=text)], artifact_id)
+        await self._status(TaskState.TASK_STATE_COMPLETED)
+
+    async def complete_json(self, data: Any, *, artifact_id: str = FINAL_ANSWER) -> None:
+        """Complete the task, with `data`, any JSON value, as an artifact."""
+        part = new_data_part(data, media_type="application/json")
+        self._end()
+        await self._artifact([part], artifact_id)
+        await self._status(TaskState.TASK_STATE_COMPLETED)
+
+    async def respond(self, text: str | None = None) -> None:
+        """Complete the task, with `text` as its status message and no artifact."""
+        self._end()
+        await self._status(TaskState.TASK_STATE_COMPLETED, text)
+
+    async def reply_directly(self, text: str) -> None:
+        """Complete the task and answer the client with a Message instead of the Task."""
+        self._end()
+        await self._queue.reply(self._message_of([Part(text=text)]))
+
+    async def fail(self, reason: str) -> None:
+        """End the task as failed; the client reads `reason`."""
+        self._end()
+        await self._status(TaskState.TASK_STATE_FAILED, reason)
+
+    async def reject(self, reason: str | None = None) -> None:
+        """End the task as rejected; the client reads `reason`."""
+        self._end()
+        await self._status(TaskState.TASK_STATE_REJECTED, reason or "Task rejected.")
+
+    async def request_input(self, question: str) -> None:
+        """End the turn and wait for the user; the answer is the next turn's message."""
+        self._end()
+        await self._status(TaskState.TASK_STATE_INPUT_REQUIRED, question)
+
+    async def request_auth(
+        self,
+        details: str | None = None,
+        *,
+        schemes: Sequence[str] = (),
+        credentials_hint: str | None = None,
+        auth_url: str | None = None,
+    ) -> None:
+        """End the turn and wait until the user has authenticated (A2A 1.0.1, section 7.6).
+
+        `details` is for a person; the others go out as one data part.
+        """
+        self._end()
+        hints = {
+            "schemes": list(schemes),
+            "credentialsHint": credentials_hint,
+            "authUrl": auth_url,
+        }
+        hints = {name: value for name, value in hints.items() if value}
+        parts = [Part(text=details)] if details else []
+        if hints:
+            parts.append(new_data_part(hints, media_type="application/json"))
+        message = self._message_of(parts or [Part(text="Authentication required.")])
+        await self._publish_status(TaskState.TASK_STATE_AUTH_REQUIRED, message)
+
+    # -- progress ------------------------------------------------------------------------------
+
+    async def send_status(self, message: str | None = None) -> None:
+        """Tell subscribers that the task is worked on, and how far it is."""
+        if self._is_open("send_status"):
+            await self._status(TaskState.TASK_STATE_WORKING, message)
+
+    async def emit_text_artifact(
+        self,
+        text: str,
+        *,
+        artifact_id: str = "answer",
+        append: bool = False,
+        last_chunk: bool = False,
+    ) -> None:
+        """Add an artifact of text; with `append` the next chunk of one."""
+        await self.emit_artifact(
+            artifact_id=artifact_id, text=text, append=append, last_chunk=last_chunk
+        )
+
+    async def emit_data_artifact(
+        self,
+        data: Any,
+        *,
+        artifact_id: str = "answer",
+        media_type: str = "application/json",
+        append: bool = False,
+        last_chunk: bool = False,
+    ) -> None:
+        """Add an artifact of `data`, any JSON value; with `append` the next chunk of one."""
+        await self.emit_artifact(
+            artifact_id=artifact_id,
+            data=data,
+            media_type=media_type,
+            append=append,
+            last_chunk=last_chunk,
+        )
+
+    async def emit_artifact(  # noqa: PLR0913 - the fields of an artifact
+        self,
+        *,
+        artifact_id: str,
+        text: str | None = None,
+        data: Any = None,
+        file_bytes: bytes | None = None,
+        file_url: str | None = None,
+        media_type: str = "",
+        filename: str = "",
+        name: str = "",
+        description: str = "",
+        append: bool = False,
+        last_chunk: bool = False,
+        metadata: dict[str, Any] | None = None,
+        extensions: Sequence[str] = (),
+    ) -> None:
+        """Add an artifact with a part for each content given; with `append` its next chunk.
+
+        Without `append` it replaces the artifact with the same id.
+
+        Raises:
+            ValueError: there is no content.
+        """
+        parts = _parts(text, data, file_bytes, file_url)
+        for part in parts:
+            part.media_type, part.filename = media_type, filename
+        artifact = Artifact(
+            artifact_id=artifact_id,
+            name=name,
+            description=description,
+            parts=parts,
+            metadata=_struct(metadata) if metadata else None,
+            extensions=extensions,
+        )
+        if self._is_open("emit_artifact"):
+            await self._publish_artifact(artifact, append=append, last_chunk=last_chunk)
+
+    # -- the conversation's state --------------------------------------------------------------
+
+    async def load_context(self) -> Any | None:
+        """The state that the tasks of this context share, any JSON value; None without any."""
+        return await self._queue.load_state()
+
+    async def update_context(self, value: Any) -> None:
+        """Store the state with the turn's next commit; an attempt that lost its turn cannot.
+
+        When another task has changed the state since this turn loaded it, the commit is refused
+        and the turn starts over, so that no update is lost. Without `load_context` the value is
+        stored whatever was there.
+
+        Raises:
+            InvalidArgumentError: `value` is no JSON value.
+        """
+        if self._is_open("update_context"):
+            self._queue.store_state(value)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        if self.turn_ended:
+            msg = "The turn has ended already: end it exactly once."
+            raise RuntimeError(msg)
+        self._has_ended = True
+
+    def _is_open(self, method: str) -> bool:
+        if self.turn_ended:
+            extra = {"action": "call_after_end", "task_id": self.task_id, "method": method}
+            logger.warning("Call after the end of the turn", extra=extra)
+        return not self.turn_ended
+
+    async def _status(self, state: TaskState, text: str | None = None) -> None:
+        message = None if text is None else self._message_of([Part(text=text)])
+        await self._publish_status(state, message)
+
+    async def _publish_status(self, state: TaskState, message: Message | None) -> None:
+        status = TaskStatus(state=state, message=message)
+        await self._queue.enqueue_event(
+            TaskStatusUpdateEvent(task_id=self.task_id, context_id=self.context_id, status=status)
+        )
+
+    async def _artifact(self, parts: list[Part], artifact_id: str) -> None:
+        artifact = Artifact(artifact_id=artifact_id, parts=parts)
+        await self._publish_artifact(artifact, append=False, last_chunk=True)
+
+    async def _publish_artifact(
+        self, artifact: Artifact, *, append: bool, last_chunk: bool
+    ) -> None:
+        await self._queue.enqueue_event(
+            TaskArtifactUpdateEvent(
+                task_id=self.task_id,
+                context_id=self.context_id,
+                artifact=artifact,
+                append=append,
+                last_chunk=last_chunk,
+            )
+        )
+
+    def _message_of(self, parts: list[Part]) -> Message:
+        return Message(
+            message_id=str(uuid.uuid4()),
+            role=Role.ROLE_AGENT,
+            task_id=self.task_id,
+            context_id=self.context_id,
+            parts=parts,
+        )
+
+
+class Worker(ABC):
+    """An agent: implement `handle`. One instance serves all turns, several at a time."""
+
+    @abstractmethod
+    async def handle(self, ctx: TaskContext) -> None:
+        """Work on one turn and end it, by exactly one ending of `ctx`.
+
+        A cancel by the client raises CancelledError at the next `await`. An exception is retried,
+        from the start of the turn, unless it is a `FinalError`.
+        """
+
+    async def cancel(self, ctx: TaskContext) -> None:  # noqa: B027 - most have nothing to do
+        """Release what a cancelled task holds elsewhere; called after `handle` was cancelled."""
+
+
+class WorkerExecutor(AgentExecutor):
+    """A `Worker` behind the official SDK's interface."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self._worker.handle(TaskContext(context, _own(event_queue)))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self._worker.cancel(TaskContext(context, _own(event_queue)))
+
+
+def _own(queue: EventQueue) -> TurnQueue:
+    if not isinstance(queue, TurnQueue):
+        msg = "A Worker runs in the WorkerAdapter of this package only."
+        raise TypeError(msg)
+    return queue
+
+
+def _history_message(message: Message) -> HistoryMessage:
+    return HistoryMessage(
+        role="user" if message.role == Role.ROLE_USER else "agent",
+        text="\n".join(get_text_parts(message.parts)),
+        parts=tuple(message.parts),
+        message_id=message.message_id,
+    )
+
+
+def _parts(
+    text: str | None, data: Any, file_bytes: bytes | None, file_url: str | None
+) -> list[Part]:
+    parts = []
+    if text is not None:
+        parts.append(Part(text=text))
+    if data is not None:
+        parts.append(new_data_part(data))
+    if file_bytes is not None:
+        parts.append(Part(raw=file_bytes))
+    if file_url is not None:
+        parts.append(Part(url=file_url))
+    if not parts:
+        msg = "An artifact needs text, data, file_bytes or file_url."
+        raise ValueError(msg)
+    return parts
+
+
+def _struct(fields: dict[str, Any]) -> Struct:
+    struct = Struct()
+    struct.update(fields)
+    return struct

@@ -1,0 +1,185 @@
+"""Running executors that were written for the official SDK: their context and their queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from a2a.auth.user import User
+from a2a.server.agent_execution import RequestContext
+from a2a.server.context import ServerCallContext
+from a2a.server.events import EventQueue
+from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
+
+from a2a_serverless.errors import InvalidAgentEventError
+from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.tasks.entries import Caller, Entry, Replied, StatusChanged
+from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.states import is_terminal
+from a2a_serverless.worker.translation import TurnView
+from a2a_serverless.worker.writer import TurnWriter
+
+logger = logging.getLogger(__name__)
+
+
+class CallerUser(User):
+    """Who sent the turn's message, as the API has authenticated them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def is_authenticated(self) -> bool:
+        return bool(self._name)
+
+    @property
+    def user_name(self) -> str:
+        return self._name
+
+
+def request_context(
+    fold: Fold,
+    caller: Caller,
+    *,
+    request: SendMessageRequest | None,
+    given: Task | None,
+    state: Mapping[str, str] | None = None,
+) -> RequestContext:
+    """The context of `execute()`, or of `cancel()`, which has no request.
+
+    `given` is the Task as it was before the message: None on a first turn, as on the SDK's own
+    server, where the agent's first event creates the task.
+    """
+    own_request = None
+    if request is not None:
+        own_request = SendMessageRequest()
+        own_request.CopyFrom(request)
+    return RequestContext(
+        ServerCallContext(
+            state=dict(state or {}),
+            user=CallerUser(caller.user),
+            tenant=caller.tenant,
+            requested_extensions=set(caller.extensions),
+        ),
+        request=own_request,
+        task_id=fold.task_id,
+        context_id=fold.context_id,
+        task=given,
+    )
+
+
+class TurnQueue(EventQueue):
+    """The queue of one attempt: what is enqueued becomes the task's log.
+
+    An event that ends the turn is committed when `enqueue_event` returns; others follow in order,
+    within 0.1 s. After the end of the turn and after `close` events are dropped, and logged.
+    """
+
+    def __init__(self, writer: TurnWriter, view: TurnView, storage: DurableStorage) -> None:
+        self._writer = writer
+        self._view = view
+        self._storage = storage
+        self._is_closed = False
+        self._state: tuple[Any] | None = None
+        self.fault: InvalidAgentEventError | None = None
+        """The event that no task can hold; it fails the task, also if the agent goes on."""
+        self.is_cancelled = False
+        """Whether the client has asked to cancel the task."""
+
+    @property
+    def state(self) -> TaskState | None:
+        """The last state that the agent has emitted on this turn."""
+        return self._view.state
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent has emitted what ends the turn."""
+        state = self._view.state
+        return state is not None and (
+            is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED
+        )
+
+    async def enqueue_event(self, event: Event) -> None:
+        """Log an event.
+
+        Raises:
+            InvalidAgentEventError: no A2A task can hold it; the turn fails.
+        """
+        # The agent yields here, so that one that emits all the time can still be cancelled.
+        await asyncio.sleep(0)
+        if self._takes(type(event).__name__):
+            try:
+                entries = self._view.entries_of(event)
+            except InvalidAgentEventError as fault:
+                self.fault = self.fault or fault
+                raise
+            await self._write(entries)
+
+    async def reply(self, message: Message) -> None:
+        """Answer with a message, also after task events; ends the turn."""
+        if self._takes("Message"):
+            status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=message)
+            entries = (Replied(message), StatusChanged(status, archive=True))
+            self._view.add(entries)
+            await self._write(entries)
+
+    def start_working(self) -> None:
+        """Show that somebody works on a turn whose agent has not said anything yet."""
+        if self._view.state is None:
+            working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+            self._view.add((working,))
+            self._writer.put(working)
+
+    async def load_state(self) -> Any | None:
+        """The conversation's state, with what this turn has stored already; None without any."""
+        if self._state is not None:
+            return self._state[0]
+        context_id = self._writer.head.context_id
+        value, self._writer.state_version = await self._storage.load_context_version(context_id)
+        return value
+
+    def store_state(self, value: Any) -> None:
+        """Store the conversation's state with the turn's next commit."""
+        self._writer.put_state(context_write(value).value)
+        self._state = (value,)
+
+    async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
+        """Take no more events; return when those taken are committed, unless `immediate`."""
+        self.shut()
+        if not immediate:
+            await self._writer.drain()
+
+    def shut(self) -> None:
+        """Take no more events."""
+        self._is_closed = True
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _takes(self, kind: str) -> bool:
+        if not (self._is_closed or self.has_ended or self.fault):
+            return True
+        extra = {"action": "event_dropped", "task_id": self._writer.head.task_id, "event": kind}
+        logger.warning("Event after the end of the turn", extra=extra)
+        return False
+
+    async def _write(self, entries: tuple[Entry, ...]) -> None:
+        self._writer.put(*entries)
+        if self.has_ended or self._writer.is_full:
+            # Where it fails, the attempt is told, and stops the agent.
+            await self._writer.drain()

@@ -1,0 +1,29 @@
+"""How an attempt fails, and what an agent may say about it."""
+
+from __future__ import annotations
+
+from a2a.utils.errors import A2AError
+
+from a2a_serverless.errors import A2AServerlessError
+
+
+class FinalError(Exception):
+    """Raised by an agent: trying again cannot help, so the task fails at once.
+
+    An exception class of your own does the same with the attribute `final = True`.
+    """
+
+    final = True
+
+
+class AgentFailedError(A2AServerlessError):
+    """The agent raised; the cause is its exception."""
+
+
+class DeadlineError(A2AServerlessError):
+    """The time of the invocation runs out."""
+
+
+def is_final(error: BaseException | None) -> bool:
+    """Whether the exception says that no further attempt can succeed."""
+    return isinstance(error, A2AError) or bool(getattr(error, "final", False))

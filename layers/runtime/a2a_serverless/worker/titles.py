@@ -1,0 +1,73 @@
+"""Getting hold of a turn before its agent starts, and giving a turn up for good."""
+
+from __future__ import annotations
+
+import secrets
+
+from a2a.types import TaskState, TaskStatus
+
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    FencedError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+    TurnFinishedError,
+    UnavailableError,
+)
+from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.tasks.deliveries import is_over
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker.endings import FAILED, end_task, ending
+from a2a_serverless.worker.ownership import Ownership
+from a2a_serverless.worker.writer import MAX_REBASES
+
+
+async def claim(log: TaskLog, head: Head, own: Ownership, retry: RetryPolicy) -> Head:
+    """Make `own` the owner of its turn, whoever owned it before; return the new HEAD.
+
+    Raises:
+        TurnFinishedError: the turn is over.
+        FencedError: others have used up the turn's attempts meanwhile.
+        UnavailableError: too many races were lost.
+    """
+    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    for _ in range(MAX_REBASES):
+        # A claim of a turn that was claimed before is a restart, which says working by itself.
+        entries = (working,) if head.token is None else ()
+        commit = Commit(entries=entries, token=own.token, claims=True)
+        try:
+            claimed = await log.commit(head, commit)
+        except (TaskNotFoundError, TaskTerminalStateError) as error:
+            raise TurnFinishedError from error
+        except ConcurrencyError:
+            newer = await log.head(head.task_id)
+            if newer is None or is_over(newer, own.params):
+                raise TurnFinishedError from None
+            if retry.is_exhausted(newer.attempts):
+                raise FencedError(current_version=newer.version) from None
+            head = newer
+        else:
+            own.claimed = True
+            return claimed
+    msg = f"The claim lost {MAX_REBASES} races."
+    raise UnavailableError(msg)
+
+
+async def give_up(log: TaskLog, params: OperationParams, seen: Head) -> str | None:
+    """Fail a task whose attempts are used up; the reference in its message, for the log.
+
+    None when there was nothing to fail: the turn is over, or somebody has taken it since `seen`.
+    """
+    reference = secrets.token_hex(8)
+
+    def decide(head: Head) -> Commit | None:
+        if is_over(head, params) or head.token != seen.token:
+            return None
+        text = FAILED.format(correlation_id=reference)
+        return ending(head, TaskState.TASK_STATE_FAILED, text)
+
+    return reference if await end_task(log, params.task_id, decide) else None

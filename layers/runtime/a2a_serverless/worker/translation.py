@@ -1,0 +1,210 @@
+"""From what an agent emits to what the log holds, and what no log should hold."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from google.protobuf.struct_pb2 import Struct
+
+from a2a_serverless.errors import InvalidAgentEventError
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    MessageAppended,
+    MetadataMerged,
+    Replied,
+    StatusChanged,
+)
+from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import Fold, Record, bound
+from a2a_serverless.tasks.states import KNOWN, state_name
+
+
+class TurnView:
+    """The task as one attempt sees it: where its turn began, and what it has added since.
+
+    `given` is the Task that the agent got with its request, None on a first turn.
+    """
+
+    def __init__(self, fold: Fold, given: Task | None) -> None:
+        self._fold = fold
+        self._given = given
+        self._has_emitted = False
+        self.state: TaskState | None = None
+        """The last state that this attempt has emitted."""
+
+    def entries_of(self, event: Event | object) -> tuple[Entry, ...]:
+        """What to log for an event; the event may be changed by the agent afterwards.
+
+        Raises:
+            InvalidAgentEventError: no A2A task can hold it; the message names the fault.
+        """
+        match event:
+            case Message():
+                entries = tuple(self._of_message(event))
+            case Task():
+                entries = tuple(self._of_task(event))
+            case TaskStatusUpdateEvent():
+                entries = (self._of_status(event),)
+            case TaskArtifactUpdateEvent():
+                entries = (self._of_artifact(event),)
+            case _:
+                msg = f"The agent emitted a {type(event).__name__}, which is no A2A event."
+                raise InvalidAgentEventError(msg)
+        self._has_emitted = True
+        self.add(entries)
+        return entries
+
+    def add(self, entries: tuple[Entry, ...]) -> None:
+        """Take entries into the view."""
+        self._fold.add(Record(version=self._fold.version + 1, entries=entries))
+        for entry in entries:
+            if isinstance(entry, StatusChanged):
+                self.state = entry.status.state
+
+    def _of_message(self, message: Message) -> Iterator[Entry]:
+        """An answer without a task's ado: the turn's only event."""
+        if self._has_emitted:
+            msg = "The agent emitted a Message after task events; it has to use a status message."
+            raise InvalidAgentEventError(msg)
+        if message.task_id:
+            self._check_task_id(message.task_id, "Message")
+        _check_message(message)
+        reply = self._completed(message)
+        yield Replied(reply)
+        status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=reply)
+        yield StatusChanged(status, archive=True)
+
+    def _of_task(self, task: Task) -> Iterator[Entry]:
+        """What a Task adds to the one we have: agents send the one they got, or their own."""
+        self._check_task_id(task.id, "Task")
+        for message in task.history:
+            if not self._has_message(message):
+                _check_message(message)
+                yield MessageAppended(self._completed(message))
+        for artifact in task.artifacts:
+            if self._fold.artifacts.get(artifact.artifact_id) != artifact:
+                yield ArtifactWritten(_checked(artifact))
+        metadata = self._news_of(task.metadata)
+        if metadata.fields:
+            yield MetadataMerged(metadata)
+        if task.HasField("status") and self._is_news(task.status):
+            yield self._status(task.status)
+
+    def _of_status(self, event: TaskStatusUpdateEvent) -> Entry:
+        self._check_task_id(event.task_id, "TaskStatusUpdateEvent")
+        metadata = _copy(event.metadata) if event.HasField("metadata") else None
+        return self._status(event.status, metadata)
+
+    def _of_artifact(self, event: TaskArtifactUpdateEvent) -> Entry:
+        """The first chunk of an artifact is a replacement, whatever the agent says of it.
+
+        So the artifact starts over after a restart, where the agent's view starts over too.
+        """
+        self._check_task_id(event.task_id, "TaskArtifactUpdateEvent")
+        is_known = event.artifact.artifact_id in self._fold.artifacts
+        return ArtifactWritten(
+            _checked(event.artifact),
+            append=event.append and is_known,
+            last_chunk=event.last_chunk,
+            metadata=_copy(event.metadata) if event.HasField("metadata") else None,
+        )
+
+    def _status(self, status: TaskStatus, metadata: Struct | None = None) -> StatusChanged:
+        if status.state not in KNOWN:
+            msg = "The agent emitted a status without a state."
+            raise InvalidAgentEventError(msg)
+        copy = TaskStatus(state=status.state)
+        if status.HasField("message"):
+            _check_message(status.message)
+            copy.message.CopyFrom(self._completed(status.message))
+        return StatusChanged(copy, metadata, archive=True)
+
+    def _check_task_id(self, task_id: str, kind: str) -> None:
+        if task_id != self._fold.task_id:
+            msg = f"The agent emitted a {kind} for another task than its own."
+            raise InvalidAgentEventError(msg)
+
+    def _has_message(self, message: Message) -> bool:
+        known = [*self._fold.history, self._fold.status.message]
+        if self._given is not None:
+            known.append(self._given.status.message)
+        if message.message_id:
+            return any(message.message_id == other.message_id for other in known)
+        return any(message.parts == other.parts for other in known)
+
+    def _is_news(self, status: TaskStatus) -> bool:
+        """Whether a Task's status says more than the agent was told: a Task is a snapshot."""
+        if status.state == TaskState.TASK_STATE_UNSPECIFIED:
+            return False
+        if status.state == TaskState.TASK_STATE_SUBMITTED and not status.HasField("message"):
+            return False
+        was_given = self._given is not None and _says_the_same(status, self._given.status)
+        return not was_given and not _says_the_same(status, self._fold.status)
+
+    def _news_of(self, metadata: Struct) -> Struct:
+        """The fields that are not in the task's metadata yet."""
+        known, news = self._fold.metadata.fields, Struct()
+        for key, value in metadata.fields.items():
+            if key not in known or known[key] != value:
+                news.fields[key].CopyFrom(value)
+        return news
+
+    def _completed(self, message: Message) -> Message:
+        """A copy that names its task and context, with an id and a role."""
+        copy = bound(message, self._fold.task_id, self._fold.context_id)
+        copy.message_id = copy.message_id or str(uuid.uuid4())
+        if copy.role == Role.ROLE_UNSPECIFIED:
+            copy.role = Role.ROLE_AGENT
+        return copy
+
+
+def _says_the_same(status: TaskStatus, other: TaskStatus) -> bool:
+    """Whether two statuses differ at most in their time and in who bound their message."""
+    return status.state == other.state and status.message.parts == other.message.parts
+
+
+def _checked(artifact: Artifact) -> Artifact:
+    if not artifact.artifact_id:
+        msg = "The agent emitted an artifact without artifactId."
+        raise InvalidAgentEventError(msg)
+    _check_parts(artifact.parts, f"Artifact {artifact.artifact_id!r}")
+    copy = Artifact()
+    copy.CopyFrom(artifact)
+    return copy
+
+
+def _check_message(message: Message) -> None:
+    if not message.parts:
+        msg = "The agent emitted a message without parts."
+        raise InvalidAgentEventError(msg)
+    _check_parts(message.parts, "A message")
+
+
+def _check_parts(parts: Iterable[Part], where: str) -> None:
+    if any(part.WhichOneof("content") is None for part in parts):
+        msg = f"{where} of the agent has a part without content."
+        raise InvalidAgentEventError(msg)
+
+
+def _copy(struct: Struct) -> Struct:
+    copy = Struct()
+    copy.CopyFrom(struct)
+    return copy
+
+
+def describe(state: TaskState | None) -> str:
+    """A state for a sentence to the client."""
+    return "without any event" if state is None else f"in {state_name(state)}"

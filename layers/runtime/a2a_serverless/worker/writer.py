@@ -1,0 +1,246 @@
+"""Writing what an agent emits: batched, in order, and only while the attempt owns its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    FencedError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+    TurnFinishedError,
+    UnavailableError,
+)
+from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.tasks.entries import Entry, encode_entries
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit, ContextWrite
+from a2a_serverless.worker.ownership import Ownership
+from a2a_serverless.worker.waiting import first_of
+
+FLUSH_AFTER_S = 0.1
+FLUSH_BYTES = 64 * 1024
+MAX_REBASES = 16
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Entries that wait for their commit."""
+
+    opened_at: float
+    entries: list[Entry] = field(default_factory=list)
+    size: int = 0
+    ends_turn: bool = False
+    urgent: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class TurnWriter:
+    """The one writer of one attempt: one commit is in flight, the next batch waits behind it.
+
+    A batch is committed when it is flushed, `FLUSH_AFTER_S` after its first entry, or at
+    `FLUSH_BYTES`. A commit that fails ends the writing: `on_failure` is told, and what is put from
+    then on is dropped, until `discard`. Commits run in a task of the writer's own, so that
+    cancelling the agent never interrupts one.
+    """
+
+    def __init__(
+        self,
+        log: TaskLog,
+        head: Head,
+        own: Ownership,
+        *,
+        clock: Clock,
+        may_write: Callable[[], bool] = lambda: True,
+        on_failure: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        self._log = log
+        self._own = own
+        self._clock = clock
+        self._may_write = may_write
+        self._on_failure = on_failure
+        self._batch: _Batch | None = None
+        self._state: str | None = None
+        self._opened = asyncio.Event()
+        self._committing = asyncio.Lock()
+        self.head = head
+        """The newest HEAD known to this attempt."""
+        self.failure: Exception | None = None
+        self.state_version: int | None = None
+        """The version of the conversation's state that a write of it replaces; None: any."""
+
+    @property
+    def claimed(self) -> bool:
+        """Whether HEAD names this attempt as the owner of the turn."""
+        return not self._own.must_claim
+
+    @property
+    def is_idle(self) -> bool:
+        return self._batch is None and not self._committing.locked()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the waiting batch has its size: whoever puts more should flush."""
+        return self._batch is not None and self._batch.size >= FLUSH_BYTES
+
+    async def __aenter__(self) -> Self:
+        self._pump_task = asyncio.create_task(self._pump())
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Let the commit in flight end; what was not flushed is dropped."""
+        async with self._committing:
+            self._pump_task.cancel()
+        await asyncio.gather(self._pump_task, return_exceptions=True)
+        self._drop()
+
+    def put(self, *entries: Entry) -> None:
+        """Add entries to the waiting batch."""
+        if self.failure is not None:
+            return
+        batch = self._waiting()
+        batch.entries.extend(entries)
+        batch.size += len(encode_entries(entries))
+        if batch.size >= FLUSH_BYTES:
+            batch.urgent.set()
+
+    def put_state(self, value: str) -> None:
+        """Write the conversation's state, as JSON, with the next commit."""
+        self._state = value
+
+    async def flush(self, *, ends_turn: bool = False) -> None:
+        """Return when all that was put is committed; with `ends_turn` the turn is over then.
+
+        Raises:
+            FencedError, TurnFinishedError: the turn is not this attempt's any more.
+            ConcurrencyError: the conversation's state has changed since it was loaded.
+            InvalidArgumentError: the batch cannot be stored.
+            UnavailableError: nobody knows whether it was stored.
+        """
+        await self.drain(ends_turn=ends_turn)
+        if self.failure is not None:
+            raise self.failure
+
+    async def drain(self, *, ends_turn: bool = False) -> None:
+        """`flush` for who does not want to know whether it worked."""
+        if self.failure is not None:
+            return
+        batch = self._waiting() if ends_turn else self._batch
+        if batch is None:
+            async with self._committing:
+                return
+        batch.ends_turn = batch.ends_turn or ends_turn
+        batch.urgent.set()
+        await asyncio.wait([batch.done])
+
+    def discard(self) -> None:
+        """Forget what waits and what failed; the writer can be used again."""
+        self.failure = None
+        self._drop()
+
+    def observe(self, head: Head | None) -> None:
+        """Take note of a HEAD that somebody has read.
+
+        Raises:
+            FencedError, TurnFinishedError: the turn is not this attempt's any more.
+        """
+        is_older = (
+            head is not None
+            and head.incarnation == self.head.incarnation
+            and head.version < self.head.version
+        )
+        if not is_older:
+            self._own.check(head)
+
+    def _waiting(self) -> _Batch:
+        if self._batch is None:
+            self._batch = _Batch(self._clock.monotonic())
+            self._opened.set()
+        return self._batch
+
+    def _drop(self) -> None:
+        batch, self._batch = self._batch, None
+        self._state = None
+        self._opened.clear()
+        if batch is not None and not batch.done.done():
+            batch.done.set_result(None)
+            batch.urgent.set()
+
+    async def _pump(self) -> None:
+        while True:
+            await self._opened.wait()
+            batch = self._waiting()
+            wait_s = batch.opened_at + FLUSH_AFTER_S - self._clock.monotonic()
+            if wait_s > 0 and not batch.urgent.is_set():
+                await first_of(self._clock.sleep(wait_s), batch.urgent.wait())
+            async with self._committing:
+                if self._batch is batch:  # else it was discarded meanwhile
+                    await self._commit_waiting(batch)
+
+    async def _commit_waiting(self, batch: _Batch) -> None:
+        self._batch = None
+        self._opened.clear()
+        state, self._state = self._state, None
+        try:
+            await self._commit(batch, state)
+        except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
+            self.failure = error
+            self._drop()
+            self._on_failure(error)
+        finally:
+            if not batch.done.done():
+                batch.done.set_result(None)
+
+    async def _commit(self, batch: _Batch, state: str | None) -> None:
+        for _ in range(MAX_REBASES):
+            if not self._may_write():
+                msg = "The delivery is lost."
+                raise FencedError(msg)
+            commit = Commit(  # a new one each time: a rebased write is another request
+                entries=tuple(batch.entries),
+                token=self._own.token,
+                claims=self._own.must_claim,
+                ends_turn=batch.ends_turn,
+                context_write=self._context_write(state),
+            )
+            try:
+                self.head = await self._log.commit(self.head, commit)
+            except (TaskNotFoundError, TaskTerminalStateError) as error:
+                raise TurnFinishedError from error
+            except FencedError:
+                raise
+            except ConcurrencyError as error:
+                await self._rebase(error)
+            else:
+                self._own.claimed = True
+                if state is not None and self.state_version is not None:
+                    self.state_version += 1
+                return
+        msg = f"The commit lost {MAX_REBASES} races."
+        raise UnavailableError(msg)
+
+    def _context_write(self, state: str | None) -> ContextWrite | None:
+        if state is None:
+            return None
+        return ContextWrite(value=state, expected_version=self.state_version)
+
+    async def _rebase(self, lost: ConcurrencyError) -> None:
+        """Go on from the newest HEAD, if the turn is still this attempt's."""
+        head = self._own.check(await self._log.head(self.head.task_id))
+        if head.version == self.head.version:
+            # HEAD did not move: what failed is the condition on the conversation's state.
+            raise lost
+        self.head = head
