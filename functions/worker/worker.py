@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from a2a_serverless.settings import load_settings
@@ -10,7 +11,8 @@ from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
 
 settings = load_settings()
-function = WorkerFunction(aws_backends(settings), load_agent(settings.agent), settings)
+agent = load_agent(settings.agent, folder=Path(__file__).parent)
+function = WorkerFunction(aws_backends(settings), agent, settings)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:

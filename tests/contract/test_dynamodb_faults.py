@@ -53,7 +53,7 @@ def healthy(database: Database, storage: DynamoStorage) -> DynamoStorage:
 
 def once(client: Any, event: str, action: Hook) -> None:
     """Run `action` in place of the first request that meets `event`."""
-    done = []
+    done: list[bool] = []
 
     def hook(**arguments: Any) -> Any:
         if done:

@@ -59,7 +59,7 @@ def _refuse(sentence: str) -> int:
     return EXIT_UNUSABLE
 
 
-_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # noqa: SLF001 - has no public name
 
 
 class _Parser(argparse.ArgumentParser):

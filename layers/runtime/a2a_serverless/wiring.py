@@ -28,10 +28,13 @@ def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     from a2a_serverless.storage.memory import MemoryStorage
 
     clock = clock or SystemClock()
+    storage = MemoryStorage(clock=clock, timing=settings.timing())
     return Backends(
-        storage=MemoryStorage(clock=clock, timing=settings.timing()),
+        storage=storage,
         broker=MemoryBroker(visibility_s=settings.visibility_s, clock=clock),
-        registry=MemoryCancelRegistry(timeout_s=settings.cancel_timeout_s, clock=clock),
+        registry=MemoryCancelRegistry(
+            log=storage, timeout_s=settings.cancel_timeout_s, clock=clock
+        ),
     )
 
 

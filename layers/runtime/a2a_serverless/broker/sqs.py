@@ -366,9 +366,8 @@ class SqsFifoBroker(Broker):
                 is_pulled=True,
             )
         except UndecodableOperationError as error:
-            _log.error(
-                "%s", error, extra={"action": "undecodable", "message_id": message["MessageId"]}
-            )
+            extra = {"action": "undecodable", "message_id": message["MessageId"]}
+            _log.error("%s", error, extra=extra)
             await self._remove_undecodable(body or "", receipt, reason=str(error))
             return None
 

@@ -60,6 +60,7 @@ def create_app(
         version=card.version,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     app.add_api_route(HEALTH_PATH, _health, methods=["GET"], include_in_schema=False)
     handler = DurableRequestHandler(backends, card, settings, door=door)

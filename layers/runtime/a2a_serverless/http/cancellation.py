@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from a2a.types import TaskState, TaskStatus
 
+from a2a_serverless import faults
 from a2a_serverless.errors import (
     ConcurrencyError,
     TaskNotCancelableError,
@@ -57,7 +58,9 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
         await registry.request_cancel(task_id)
     except TaskTerminalStateError as error:
         raise TaskNotCancelableError from error
+    faults.point("after-cancel-flag")
     await _send(backends, head)
+    faults.point("after-cancel-send")
     tail = await Tail.open(storage, task_id)
     deadline = storage.clock.monotonic() + timeout_s
     if not await settle(tail, until=_has_ended, deadline=deadline):

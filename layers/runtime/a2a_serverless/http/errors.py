@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from a2a.server import jsonrpc_models
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.utils import errors as protocol
 from a2a.utils.error_handlers import build_rest_error_payload
@@ -79,7 +80,11 @@ def jsonrpc_error(
     error: A2AError, request_id: str | int | None = None, *, status: int = 200
 ) -> JSONResponse:
     """An error in JSON-RPC's form (A2A 1.0.1, section 9.5)."""
-    return JSONResponse(build_error_response(request_id, error), status_code=status)
+    stated: A2AError | jsonrpc_models.JSONRPCError = error
+    if isinstance(error, protocol.JSONParseError):
+        # The one error of the protocol that the SDK's table of JSON-RPC errors leaves out.
+        stated = jsonrpc_models.JSONParseError(message=error.message)
+    return JSONResponse(build_error_response(request_id, stated), status_code=status)
 
 
 def rest_error(error: A2AError, *, status: int | None = None) -> JSONResponse:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from a2a.server.context import ServerCallContext
 from a2a.types import SendMessageRequest
 
+from a2a_serverless import faults
 from a2a_serverless.errors import (
     ConcurrencyError,
     ContextMismatchError,
@@ -150,6 +151,7 @@ class Intake:
             copy_number=head.sends if head.turn == turn else 0,
         )
         extra = {"task_id": head.task_id, "turn": turn}
+        faults.point("after-create")
         try:
             await self._backends.broker.run_task(
                 params, is_new_task=is_new_task, request_context=trace_context(context)
@@ -159,6 +161,7 @@ class Intake:
             _log.exception("the turn was not sent", extra={"action": "send_turn_failed", **extra})
         else:
             _log.info("turn sent", extra={"action": "send_turn", **extra})
+            faults.point("after-send")
 
 
 def storable(request: SendMessageRequest) -> SendMessageRequest:

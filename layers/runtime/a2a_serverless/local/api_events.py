@@ -6,12 +6,11 @@ https://docs.aws.amazon.com/apigateway/latest/developerguide/http-api-develop-in
 from __future__ import annotations
 
 import base64
+import secrets
 import time
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl
-
-from a2a_serverless.local.environments import short_id
 
 _TEXT_TYPES = (
     "text/",
@@ -36,6 +35,7 @@ def api_event(scope: MutableMapping[str, Any], body: bytes) -> dict[str, Any]:
         "rawQueryString": query,
         "headers": {
             **headers,
+            "x-amzn-trace-id": f"Root=1-{int(time.time()):08x}-{secrets.token_hex(12)}",
             "x-forwarded-for": client,
             "x-forwarded-port": host.rpartition(":")[2] if ":" in host else "80",
             "x-forwarded-proto": scope.get("scheme", "http"),
@@ -52,7 +52,7 @@ def api_event(scope: MutableMapping[str, Any], body: bytes) -> dict[str, Any]:
                 "sourceIp": client,
                 "userAgent": headers.get("user-agent", ""),
             },
-            "requestId": short_id(),
+            "requestId": secrets.token_hex(6),
             "routeKey": "$default",
             "stage": "$default",
             "time": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime()),

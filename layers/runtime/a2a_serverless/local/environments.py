@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import secrets
 import threading
 import time
 import uuid
@@ -146,8 +145,3 @@ class Environments:
 
     def _context(self) -> LocalContext:
         return LocalContext(function_name=self.name, deadline=time.monotonic() + self._timeout_s)
-
-
-def short_id() -> str:
-    """12 random characters, as API Gateway's request ids have them."""
-    return secrets.token_hex(6)

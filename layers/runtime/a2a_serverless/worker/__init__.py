@@ -1,13 +1,8 @@
 """Running agents: an agent imports what it needs from here."""
 
-from a2a_serverless.worker.context import (
-    FileInfo,
-    HistoryMessage,
-    PreviousArtifact,
-    TaskContext,
-    Worker,
-)
+from a2a_serverless.worker.context import TaskContext, Worker
 from a2a_serverless.worker.failures import FinalError
+from a2a_serverless.worker.user_turn import FileInfo, HistoryMessage, PreviousArtifact
 
 __all__ = [
     "FileInfo",

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 
 from a2a.server.agent_execution import AgentExecutor
 
+from a2a_serverless import faults
 from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import (
@@ -85,6 +86,7 @@ class WorkerAdapter:
         source has to be told that it failed. `deadline` is in the clock's monotonic seconds; some
         time before it the turn is given back.
         """
+        faults.point("after-receive")
         try:
             verdict = await _Delivery(self, handle, deadline).verdict()
         except asyncio.CancelledError:
@@ -113,11 +115,13 @@ class WorkerAdapter:
         """Tell the broker. What that raises changes nothing: a finished turn is dropped later."""
         try:
             if verdict.is_done:
+                faults.point("before-ack")
                 await handle.ack()
             elif verdict.delay_s is not None:
+                faults.point("before-nack")
                 await handle.nack(delay_seconds=verdict.delay_s)
-        except A2AServerlessError as error:
-            _log(handle, logging.WARNING, "broker_not_told", f"Broker not told: {error}")
+        except Exception:  # noqa: BLE001 - as above: the delivery expires by itself
+            _log(handle, logging.WARNING, "broker_not_told", "Broker not told", exc_info=True)
         return verdict.is_done
 
 
@@ -174,6 +178,7 @@ class _Delivery:
         return verdict
 
     async def _cancel(self, log: Log) -> Verdict:
+        faults.point("cancel-received")
         adapter = self._adapter
         canceling = Canceling(
             adapter.agent,
@@ -245,8 +250,9 @@ class _Delivery:
 
     async def _give_up(self, params: OperationParams, head: Head) -> Verdict:
         reference = await give_up(self._storage, params, head)
-        text = f"Task failed after its last attempt, {reference}"
-        _log(self._handle, logging.ERROR, "gave_up", text, attempts=head.attempts)
+        if reference is not None:
+            text = f"Task failed after its last attempt, {reference}"
+            _log(self._handle, logging.ERROR, "gave_up", text, attempts=head.attempts)
         return DONE
 
     async def _cleanup(self) -> None:

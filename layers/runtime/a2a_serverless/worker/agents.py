@@ -16,10 +16,11 @@ from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker.context import Worker, WorkerExecutor
 
 
-def load_agent(reference: str) -> AgentExecutor:
+def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
     """The agent behind `FILE.py:NAME`: a class or an instance of `AgentExecutor` or `Worker`.
 
-    A class is called without arguments. The file's folder joins the import path.
+    A class is called without arguments. A relative FILE is looked for in `folder`, by default the
+    working directory. The file's own folder joins the import path.
 
     Raises:
         ConfigurationError: there is none; one sentence names the file, the name and the reason.
@@ -28,7 +29,7 @@ def load_agent(reference: str) -> AgentExecutor:
     if not (separator and name and path.endswith(".py")):
         msg = f"The agent {reference!r} is not of the form FILE.py:NAME."
         raise ConfigurationError(msg)
-    module = _import(Path(path), reference)
+    module = _import((folder or Path()) / path, reference)
     found = getattr(module, name, None)
     if found is None:
         msg = f"The agent {reference!r} cannot be used: {path} has no {name!r}."

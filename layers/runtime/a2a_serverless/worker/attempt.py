@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import TaskState, TaskStatus
 
+from a2a_serverless import faults
 from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import (
@@ -172,6 +173,7 @@ class Attempt:
         """Cancel `execute()`, tell `cancel()`, and give both the time that the client waits."""
         self._log(logging.INFO, "canceling", "Canceling the agent")
         execution.cancel()
+        faults.point("canceling")
         asking = asyncio.create_task(self._ask_to_cancel(execution))
         try:
             both = asyncio.gather(execution, asking, return_exceptions=True)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from a2a.types import TaskState
 
+from a2a_serverless import faults
 from a2a_serverless.broker.base import Broker, decode_operation
 from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.errors import ConfigurationError, UndecodableOperationError
@@ -78,6 +79,7 @@ class DeadLetters:
 
         if not await end_task(log, task_id, decide):
             outcome = "dropped"
+        faults.point("after-dead-letter")
         head = await log.head(task_id)
         if head is None or head.is_terminal:
             await registry.cleanup(task_id)

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 from a2a.types import TaskState
 
+from a2a_serverless import faults
 from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.base import CancelRegistry, OverdueCancel
 from a2a_serverless.clock import Clock, SystemClock
@@ -131,6 +132,7 @@ class Sweeper:
         # Postponed first: of two runs one sends, and a crash in between costs one wait, not a copy.
         if not await log.postpone(head, due_at=due_at, sends=sends):
             return "passed"
+        faults.point("after-postpone")
         params = OperationParams(
             scope=head.scope,
             task_id=head.task_id,
@@ -161,6 +163,7 @@ class Sweeper:
             task_id,
             lambda head: ending(head, TaskState.TASK_STATE_CANCELED, CANCEL_TIMED_OUT),
         )
+        faults.point("after-overdue-cancel")
         await registry.cleanup(task_id)
         if has_ended:
             extra = {"action": "cancel_at_deadline", "task_id": task_id}

@@ -6,6 +6,7 @@ import secrets
 
 from a2a.types import TaskState, TaskStatus
 
+from a2a_serverless import faults
 from a2a_serverless.errors import (
     ConcurrencyError,
     FencedError,
@@ -52,6 +53,7 @@ async def claim(log: TaskLog, head: Head, own: Ownership, retry: RetryPolicy) ->
             head = newer
         else:
             own.claimed = True
+            faults.point("after-claim")
             return claimed
     msg = f"The claim lost {MAX_REBASES} races."
     raise UnavailableError(msg)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from a2a_serverless import faults
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import (
     ConcurrencyError,
@@ -194,6 +195,8 @@ class TurnWriter:
         self._batch = None
         self._opened.clear()
         state, self._state = self._state, None
+        if self.claimed:
+            faults.point("between-commits")
         try:
             await self._commit(batch, state)
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
@@ -225,6 +228,8 @@ class TurnWriter:
             except ConcurrencyError as error:
                 await self._rebase(error)
             else:
+                if commit.claims:
+                    faults.point("after-claim")
                 self._own.claimed = True
                 if state is not None and self.state_version is not None:
                     self.state_version += 1

@@ -1,0 +1,155 @@
+"""What a turn is about: the user's message and what was there before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from a2a.helpers import get_data_parts, get_text_parts
+from a2a.server.agent_execution import RequestContext
+from a2a.types import Message, Part, Role
+from google.protobuf.json_format import MessageToDict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo:
+    """A file of the user's message: `content` or `url`."""
+
+    content: bytes | None
+    url: str | None
+    filename: str
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryMessage:
+    """An earlier message of the task; `text` joins its text parts by newlines."""
+
+    role: Literal["user", "agent"]
+    text: str
+    parts: tuple[Part, ...]
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousArtifact:
+    """An artifact that an earlier turn has left."""
+
+    artifact_id: str
+    name: str
+    parts: tuple[Part, ...]
+
+
+class UserTurn:
+    """The user's message of one turn, and the task as it was before it."""
+
+    def __init__(self, request: RequestContext) -> None:
+        self._request = request
+        self._message = request.message or Message()
+        self._task = request.current_task
+
+    @property
+    def task_id(self) -> str:
+        return self._request.task_id or ""
+
+    @property
+    def context_id(self) -> str:
+        return self._request.context_id or ""
+
+    @property
+    def message_id(self) -> str:
+        """The id of the user's message, as the client chose it."""
+        return self._message.message_id
+
+    @property
+    def user_text(self) -> str:
+        """The text parts of the user's message, joined by newlines."""
+        return self._request.get_user_input()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the user's message."""
+        return tuple(self._message.parts)
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """The files of the user's message, by content or by URL."""
+        kinds = ((part, part.WhichOneof("content")) for part in self._message.parts)
+        return [
+            FileInfo(
+                content=part.raw if kind == "raw" else None,
+                url=part.url if kind == "url" else None,
+                filename=part.filename,
+                media_type=part.media_type,
+            )
+            for part, kind in kinds
+            if kind in {"raw", "url"}
+        ]
+
+    @property
+    def data_parts(self) -> list[Any]:
+        """The JSON values of the user's message."""
+        return get_data_parts(self._message.parts)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the user's message."""
+        return MessageToDict(self._message.metadata)
+
+    @property
+    def reference_task_ids(self) -> tuple[str, ...]:
+        """The tasks that the user's message refers to."""
+        return tuple(self._message.reference_task_ids)
+
+    @property
+    def message_extensions(self) -> tuple[str, ...]:
+        """URIs of the extensions that the user's message makes use of."""
+        return tuple(self._message.extensions)
+
+    @property
+    def requested_extensions(self) -> frozenset[str]:
+        """URIs of the extensions that the request has asked for."""
+        return frozenset(self._request.requested_extensions)
+
+    @property
+    def user(self) -> str:
+        """The authenticated caller's name; empty on an endpoint without authentication."""
+        return self._request.call_context.user.user_name
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that the request was addressed to; empty without one."""
+        return self._request.tenant
+
+    @property
+    def history(self) -> list[HistoryMessage]:
+        """The messages before the user's, oldest first; empty on the first turn of a task."""
+        if self._task is None:
+            return []
+        messages = list(self._task.history)
+        if self._task.status.HasField("message"):
+            messages.append(self._task.status.message)
+        return [_history_message(message) for message in messages]
+
+    @property
+    def previous_artifacts(self) -> list[PreviousArtifact]:
+        """The artifacts of earlier turns; empty on the first turn of a task."""
+        artifacts = self._task.artifacts if self._task is not None else ()
+        return [
+            PreviousArtifact(artifact_id=a.artifact_id, name=a.name, parts=tuple(a.parts))
+            for a in artifacts
+        ]
+
+    def accepts(self, media_type: str) -> bool:
+        """Whether the client takes output of this type; it takes any when it named none."""
+        modes = self._request.configuration and self._request.configuration.accepted_output_modes
+        return not modes or media_type in modes
+
+
+def _history_message(message: Message) -> HistoryMessage:
+    return HistoryMessage(
+        role="user" if message.role == Role.ROLE_USER else "agent",
+        text="\n".join(get_text_parts(message.parts)),
+        parts=tuple(message.parts),
+        message_id=message.message_id,
+    )

@@ -1,0 +1,117 @@
+"""One way to call an agent over either binding, and to read what it answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+JSONRPC = "jsonrpc"
+REST = "rest"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A result, or an error in the terms that both bindings share."""
+
+    response: httpx.Response
+    result: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    message: str = ""
+    code: int = 0
+    """Of JSON-RPC; 0 over REST."""
+
+    @property
+    def task(self) -> dict[str, Any]:
+        task: dict[str, Any] = self.result.get("task", self.result)
+        return task
+
+    @property
+    def state(self) -> str:
+        return str(self.task["status"]["state"]).removeprefix("TASK_STATE_")
+
+
+def message(text: str = "go", **fields: Any) -> dict[str, Any]:
+    """A user's message; `fields` in the protocol's JSON names."""
+    return {"messageId": "message-1", "role": "ROLE_USER", "parts": [{"text": text}], **fields}
+
+
+def target(binding: str, method: str, params: Mapping[str, Any]) -> tuple[str, str, Any]:
+    """HTTP method, path with query, and body of a call."""
+    if binding == JSONRPC:
+        return "POST", "/", {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+    rest = dict(params)
+    match method:
+        case "SendMessage":
+            return "POST", "/message:send", rest
+        case "SendStreamingMessage":
+            return "POST", "/message:stream", rest
+        case "GetTask":
+            return "GET", _with_query(f"/tasks/{rest.pop('id')}", rest), None
+        case "ListTasks":
+            return "GET", _with_query("/tasks", rest), None
+        case "CancelTask":
+            return "POST", f"/tasks/{rest['id']}:cancel", None
+        case "SubscribeToTask":
+            return "POST", f"/tasks/{rest['id']}:subscribe", None
+        case "CreateTaskPushNotificationConfig":
+            return "POST", f"/tasks/{rest.pop('taskId')}/pushNotificationConfigs", rest
+        case "GetExtendedAgentCard":
+            return "GET", "/extendedAgentCard", None
+    raise ValueError(method)
+
+
+class Agent:
+    """An agent behind an HTTP client, spoken to over one binding."""
+
+    def __init__(self, client: httpx.AsyncClient, binding: str = REST) -> None:
+        self.client = client
+        self.binding = binding
+
+    async def call(
+        self, method: str, params: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        verb, path, body = target(self.binding, method, params)
+        sent = {"A2A-Version": "1.0", **(headers or {})}
+        # ASCII, so that a lone surrogate can be sent as its escape.
+        content = None if body is None else json.dumps(body).encode()
+        if content is not None:
+            sent = {"Content-Type": "application/json", **sent}
+        return read(await self.client.request(verb, path, content=content, headers=sent))
+
+    async def send(
+        self,
+        text: str = "go",
+        *,
+        configuration: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> Answer:
+        params: dict[str, Any] = {"message": message(text, **fields)}
+        if configuration is not None:
+            params["configuration"] = configuration
+        return await self.call("SendMessage", params, headers)
+
+
+def read(response: httpx.Response) -> Answer:
+    """The answer in a response of either binding."""
+    body = response.json()
+    error = body.get("error")
+    if error is None:
+        result = body["result"] if "jsonrpc" in body else body
+        return Answer(response, result=result)
+    details = error.get("data") or error.get("details") or []
+    reasons = [d["reason"] for d in details if isinstance(d, dict) and "reason" in d]
+    return Answer(
+        response,
+        reason=reasons[0] if reasons else "",
+        message=error["message"],
+        code=error["code"] if "jsonrpc" in body else 0,
+    )
+
+
+def _with_query(path: str, query: Mapping[str, Any]) -> str:
+    return f"{path}?{httpx.QueryParams(query)}" if query else path

@@ -1,0 +1,127 @@
+"""Requests whose answers are read as they come: httpx's ASGI transport waits for their end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp, Message
+
+
+@dataclass(frozen=True)
+class ServerEvent:
+    """One server-sent event; `data` is its JSON."""
+
+    data: Any
+    id: str | None = None
+    event: str | None = None
+
+
+class LiveResponse:
+    """An answer whose body still comes."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.comments: list[str] = []
+        self._buffer = ""
+
+    async def start(self) -> None:
+        message = await self.messages.get()
+        assert message is not None, "the application answered nothing"
+        self.status = message["status"]
+        self.headers = {k.decode(): v.decode() for k, v in message["headers"]}
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while (message := await self.messages.get()) is not None:
+            yield message.get("body", b"")
+            if not message.get("more_body", False):
+                return
+
+    async def body(self) -> bytes:
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    async def events(self) -> AsyncIterator[ServerEvent]:
+        """Events one by one; comments are kept in `comments`."""
+        async for chunk in self.chunks():
+            self._buffer += chunk.decode()
+            while "\r\n\r\n" in self._buffer:
+                block, _, self._buffer = self._buffer.partition("\r\n\r\n")
+                event = self._event(block)
+                if event is not None:
+                    yield event
+
+    def _event(self, block: str) -> ServerEvent | None:
+        fields: dict[str, str] = {}
+        for line in block.split("\r\n"):
+            name, _, value = line.partition(":")
+            if name:
+                fields[name] = value.removeprefix(" ")
+            else:
+                self.comments.append(value.strip())
+        if "data" not in fields:
+            return None
+        return ServerEvent(json.loads(fields["data"]), fields.get("id"), fields.get("event"))
+
+
+@asynccontextmanager
+async def live(
+    app: ASGIApp,
+    method: str,
+    target: str,
+    *,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
+) -> AsyncIterator[LiveResponse]:
+    """The answer to a request, from its first byte on; leaving the block is a disconnect."""
+    path, _, query = target.partition("?")
+    content = (
+        b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    )
+    sent = {"host": "test", "content-type": "application/json", "a2a-version": "1.0"}
+    sent |= {name.lower(): value for name, value in (headers or {}).items()}
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": query.encode(),
+        "headers": [(k.encode(), v.encode()) for k, v in sent.items()],
+        "server": ("test", 80),
+        "client": ("127.0.0.1", 1),
+    }
+    response = LiveResponse()
+    gone = asyncio.Event()
+    requests: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+
+    async def receive() -> Message:
+        if requests:
+            return requests.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        response.messages.put_nowait(message)
+
+    async def serve() -> None:
+        try:
+            await app(scope, receive, send)
+        finally:
+            response.messages.put_nowait(None)
+
+    serving = asyncio.create_task(serve())
+    try:
+        await response.start()
+        yield response
+    finally:
+        gone.set()
+        await serving

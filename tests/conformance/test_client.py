@@ -1,0 +1,240 @@
+"""The official SDK's client against the application, unchanged: a conversation from start to end.
+
+Over both bindings and both dialects, through a real server, and through Mangum as API Gateway
+calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentSkill,
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    TaskState,
+)
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.function import lambda_handler
+from a2a_serverless.local.environments import Environments
+from a2a_serverless.local.front_door import FrontDoor
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends, memory_backends
+from tests.scripted_worker import ScriptedWorker
+
+CARD = AgentCard(
+    name="Storyteller",
+    description="Tells one story.",
+    version="1.0.0",
+    capabilities=AgentCapabilities(streaming=True),
+    default_input_modes=["text/plain"],
+    default_output_modes=["text/plain"],
+    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
+)
+BINDINGS = ["JSONRPC", "HTTP+JSON"]
+
+
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """The URL of a real server."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
+
+
+@asynccontextmanager
+async def door(name: str, settings: Settings, backends: Backends) -> AsyncIterator[str]:
+    """The application behind one of its doors."""
+    if name == "stream":
+        async with served(create_app(settings, backends, CARD, door="stream")) as url:
+            yield url
+        return
+    app = create_app(settings, backends, CARD, door="api")
+    function = Environments("api", lambda _: lambda_handler(app), limit=8, timeout_s=30)
+    try:
+        async with served(FrontDoor(function)) as url:
+            yield url
+    finally:
+        function.close()
+
+
+@dataclass(frozen=True)
+class World:
+    """A running agent."""
+
+    url: str
+    worker: ScriptedWorker
+    http: httpx.AsyncClient
+
+    async def client(self, binding: str, version: str = "1.0", *, streaming: bool = True) -> Client:
+        """The official client, as it makes itself from the served card."""
+        card = await A2ACardResolver(self.http, self.url).get_agent_card()
+        spoken = [i for i in card.supported_interfaces if i.protocol_version == version]
+        del card.supported_interfaces[:]
+        card.supported_interfaces.extend(spoken)
+        config = ClientConfig(
+            streaming=streaming,
+            httpx_client=self.http,
+            supported_protocol_bindings=[binding],
+        )
+        return ClientFactory(config).create(card)
+
+
+@pytest.fixture(params=["stream", "api"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    settings = Settings(auth="none", cancel_timeout_s=5)
+    backends = memory_backends(settings)
+    async with (
+        ScriptedWorker(backends).running() as worker,
+        door(request.param, settings, backends) as url,
+        httpx.AsyncClient(timeout=30) as http,
+    ):
+        yield World(url, worker, http)
+
+
+def request(text: str, **fields: Any) -> SendMessageRequest:
+    message = Message(
+        message_id=f"m-{text}", role=Role.ROLE_USER, parts=[Part(text=text)], **fields
+    )
+    return SendMessageRequest(message=message)
+
+
+async def collect(stream: AsyncIterator[StreamResponse]) -> list[StreamResponse]:
+    return [event async for event in stream]
+
+
+def text(events: list[StreamResponse]) -> str:
+    """What the events have written into the artifact."""
+    updates = [e.artifact_update for e in events if e.HasField("artifact_update")]
+    return "".join(part.text for update in updates for part in update.artifact.parts)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_conversation(world: World, binding: str, version: str) -> None:
+    """Send, pause, resume with a stream, read, and cancel another task."""
+    client = await world.client(binding, version)
+
+    asked = await collect(client.send_message(request("ask")))
+    assert asked[0].HasField("task")
+    assert asked[-1].status_update.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    task = asked[0].task
+
+    told = await collect(
+        client.send_message(request("go", task_id=task.id, context_id=task.context_id))
+    )
+    assert told[0].task.id == task.id
+    assert text(told) == "Once upon a time."
+    assert told[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+
+    stored = await client.get_task(GetTaskRequest(id=task.id))
+    assert [p.text for p in stored.artifacts[0].parts] == ["Once upon ", "a time."]
+    assert [m.parts[0].text for m in stored.history] == ["ask", "Which one?", "go"]
+
+    blocking = await world.client(binding, version, streaming=False)
+    hanging = request("obey")
+    hanging.configuration.return_immediately = True
+    (sent,) = await collect(blocking.send_message(hanging))
+    canceled = await client.cancel_task(CancelTaskRequest(id=sent.task.id))
+    assert canceled.status.state == TaskState.TASK_STATE_CANCELED
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_blocking_send(world: World, binding: str) -> None:
+    """A client that does not stream gets the finished task."""
+    client = await world.client(binding, streaming=False)
+    (answer,) = await collect(client.send_message(request("go")))
+    assert answer.task.status.state == TaskState.TASK_STATE_COMPLETED
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("world", ["stream"], indirect=True)
+async def test_a_subscription(world: World, binding: str) -> None:
+    """A subscriber gets the Task first, stays through the pause, and sees the end."""
+    client = await world.client(binding)
+    asked = await collect(client.send_message(request("ask")))
+    task_id = asked[0].task.id
+    subscription = aiter(client.subscribe(SubscribeToTaskRequest(id=task_id)))
+    opening = await anext(subscription)
+    assert opening.task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    await collect(client.send_message(request("go", task_id=task_id)))
+    followed = await collect(subscription)
+    assert text(followed) == "Once upon a time."
+    assert followed[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_listing(world: World, binding: str) -> None:
+    """Pages of the caller's tasks, newest first."""
+    client = await world.client(binding, streaming=False)
+    ids = []
+    for number in range(3):
+        (answer,) = await collect(client.send_message(request(f"go {number}", context_id="ours")))
+        ids.append(answer.task.id)
+    first = await client.list_tasks(ListTasksRequest(context_id="ours", page_size=2))
+    rest = await client.list_tasks(
+        ListTasksRequest(context_id="ours", page_size=2, page_token=first.next_page_token)
+    )
+    assert [t.id for t in [*first.tasks, *rest.tasks]] == ids[::-1]
+    assert first.total_size == 3
+    assert rest.next_page_token == ""
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_errors_arrive_as_the_clients_own(world: World, binding: str) -> None:
+    """The client raises the protocol's error types from what the server answers."""
+    client = await world.client(binding, streaming=False)
+    (done,) = await collect(client.send_message(request("go")))
+    unsupported = SendMessageRequest()
+    unsupported.CopyFrom(request("go"))
+    unsupported.message.parts[0].media_type = "video/mp4"
+    streaming = await world.client(binding)
+    ended = SubscribeToTaskRequest(id=done.task.id)
+    expected: list[tuple[type[A2AError], Callable[[], Awaitable[Any]]]] = [
+        (TaskNotFoundError, lambda: client.get_task(GetTaskRequest(id="nobody"))),
+        (TaskNotCancelableError, lambda: client.cancel_task(CancelTaskRequest(id=done.task.id))),
+        (
+            UnsupportedOperationError,
+            lambda: collect(client.send_message(request("more", task_id=done.task.id))),
+        ),
+        (UnsupportedOperationError, lambda: collect(streaming.subscribe(ended))),
+        (ContentTypeNotSupportedError, lambda: collect(client.send_message(unsupported))),
+        (InvalidParamsError, lambda: client.list_tasks(ListTasksRequest(page_size=101))),
+    ]
+    for error, call in expected:
+        with pytest.raises(error):
+            await call()

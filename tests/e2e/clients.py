@@ -1,0 +1,106 @@
+"""The official client, at a door and over a binding of the test's choice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
+from a2a.types import (
+    AgentCard,
+    GetTaskRequest,
+    Message,
+    SendMessageRequest,
+    StreamResponse,
+    Task,
+)
+from a2a.utils.constants import TransportProtocol
+
+from a2a_serverless.tasks.states import TERMINAL
+from tests.messages import message
+
+BINDINGS = (TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON)
+SETTLE_S = 60.0
+
+
+@asynccontextmanager
+async def client_at(
+    url: str,
+    *,
+    binding: TransportProtocol = TransportProtocol.JSONRPC,
+    streaming: bool = True,
+    polling: bool = False,
+) -> AsyncIterator[Client]:
+    """A client of the card at `url` that uses the interfaces of that door alone."""
+    limits = httpx.Limits(max_connections=250)
+    async with httpx.AsyncClient(trust_env=False, timeout=SETTLE_S, limits=limits) as http:
+        card = at_door(await A2ACardResolver(http, url).get_agent_card(), url)
+        config = ClientConfig(
+            httpx_client=http,
+            supported_protocol_bindings=[binding],
+            streaming=streaming,
+            polling=polling,
+        )
+        yield ClientFactory(config).create(card)
+
+
+def at_door(card: AgentCard, url: str) -> AgentCard:
+    """The card with the interfaces of one door."""
+    narrowed = AgentCard()
+    narrowed.CopyFrom(card)
+    del narrowed.supported_interfaces[:]
+    narrowed.supported_interfaces.extend(
+        interface
+        for interface in card.supported_interfaces
+        if interface.url.rstrip("/") == url.rstrip("/")
+    )
+    return narrowed
+
+
+async def send(client: Client, text: str, *, task: Task | None = None) -> Task:
+    """The task that a send answers with, or the last one that a stream shows."""
+    events = [event async for event in stream(client, text, task=task)]
+    return events[-1].task
+
+
+async def stream(
+    client: Client, text: str, *, task: Task | None = None
+) -> AsyncIterator[StreamResponse]:
+    """What the client gets for a message, a new task's or the next one of `task`."""
+    async for event in client.send_message(SendMessageRequest(message=_message(text, task))):
+        yield event
+
+
+def _message(text: str, task: Task | None) -> Message:
+    said = message(text)
+    if task is not None:
+        said.task_id, said.context_id = task.id, task.context_id
+    return said
+
+
+async def settled(client: Client, task_id: str) -> Task:
+    """The task when it has ended."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        task = await client.get_task(GetTaskRequest(id=task_id))
+        if task.status.state in TERMINAL:
+            return task
+        assert time.monotonic() < deadline, f"still {task.status}"
+        await asyncio.sleep(0.1)
+
+
+def artifact_text(task: Task) -> str:
+    return "".join(part.text for artifact in task.artifacts for part in artifact.parts)
+
+
+def last_state(events: list[StreamResponse]) -> int:
+    """The state that the last status of a stream shows."""
+    for event in reversed(events):
+        if event.HasField("status_update"):
+            return event.status_update.status.state
+        if event.HasField("task"):
+            return event.task.status.state
+    raise AssertionError(events)

@@ -1,0 +1,94 @@
+"""The command line as child processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import a2a_serverless
+
+START_S = 30.0
+STOP_S = 20.0
+
+_OURS = ("A2A_", "AWS_", "AGENT_", "PROBE_", "NO_COLOR")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """This process's environment without settings of its own, and `variables`."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+    package_root = str(Path(a2a_serverless.__file__).parents[1])
+    return {**inherited, "PYTHONPATH": package_root, "PYTHONWARNINGS": "ignore", **variables}
+
+
+def command_line(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "a2a_serverless.cli", *arguments]
+
+
+def run(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that ends by itself."""
+    return subprocess.run(
+        command_line(*arguments),
+        env=dict(env or environment()),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@dataclass(frozen=True)
+class Running:
+    """A command that serves; what it says goes to a file."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def said(self) -> str:
+        return self.output.read_text(encoding="utf-8")
+
+    def wait_for(self, pattern: str) -> str:
+        """The first group of `pattern` in what the command says."""
+        deadline = time.monotonic() + START_S
+        while (found := re.search(pattern, self.said())) is None:
+            ended = self.process.poll()
+            assert ended is None, f"ended with {ended}: {self.said()}"
+            assert time.monotonic() < deadline, f"not said: {pattern}; but: {self.said()}"
+            time.sleep(0.05)
+        return found[1] if found.groups() else found[0]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(STOP_S)
+
+
+@contextmanager
+def running(
+    *arguments: str, env: Mapping[str, str], output: Path, cwd: Path | None = None
+) -> Iterator[Running]:
+    """A command that runs for the block, and is ended with it."""
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command_line(*arguments), env=dict(env), cwd=cwd, stdout=file, stderr=file
+        )
+    try:
+        yield Running(process, output)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,76 @@
+"""What the end-to-end tests run against: processes, as a person would start them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from a2a_serverless.local.emulators import dynamodb_local, fauxqs
+from tests.e2e.commands import environment, run, running
+
+HERE = Path(__file__).parent
+AGENT = f"{HERE / 'probe_agent.py'}:agent"
+CARD = str(HERE / "probe_card.json")
+
+
+@dataclass(frozen=True)
+class Doors:
+    """A running stack: where its doors are, and the folder of its agent."""
+
+    api: str
+    stream: str
+    folder: Path
+
+    def release(self, task_id: str) -> None:
+        """Let the agent that holds this task go on."""
+        (self.folder / f"release-{task_id}").touch()
+
+
+@pytest.fixture(scope="session")
+def emulators() -> Iterator[dict[str, str]]:
+    """The variables that lead to DynamoDB Local and fauxqs, empty and of these tests alone.
+
+    Of their own, because `provision` makes a streamed table, and a second one slows both.
+    """
+    with dynamodb_local() as dynamodb, fauxqs() as sqs:
+        yield {**dynamodb.environment(), **sqs.environment()}
+
+
+@pytest.fixture
+def fresh_names() -> dict[str, str]:
+    """Names of a table and queues that nobody has."""
+    prefix = f"e2e-{uuid.uuid4().hex[:8]}"
+    return {
+        "A2A_TABLE": f"{prefix}-tasks",
+        "A2A_QUEUE": f"{prefix}-operations.fifo",
+        "A2A_DEAD_LETTER_QUEUE": f"{prefix}-dead-letters.fifo",
+        "A2A_UNDECODABLE_QUEUE": f"{prefix}-undecodable",
+    }
+
+
+@pytest.fixture(scope="session")
+def provisioned(emulators: dict[str, str]) -> dict[str, str]:
+    """What `a2a-serverless provision` printed, beside the emulators' variables."""
+    made = run("provision", env=environment(**emulators))
+    assert made.returncode == 0, made.stderr
+    names = dict(line.split("=", 1) for line in made.stdout.splitlines())
+    return {**emulators, **names}
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    """`a2a-serverless dev` in memory, with a blocking send of at most 2 s."""
+    folder = tmp_path_factory.mktemp("dev")
+    env = environment(PROBE_FOLDER=str(folder), A2A_BLOCKING_LIMIT_S="2")
+    arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
+    with running(*arguments, env=env, output=folder / "dev.log") as stack:
+        yield Doors(
+            api=stack.wait_for(r"API door +(\S+)"),
+            stream=stack.wait_for(r"stream door +(\S+)"),
+            folder=folder,
+        )
+        assert stack.end() == 0, stack.said()

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.commands import environment, run, running
+from tests.e2e.conftest import AGENT, CARD
+
+NOWHERE = {
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": "local",
+    "AWS_SECRET_ACCESS_KEY": "local",
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    "AWS_MAX_ATTEMPTS": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "named"),
+    [
+        (("dev", "--agent", "nowhere.py:agent", "--card", CARD), {}, "nowhere.py"),
+        (("dev", "--agent", "nowhere.py", "--card", CARD), {}, "FILE.py:NAME"),
+        (("dev", "--agent", AGENT.replace(":agent", ":nobody"), "--card", CARD), {}, "nobody"),
+        (("dev", "--agent", AGENT, "--card", "nowhere.json"), {}, "nowhere.json"),
+        (("dev", "--agent", AGENT, "--card", __file__), {}, "test_cli.py"),
+        (("dev", "--agent", AGENT, "--card", CARD), {"A2A_MAX_ATTEMPTS": "x"}, "A2A_MAX_ATTEMPTS"),
+        (("worker", "--agent", "nowhere.py:agent"), NOWHERE, "nowhere.py"),
+        (("worker", "--agent", AGENT), NOWHERE, "A2A_TABLE"),
+        (("worker", "--agent", AGENT), {**NOWHERE, "A2A_TABLE": "tasks"}, "A2A_QUEUE"),
+        (("worker", "--agent", AGENT, "--concurrency", "0"), {}, "--concurrency"),
+        (("api", "--card", CARD), NOWHERE, "A2A_TABLE"),
+        (("api", "--card", "nowhere.json"), NOWHERE, "nowhere.json"),
+        (("sweep", "--once"), NOWHERE, "A2A_TABLE"),
+        (("provision",), NOWHERE, "http://127.0.0.1:9"),
+        (("dance",), {}, "dance"),
+        ((), {}, "COMMAND"),
+    ],
+)
+def test_unusable_start_ends_with_one_sentence(
+    arguments: tuple[str, ...], variables: dict[str, str], named: str, tmp_path: Path
+) -> None:
+    """What is missing or wrong is named in one sentence; the exit code is 2."""
+    refused = run(*arguments, env=environment(**variables), cwd=tmp_path)
+
+    assert refused.returncode == 2, refused.stderr
+    assert refused.stdout == ""
+    assert named in refused.stderr
+    assert refused.stderr.count("\n") == 1, refused.stderr
+
+
+def test_api_asks_who_may_call(tmp_path: Path) -> None:
+    """An endpoint is never open by accident: A2A_AUTH has to be set, before AWS is asked."""
+    names = {"A2A_TABLE": "tasks", "A2A_QUEUE": "https://127.0.0.1:9/operations.fifo"}
+
+    refused = run("api", "--card", CARD, env=environment(**NOWHERE, **names), cwd=tmp_path)
+
+    assert refused.returncode == 2
+    assert "A2A_AUTH" in refused.stderr
+    assert refused.stderr.count("\n") == 1, refused.stderr
+
+
+def test_taken_port_is_named() -> None:
+    """Two stacks on one port: the second one says which port it cannot have."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+
+        refused = run("dev", "--agent", AGENT, "--card", CARD, "--port", port)
+
+    assert refused.returncode == 2
+    assert port in refused.stderr
+    assert refused.stderr.count("\n") == 1, refused.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("backend", ["memory", "moto"])
+def test_signal_ends_dev(number: signal.Signals, backend: str, tmp_path: Path) -> None:
+    """Ctrl-C and a supervisor's SIGTERM end the stack; that is no failure and needs no words."""
+    arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0", "--backend", backend)
+    env = environment(PROBE_FOLDER=str(tmp_path))
+    with running(*arguments, env=env, output=tmp_path / "log") as stack:
+        last_line = "Ctrl-C ends it"
+        stack.wait_for(last_line)
+
+        assert stack.end(number) == 0
+        assert stack.said().rstrip().endswith(last_line)
+
+
+@pytest.mark.parametrize("command", ["demo", "dev", "api", "worker", "sweep", "provision"])
+def test_help_describes_every_command(command: str) -> None:
+    """`--help` explains what a command does and loads nothing for it."""
+    shown = run(command, "--help", env=environment(PYTHONPROFILEIMPORTTIME="1"))
+
+    assert shown.returncode == 0
+    assert f"a2a-serverless {command}" in shown.stdout
+    assert "boto" not in shown.stderr
+    assert os.sep not in shown.stdout.splitlines()[0]
+
+
+def test_project_around_the_folder_is_found(tmp_path: Path) -> None:
+    """Without --agent and --card the files beside the nearest template.yaml are taken."""
+    (tmp_path / "template.yaml").touch()
+    for name in ("functions/worker/agent.py", "functions/api/agent_card.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / "functions/worker/agent.py").write_text("agent = 'no agent'\n")
+    (tmp_path / "functions/api/agent_card.json").write_text(Path(CARD).read_text())
+    below = tmp_path / "docs"
+    below.mkdir()
+
+    refused = run("dev", cwd=below)
+
+    assert refused.returncode == 2
+    assert str(tmp_path / "functions/worker/agent.py") in refused.stderr

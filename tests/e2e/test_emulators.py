@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from a2a.client import Client
+from a2a.types import Task, TaskState
+
+from tests.e2e.clients import BINDINGS, artifact_text, client_at, send, settled
+from tests.e2e.commands import environment, run, running
+from tests.e2e.conftest import AGENT, CARD, Doors
+
+pytestmark = pytest.mark.emulators
+
+TASKS = 200
+WORKERS = 2
+
+
+@pytest.fixture
+def deployment(provisioned: dict[str, str], tmp_path: Path) -> Iterator[Doors]:
+    """One `api` and two `worker` processes on the emulators."""
+    env = environment(**provisioned, A2A_AUTH="none", PROBE_FOLDER=str(tmp_path))
+    with ExitStack() as processes:
+        workers = [
+            processes.enter_context(
+                running(
+                    *("worker", "--agent", AGENT, "--concurrency", "8"),
+                    env=env,
+                    output=tmp_path / f"worker-{number}.log",
+                )
+            )
+            for number in range(WORKERS)
+        ]
+        api = processes.enter_context(
+            running("api", "--card", CARD, "--port", "0", env=env, output=tmp_path / "api.log")
+        )
+        for worker in workers:
+            worker.wait_for("turns at a time")
+        url = api.wait_for(r"A2A at (\S+),")
+        yield Doors(api=url, stream=url, folder=tmp_path)
+        assert [process.end() for process in (api, *workers)] == [0] * (WORKERS + 1)
+
+
+@pytest.mark.timeout(300)
+async def test_concurrent_tasks_each_run_once(deployment: Doors) -> None:
+    """200 tasks sent at once over both bindings complete, each by one run of the agent."""
+
+    async def one(client: Client, number: int) -> Task:
+        sent = await send(client, f"task {number}")
+        return await settled(client, sent.id)
+
+    async with (
+        client_at(deployment.api, binding=BINDINGS[0], streaming=False) as rpc,
+        client_at(deployment.api, binding=BINDINGS[1], streaming=False) as rest,
+    ):
+        tasks = await asyncio.gather(*(one((rpc, rest)[n % 2], n) for n in range(TASKS)))
+
+    states = Counter(task.status.state for task in tasks)
+    assert states == {TaskState.TASK_STATE_COMPLETED: TASKS}
+    assert [artifact_text(task) for task in tasks] == [f"You said: task {n}" for n in range(TASKS)]
+    runs = Counter((deployment.folder / "runs").read_text(encoding="utf-8").split())
+    assert runs == dict.fromkeys((task.id for task in tasks), 1)
+
+
+def test_sweep_finds_nothing_to_do_on_a_fresh_table(provisioned: dict[str, str]) -> None:
+    """`sweep --once` ends by itself and says what it did."""
+    swept = run("sweep", "--once", env=environment(**provisioned))
+
+    assert swept.returncode == 0, swept.stderr
+    assert swept.stdout == "sent 0, passed 0, canceled 0, removed 0, failed 0, dead letters 0\n"
+
+
+def test_provision_again_changes_nothing(provisioned: dict[str, str]) -> None:
+    """What exists stays, and the same names are printed."""
+    again = run("provision", env=environment(**provisioned))
+
+    assert again.returncode == 0, again.stderr
+    for line in again.stdout.splitlines():
+        name, value = line.split("=", 1)
+        assert provisioned[name] == value
+
+
+@pytest.mark.parametrize("command", [("api", "--card", CARD), ("worker", "--agent", AGENT)])
+@pytest.mark.parametrize("variable", ["A2A_TABLE", "A2A_QUEUE"])
+def test_missing_table_or_queue_is_named(
+    provisioned: dict[str, str],
+    fresh_names: dict[str, str],
+    command: tuple[str, ...],
+    variable: str,
+) -> None:
+    """A start without its table or queue ends with one sentence that names it."""
+    names = {**provisioned, variable: fresh_names[variable], "A2A_AUTH": "none"}
+
+    refused = run(*command, env=environment(**names))
+
+    assert refused.returncode == 2
+    assert fresh_names[variable] in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert "Traceback" not in refused.stderr

@@ -1,0 +1,260 @@
+"""ApiFunction and StreamFunction, as Lambda starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import Message, Part, Role, SendMessageRequest
+
+from a2a_serverless import aws
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.settings import load_settings
+from a2a_serverless.tasks.identity import Scope, digest
+from a2a_serverless.wiring import Backends, aws_backends
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "functions" / "api"
+EVENTS = sorted((ROOT / "events").glob("api-*.json"))
+KEY = "test-key-of-twenty-characters"
+CLOSED = {"A2A_AUTH": "api-key", "A2A_API_KEY": KEY}
+ELSEWHERE = {
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": "nobody",
+    "AWS_SECRET_ACCESS_KEY": "nothing",
+    "A2A_TABLE": "tasks",
+    "A2A_QUEUE": "https://sqs.us-east-1.amazonaws.com/123456789012/operations.fifo",
+}
+"""An AWS that is named and never called."""
+
+
+def load(name: str) -> ModuleType:
+    """A fresh import of a handler module, as a cold start does it."""
+    spec = importlib.util.spec_from_file_location(f"cold_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """The variables that template.yaml sets, over a simulated AWS."""
+    with simulated_aws() as provisioned:
+        for name, value in {**provisioned.environment(), **CLOSED}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("A2A_BLOCKING_LIMIT_S", "0.2")
+        yield monkeypatch
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """The event loop of a Lambda environment."""
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        yield runner.get_loop()
+    asyncio.set_event_loop(None)
+
+
+@pytest.fixture
+def backends(environment: pytest.MonkeyPatch) -> Backends:
+    """The backends that the handler uses, in the scope of the events' key."""
+    backends = aws_backends(load_settings())
+    scope = Scope.of("", digest("principal", "api-key", KEY))
+    return Backends(
+        storage=backends.storage.for_scope(scope),
+        broker=backends.broker,
+        registry=backends.registry.for_scope(scope),
+    )
+
+
+async def store_task(backends: Backends, task_id: str) -> None:
+    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="Hello")])
+    request = SendMessageRequest(message=message)
+    await backends.storage.open_task("context", request, task_id=task_id)
+
+
+def check_card(answer: dict[str, Any]) -> None:
+    card = json.loads(answer["body"])
+    assert answer["statusCode"] == 200
+    assert card["name"] == "Trip planner"
+    assert card["supportedInterfaces"][0]["url"].startswith("https://abcdef1234.execute-api")
+    assert card["capabilities"]["streaming"] is True
+
+
+def check_jsonrpc_send(answer: dict[str, Any]) -> None:
+    body = json.loads(answer["body"])
+    assert answer["statusCode"] == 200
+    assert body["id"] == 1
+    assert body["result"]["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
+
+
+def check_rest_send(answer: dict[str, Any]) -> None:
+    assert answer["statusCode"] == 200
+    assert answer["headers"]["content-type"] == "application/a2a+json"
+    assert not answer["isBase64Encoded"]
+    assert json.loads(answer["body"])["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
+
+
+def check_stream(answer: dict[str, Any]) -> None:
+    assert answer["statusCode"] == 200
+    assert answer["headers"]["content-type"].startswith("text/event-stream")
+    assert not answer["isBase64Encoded"]
+    first = answer["body"].split("\r\n\r\n")[0].split("\r\n")
+    assert first[0].startswith("id: 1.0.")
+    assert json.loads(first[1].removeprefix("data: "))["task"]["id"]
+
+
+def check_get(answer: dict[str, Any]) -> None:
+    assert answer["statusCode"] == 200
+    assert json.loads(answer["body"])["id"] == "5f0c6a4e-0d0b-4d3c-9a57-0f3c2a8b7e11"
+
+
+def check_malformed(answer: dict[str, Any]) -> None:
+    body = json.loads(answer["body"])
+    assert body["error"]["code"] == -32700
+    assert "Traceback" not in answer["body"]
+
+
+CHECKS = {
+    "api-agent-card": check_card,
+    "api-jsonrpc-send-message": check_jsonrpc_send,
+    "api-malformed-body": check_malformed,
+    "api-rest-get-task": check_get,
+    "api-rest-send-message": check_rest_send,
+    "api-rest-stream-message": check_stream,
+}
+
+
+@pytest.mark.parametrize("path", EVENTS, ids=lambda path: path.stem)
+def test_every_event(path: Path, backends: Backends, loop: asyncio.AbstractEventLoop) -> None:
+    """Each file in events/ drives the handler on a simulated AWS to the answer that it is for."""
+    loop.run_until_complete(store_task(backends, "5f0c6a4e-0d0b-4d3c-9a57-0f3c2a8b7e11"))
+    handler = load("api").handler
+    CHECKS[path.stem](handler(json.loads(path.read_text()), None))
+
+
+def test_no_event_is_left_out() -> None:
+    """There is a check for every file and a file for every check."""
+    assert [path.stem for path in EVENTS] == sorted(CHECKS)
+
+
+def test_an_environment_serves_many_invocations(
+    backends: Backends, loop: asyncio.AbstractEventLoop
+) -> None:
+    """One cold start, several events after one another, a stream among them."""
+    handler = load("api").handler
+    for path in EVENTS:
+        assert handler(json.loads(path.read_text()), None)["statusCode"] in (200, 404)
+
+
+def test_without_the_key_nothing_is_answered(
+    backends: Backends, loop: asyncio.AbstractEventLoop
+) -> None:
+    """A fresh endpoint is not open."""
+    event = json.loads((ROOT / "events" / "api-jsonrpc-send-message.json").read_text())
+    del event["headers"]["x-api-key"]
+    assert load("api").handler(event, None)["statusCode"] == 401
+
+
+@pytest.fixture
+def forgotten_clients() -> Iterator[None]:
+    """What the test's environment makes of clients stays with the test."""
+    aws.forget_clients()
+    yield
+    aws.forget_clients()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "complaint"),
+    [
+        ("A2A_TABLE", None, "A2A_TABLE is not set"),
+        ("A2A_QUEUE", None, "A2A_QUEUE is not set"),
+        ("A2A_AUTH", None, "A2A_AUTH is not set"),
+        ("A2A_API_KEY", None, "A2A_API_KEY is not set"),
+        ("A2A_CARD", "nowhere.json", "nowhere.json cannot be read"),
+        ("A2A_TTL_DAYS", "soon", "A2A_TTL_DAYS"),
+    ],
+)
+@pytest.mark.parametrize("module", ["api", "stream"])
+@pytest.mark.usefixtures("forgotten_clients")
+def test_a_start_with_a_missing_piece_stops(
+    monkeypatch: pytest.MonkeyPatch, module: str, variable: str, value: str | None, complaint: str
+) -> None:
+    """One sentence names the variable or the file."""
+    for name, fine in {**ELSEWHERE, **CLOSED, variable: value}.items():
+        if fine is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, fine)
+    with pytest.raises(ConfigurationError, match=complaint):
+        load(module)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def stream_process() -> Iterator[httpx.Client]:
+    """stream.sh in a process of its own, with the variables that Lambda and the template set."""
+    port = free_port()
+    variables = {
+        **os.environ,
+        **CLOSED,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "layers" / "runtime"),
+        "LAMBDA_TASK_ROOT": str(FOLDER),
+        "AWS_LWA_PORT": str(port),
+        **ELSEWHERE,
+        "A2A_PUBLIC_URL": "https://agents.example",
+    }
+    process = subprocess.Popen([FOLDER / "stream.sh"], cwd="/", env=variables)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            wait_until_ready(client, process)
+            yield client
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=10)
+
+
+def wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
+    """As the adapter does: probe the readiness path until it answers."""
+    while process.poll() is None:
+        try:
+            assert client.get("/healthz").json() == {"status": "ok"}
+        except httpx.ConnectError:
+            time.sleep(0.05)
+        else:
+            return
+    pytest.fail("stream.sh has ended")
+
+
+def test_stream_sh_serves_the_application(stream_process: httpx.Client) -> None:
+    """Readiness without AWS, a card that names its own host first, and a door that is locked."""
+    host = {"Host": "abc.lambda-url.eu-central-1.on.aws", "X-Forwarded-Proto": "https"}
+    card = stream_process.get("/.well-known/agent-card.json", headers=host).json()
+    urls = [interface["url"] for interface in card["supportedInterfaces"]]
+    assert urls[0] == "https://abc.lambda-url.eu-central-1.on.aws/"
+    assert urls[4] == "https://agents.example/"
+    assert stream_process.get("/tasks", headers={"A2A-Version": "1.0"}).status_code == 401

@@ -1,0 +1,204 @@
+"""WorkerFunction, driven by the files in events/, over moto; and the agent that comes with it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from a2a.types import Task, TaskState
+
+from a2a_serverless import aws
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.settings import load_settings
+from a2a_serverless.tasks.entries import TurnOpened
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends, aws_backends
+from a2a_serverless.worker.agents import load_agent
+from tests.messages import request, said, texts
+from tests.workers import Bench, PacedClock, S, status_text
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "functions" / "worker"
+
+
+class LambdaContext:
+    """What the function asks of Lambda's context."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 900_000
+
+
+def cold_start() -> ModuleType:
+    """A fresh import of the handler's module."""
+    spec = importlib.util.spec_from_file_location("cold_worker", FOLDER / "worker.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """The variables of template.yaml, over a simulated AWS."""
+    with simulated_aws() as provisioned:
+        for name, value in provisioned.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AGENT_CHUNK_DELAY_S", "0")
+        yield monkeypatch
+
+
+@pytest.fixture
+def function(deployed: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The handler's module after its cold start."""
+    assert deployed is not None
+    module = cold_start()
+    yield module
+    module.function.close()
+
+
+@pytest.fixture
+def backends(function: ModuleType) -> Backends:
+    """The backends that the function works on."""
+    assert function is not None
+    return aws_backends(load_settings())
+
+
+def event(name: str, head: Head | None = None) -> dict[str, Any]:
+    """An event as AWS sends it, about the task of `head`."""
+    loaded: dict[str, Any] = json.loads((ROOT / "events" / f"{name}.json").read_text())
+    if head is not None:
+        for record in loaded["Records"]:
+            body = json.loads(record["body"])
+            params = OperationParams(
+                scope=head.scope,
+                task_id=head.task_id,
+                incarnation=head.incarnation,
+                turn=head.turn,
+            )
+            record["body"] = json.dumps(body | {"params": params.model_dump()})
+    return loaded
+
+
+def send(backends: Backends, text: str) -> Head:
+    return asyncio.run(backends.storage.open_task("ctx", request(text))).head
+
+
+def task_of(backends: Backends, head: Head) -> Task:
+    task = asyncio.run(backends.storage.load_task(head.task_id))
+    assert task is not None
+    return task
+
+
+def deliverable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the event's made-up receipt pass: moto knows only receipts that it has given out."""
+
+    async def extend(*_: object) -> None:
+        return
+
+    monkeypatch.setattr("a2a_serverless.broker.sqs.SqsOperationHandle.extend", extend)
+
+
+def test_a_run_event_runs_the_agent(
+    function: ModuleType, backends: Backends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent's answer is in the table when the record is done."""
+    deliverable(monkeypatch)
+    head = send(backends, "Two days in Oslo, please")
+    answer = function.handler(event("worker-sqs-run", head), LambdaContext())
+    assert answer == {"batchItemFailures": []}
+    task = task_of(backends, head)
+    assert task.status.state == TaskState.TASK_STATE_COMPLETED
+    assert "".join(texts(task, "itinerary")).startswith("# Oslo in 2 days\n\nDay 1\n")
+
+
+def test_a_cancel_event_ends_the_task(function: ModuleType, backends: Backends) -> None:
+    """A task that waits is canceled."""
+    head = send(backends, "Oslo")
+    answer = function.handler(event("worker-sqs-cancel", head), LambdaContext())
+    assert answer == {"batchItemFailures": []}
+    assert task_of(backends, head).status.state == TaskState.TASK_STATE_CANCELED
+
+
+@pytest.mark.parametrize("name", ["worker-sqs-run", "worker-sqs-cancel"])
+def test_an_event_about_no_task_is_done(function: ModuleType, name: str) -> None:
+    """The events as they are in the folder name a task that is gone: there is nothing to do."""
+    assert function.handler(event(name), LambdaContext()) == {"batchItemFailures": []}
+
+
+def test_an_undecodable_record_is_reported(
+    function: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is no operation stays in the queue, and goes to its dead letters."""
+    undecodable = event("worker-sqs-undecodable")
+    answer = function.handler(undecodable, LambdaContext())
+    message_id = undecodable["Records"][0]["messageId"]
+    assert answer == {"batchItemFailures": [{"itemIdentifier": message_id}]}
+    assert [record.__dict__["action"] for record in caplog.records] == ["undecodable"]
+
+
+def test_a_missing_table_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deployment without its settings says which one is missing, in one sentence."""
+    monkeypatch.delenv("A2A_TABLE", raising=False)
+    aws.forget_clients()
+    with pytest.raises(ConfigurationError, match=r"^A2A_TABLE is not set: it names the table\.$"):
+        cold_start()
+
+
+def test_a_missing_agent_stops_the_start(deployed: pytest.MonkeyPatch) -> None:
+    """An agent that is not there is named."""
+    deployed.setenv("A2A_AGENT", "other.py:agent")
+    with pytest.raises(
+        ConfigurationError, match=r"there is no file .*functions/worker/other\.py\.$"
+    ):
+        cold_start()
+
+
+async def test_the_agent_asks_back_until_it_knows_enough() -> None:
+    """The example agent asks for the city, then for the days, and streams the plan."""
+    bench = Bench(load_agent("agent.py:TripPlanner", folder=FOLDER), clock=(clock := PacedClock()))
+    head = await bench.send("Plan a trip")
+    assert await bench.work()
+    questions = [status_text(await bench.task(head))]
+    for text in ("lisbon", "9", "three days"):
+        opened = TurnOpened(request(text))
+        newest = await bench.storage.commit(await bench.head(head), Commit(entries=(opened,)))
+        await bench.enqueue(newest)
+        working = asyncio.create_task(bench.work())
+        await clock.pass_time(10)
+        assert await working
+        questions.append(status_text(await bench.task(head)))
+    assert questions == [
+        "Which city: Kyoto, Lisbon, Oslo?",
+        "How many days in Lisbon, 1 to 3?",
+        "How many days in Lisbon, 1 to 3?",
+        "Your plan for Lisbon is ready.",
+    ]
+    task = await bench.task(head)
+    assert len(texts(task, "itinerary")) == 10
+    assert said(task)[0] == "Plan a trip"
+
+
+async def test_the_agent_streams_and_stops_when_it_is_cancelled() -> None:
+    """A cancel between two chunks keeps what was streamed, and ends the task."""
+    bench = Bench(load_agent("agent.py:TripPlanner", folder=FOLDER), clock=(clock := PacedClock()))
+    agent: Any = bench.adapter.agent
+    agent._worker.chunk_delay_s = 60
+    head = await bench.send("one day in Kyoto")
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(3)
+    await bench.registry.request_cancel(head.task_id)
+    await clock.pass_time(2)
+    assert await working
+    task = await bench.task(head)
+    assert texts(task, "itinerary") == ["# Kyoto in 1 day\n"]
+    assert task.status.state == S.TASK_STATE_CANCELED

@@ -1,0 +1,87 @@
+"""An application on memory backends, and a worker that does what messages say."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import pytest
+from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
+from fastapi import FastAPI
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends, memory_backends
+from tests.a2a_calls import JSONRPC, REST, Agent
+from tests.scripted_worker import ScriptedWorker
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=20)
+
+
+@pytest.fixture
+def backends(settings: Settings) -> Backends:
+    return memory_backends(settings)
+
+
+@pytest.fixture
+def card() -> AgentCard:
+    return AgentCard(
+        name="Storyteller",
+        description="Tells one story.",
+        version="1.0.0",
+        capabilities=AgentCapabilities(
+            streaming=True, extensions=[AgentExtension(uri="urn:test:extension")]
+        ),
+        default_input_modes=["text/plain", "image/*"],
+        default_output_modes=["text/plain"],
+        skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
+    )
+
+
+@pytest.fixture
+def app(settings: Settings, backends: Backends, card: AgentCard) -> FastAPI:
+    return create_app(settings, backends, card, door="stream")
+
+
+@pytest.fixture
+async def worker(backends: Backends) -> AsyncIterator[ScriptedWorker]:
+    async with ScriptedWorker(backends).running() as worker:
+        yield worker
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+@pytest.fixture(params=[JSONRPC, REST])
+def binding(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def agent(client: httpx.AsyncClient, binding: str) -> Agent:
+    return Agent(client, binding)
+
+
+@pytest.fixture
+async def agent_with(
+    backends: Backends, card: AgentCard
+) -> AsyncIterator[Callable[[Settings], Agent]]:
+    """Agents with settings of their own on the same backends; over REST."""
+    clients: list[httpx.AsyncClient] = []
+
+    def make(settings: Settings, *, door: str = "api") -> Agent:
+        app = create_app(settings, backends, card, door="stream" if door == "stream" else "api")
+        transport = httpx.ASGITransport(app)
+        clients.append(httpx.AsyncClient(transport=transport, base_url="http://test"))
+        return Agent(clients[-1])
+
+    yield make
+    for client in clients:
+        await client.aclose()

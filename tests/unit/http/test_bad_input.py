@@ -1,0 +1,318 @@
+"""Bad input gets the protocol's error with its code, in the binding's form, and no inner text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+from fastapi import FastAPI
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
+from tests.a2a_calls import JSONRPC, Agent, message, read
+from tests.asgi_streams import live
+from tests.scripted_worker import ScriptedWorker
+
+VERSION = {"A2A-Version": "1.0"}
+JSON = {**VERSION, "Content-Type": "application/json"}
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+async def post(agent: Agent, content: bytes, headers: dict[str, str] = JSON) -> httpx.Response:
+    path = "/" if agent.binding == JSONRPC else "/message:send"
+    return await agent.client.post(path, content=content, headers=headers)
+
+
+def assert_error(response: httpx.Response, binding: str, code: int, status: int = 400) -> None:
+    """JSON-RPC answers 200 with its code, HTTP+JSON the status; neither shows a traceback."""
+    answer = read(response)
+    assert "Traceback" not in response.text
+    assert response.headers["content-type"] == "application/json"
+    if binding == JSONRPC:
+        assert (response.status_code, answer.code) == (200, code)
+    else:
+        assert response.status_code == status
+        assert response.json()["error"]["code"] == status
+        assert answer.reason
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"jsonrpc": "2.0", "id": 1, "method": ',
+        b"",
+        b"\xff\xfe",
+        b'{"a": "\xc3\x28"}',
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+        b'{"a": ' + b"9" * 400 + b"}",
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+    ],
+    ids=["cut", "empty", "bom", "utf-8", "nan", "infinite", "huge", "digits", "deep"],
+)
+async def test_a_body_that_is_no_json(agent: Agent, content: bytes) -> None:
+    """-32700, or 400 in HTTP+JSON."""
+    assert_error(await post(agent, content), agent.binding, -32700)
+
+
+@pytest.mark.parametrize(
+    ("envelope", "code"),
+    [
+        ([], -32600),
+        ([{"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}], -32600),
+        ("text", -32600),
+        ({"jsonrpc": "1.0", "id": 1, "method": "GetTask", "params": {}}, -32600),
+        ({"jsonrpc": "2.0", "id": 1}, -32600),
+        ({"jsonrpc": "2.0", "id": 1, "method": "NoSuchMethod", "params": {}}, -32601),
+        ({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": []}, -32602),
+        ({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {}}, -32602),
+        ({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": 5}}, -32602),
+        ({"jsonrpc": "2.0", "id": 1, "method": ["GetTask"], "params": {}}, -32600),
+    ],
+)
+async def test_envelopes(client: httpx.AsyncClient, envelope: Any, code: int) -> None:
+    """Each kind of wrong JSON-RPC request has its code (JSON-RPC 2.0, section 5.1)."""
+    response = await client.post("/", json=envelope, headers=VERSION)
+    assert_error(response, JSONRPC, code)
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/a/b/c", "/v1/nothing", "/tasks/a/b"])
+async def test_unknown_paths(client: httpx.AsyncClient, path: str) -> None:
+    """404 in the form of the protocol's errors."""
+    response = await client.get(path, headers=VERSION)
+    assert response.status_code == 404
+    assert response.json()["error"]["status"] == "NOT_FOUND"
+
+
+async def test_a_wrong_http_method(client: httpx.AsyncClient) -> None:
+    """405, and which methods there are."""
+    response = await client.delete("/tasks", headers=VERSION)
+    assert response.status_code == 405
+    assert "GET" in response.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"message": {}},
+        {"message": message(messageId="")},
+        {"message": message(parts=[])},
+        {"message": message(parts=[{}])},
+        {"message": message(parts=[{"mediaType": "text/plain"}])},
+        {"message": message(role="ROLE_UNSPECIFIED")},
+        {"message": message(role="ROLE_KING")},
+        {"message": message(role=77)},
+        {"message": message(role=None)},
+        {"message": message(parts="text")},
+        {"message": message(parts=[{"text": 5}])},
+        {"message": message(parts=[{"text": "a", "url": "b"}])},
+        {"message": message(parts=[{"raw": "not base64!"}])},
+        {"message": message(parts=[{"text": "\ud800"}])},
+        {"message": message(parts=[{"data": nested(46)}])},
+        {"message": message(parts=[{"data": nested(200)}])},
+        {"message": message(metadata=nested(46))},
+        {"message": message(contextId="x" * 513)},
+        {"message": message(), "configuration": {"historyLength": -1}},
+        {"message": message(), "configuration": {"historyLength": "many"}},
+        {"message": message(), "configuration": {"historyLength": 2**31}},
+        {"message": message(), "metadata": []},
+    ],
+)
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+async def test_messages_that_make_no_sense(agent: Agent, method: str, wrong: Any) -> None:
+    """-32602 or 400, before anything is stored."""
+    answer = await agent.call(method, wrong)
+    assert_error(answer.response, agent.binding, -32602)
+    assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
+
+
+async def test_what_is_just_not_too_deep_survives(agent: Agent, worker: ScriptedWorker) -> None:
+    """A message that is accepted can be read again by everybody, at any depth."""
+    accepted = 0
+    for depth in range(20, 50):
+        parts = [{"text": "go"}, {"data": nested(depth)}]
+        answer = await agent.send("", parts=parts)
+        if answer.reason:
+            break
+        accepted += 1
+        read_again = await agent.call("GetTask", {"id": answer.task["id"]})
+        assert read_again.state == "COMPLETED"
+        assert read_again.task["history"][0]["parts"][1]["data"] == nested(depth)
+    assert 0 < accepted < 30
+
+
+async def test_unknown_fields_are_ignored(agent: Agent, worker: ScriptedWorker) -> None:
+    """For forward compatibility (section 5.7)."""
+    answer = await agent.send("go", mood="sunny", configuration={"speed": "high"})
+    assert answer.state == "COMPLETED"
+
+
+@pytest.mark.parametrize("key", ["x" * 600])
+async def test_a_key_that_is_too_long(agent: Agent, key: str) -> None:
+    """InvalidParams; a key has at most 512 bytes."""
+    answer = await agent.send("go", headers={"Idempotency-Key": key})
+    assert answer.reason == "INVALID_PARAMS"
+
+
+class TestContentTypes:
+    async def test_a_body_that_says_it_is_no_json(self, agent: Agent) -> None:
+        """-32005; in HTTP+JSON it is HTTP's own 415."""
+        content = json.dumps({"message": message()}).encode()
+        response = await post(agent, content, {**VERSION, "Content-Type": "text/plain"})
+        assert_error(response, agent.binding, -32005, 415)
+        assert read(response).reason == "CONTENT_TYPE_NOT_SUPPORTED"
+
+    @pytest.mark.parametrize(
+        "content_type", ["application/json; charset=utf-8", "application/a2a+json", None]
+    )
+    async def test_json_by_any_name(self, client: httpx.AsyncClient, content_type: str) -> None:
+        """Parameters do not count, the protocol's own type is taken, and saying nothing is fine."""
+        headers = {**VERSION, **({"Content-Type": content_type} if content_type else {})}
+        body = {"message": message(), "configuration": {"returnImmediately": True}}
+        response = await client.post("/message:send", content=json.dumps(body), headers=headers)
+        assert response.status_code == 200
+
+    @pytest.mark.parametrize(
+        ("media_type", "is_taken"),
+        [("text/plain; charset=utf-8", True), ("image/png", True), ("video/mp4", False)],
+    )
+    async def test_parts_of_a_type_that_the_card_excludes(
+        self, agent: Agent, worker: ScriptedWorker, media_type: str, is_taken: bool
+    ) -> None:
+        """ContentTypeNotSupportedError (3.1.1); ranges and parameters are understood."""
+        answer = await agent.send("", parts=[{"text": "go", "mediaType": media_type}])
+        if is_taken:
+            assert answer.state == "COMPLETED"
+        else:
+            assert_error(answer.response, agent.binding, -32005)
+            assert answer.reason == "CONTENT_TYPE_NOT_SUPPORTED"
+
+    @pytest.mark.parametrize(
+        ("headers", "expected"),
+        [
+            ({}, "application/a2a+json"),
+            ({"Accept": "application/json"}, "application/json"),
+            ({"Content-Type": "application/json"}, "application/json"),
+            ({"Accept": "application/a2a+json, application/json"}, "application/a2a+json"),
+        ],
+    )
+    async def test_the_answers_type_is_negotiated(
+        self, client: httpx.AsyncClient, headers: dict[str, str], expected: str
+    ) -> None:
+        """application/a2a+json (11.1), unless the client speaks of application/json."""
+        response = await client.get("/tasks", headers={**VERSION, **headers})
+        assert response.headers["content-type"] == expected
+
+
+class TestVersions:
+    @pytest.mark.parametrize("version", ["2.0", "1.9", "0.2", "latest", "1"])
+    async def test_a_version_that_nobody_speaks(self, agent: Agent, version: str) -> None:
+        """VersionNotSupportedError; the minor version counts (3.6.2)."""
+        answer = await agent.call("GetTask", {"id": "x"}, {"A2A-Version": version})
+        assert answer.reason == "VERSION_NOT_SUPPORTED"
+        assert answer.code in (0, -32009)
+
+    async def test_no_version_is_0_3(self, agent: Agent) -> None:
+        """An operation of 1.0 without a version is refused (3.6.2)."""
+        answer = await agent.call("GetTask", {"id": "x"}, {"A2A-Version": ""})
+        assert answer.reason == "VERSION_NOT_SUPPORTED"
+
+    @pytest.mark.parametrize("version", ["1.0", "1.0.1"])
+    async def test_patch_numbers_do_not_count(self, agent: Agent, version: str) -> None:
+        """1.0.1 is 1.0 (3.6)."""
+        answer = await agent.call("GetTask", {"id": "x"}, {"A2A-Version": version})
+        assert answer.reason == "TASK_NOT_FOUND"
+
+    async def test_the_query_may_name_the_version(self, client: httpx.AsyncClient) -> None:
+        """`?A2A-Version=` for clients that cannot set headers (3.6.1)."""
+        assert (await client.get("/tasks?A2A-Version=1.0")).status_code == 200
+        body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+        response = await client.post("/?A2A-Version=1.0", json=body)
+        assert read(response).result["totalSize"] == 0
+
+
+class TestExtensions:
+    async def test_a_required_extension_has_to_be_declared(
+        self, settings: Settings, backends: Backends, card: AgentCard, binding: str
+    ) -> None:
+        """ExtensionSupportRequiredError without it, and an answer with it (3.3.4)."""
+        card.capabilities.extensions.add(uri="urn:must", required=True)
+        transport = httpx.ASGITransport(create_app(settings, backends, card))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            agent = Agent(client, binding)
+            configuration = {"returnImmediately": True}
+            refused = await agent.send("go", configuration=configuration)
+            assert refused.reason == "EXTENSION_SUPPORT_REQUIRED"
+            assert refused.code in (0, -32008)
+            taken = await agent.send(
+                "go", configuration=configuration, headers={"A2A-Extensions": "urn:must"}
+            )
+            assert taken.state == "SUBMITTED"
+            assert taken.response.headers["A2A-Extensions"] == "urn:must"
+
+    async def test_active_extensions_are_echoed(self, agent: Agent) -> None:
+        """Of what the client declares, what the card has; the rest is ignored."""
+        headers = {"A2A-Extensions": "urn:unknown, urn:test:extension"}
+        answer = await agent.call("ListTasks", {}, headers)
+        assert answer.response.headers["A2A-Extensions"] == "urn:test:extension"
+        assert "A2A-Extensions" not in (await agent.call("ListTasks", {})).response.headers
+
+
+class TestBodyLimit:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(auth="none", max_body_bytes=1000)
+
+    async def test_a_long_body_is_refused(self, agent: Agent) -> None:
+        """413 with the protocol's error, announced or not."""
+
+        async def pieces() -> Any:
+            for _ in range(5):
+                yield b" " * 500
+
+        for content in (b" " * 1001, pieces()):
+            path = "/" if agent.binding == JSONRPC else "/message:send"
+            response = await agent.client.post(path, content=content, headers=JSON)
+            assert response.status_code == 413
+            assert read(response).reason == "INVALID_REQUEST"
+            assert read(response).code in (0, -32600)
+
+    async def test_a_body_at_the_limit_is_read(self, agent: Agent) -> None:
+        """1000 bytes are 1000 bytes."""
+        assert_error(await post(agent, b" " * 1000), agent.binding, -32700)
+
+    async def test_a_length_that_is_no_number(self, app: FastAPI) -> None:
+        """A senseless Content-Length is none: the body is counted."""
+        headers = {"content-length": "many"}
+        async with live(app, "POST", "/", body=b" " * 2000, headers=headers) as response:
+            assert response.status == 413
+
+
+async def test_what_nobody_foresaw_tells_nothing(
+    agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """A fixed sentence and a correlation id for the client; the traceback for the log."""
+
+    async def explode(*_: object, **__: object) -> None:
+        raise RuntimeError("the secret inside")
+
+    monkeypatch.setattr(type(backends.storage), "read", explode)
+    answer = await agent.call("GetTask", {"id": "anything"})
+    assert "secret" not in answer.response.text
+    assert answer.code in (0, -32603)
+    assert answer.response.status_code in (200, 500)
+    record = next(r for r in caplog.records if getattr(r, "action", "") == "get_task")
+    assert record.correlation_id in answer.message
+    assert "the secret inside" in caplog.text

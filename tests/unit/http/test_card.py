@@ -1,0 +1,130 @@
+"""The agent card: its file, and what a deployment adds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+from google.protobuf.json_format import MessageToDict
+from pydantic import SecretStr
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.card import load_card
+from a2a_serverless.http.handler import Door
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
+
+PATH = "/.well-known/agent-card.json"
+OWN = "http://host.example"
+STREAM = "https://stream.example"
+PUBLIC = "https://agents.example/mine"
+
+
+async def fetch(
+    settings: Settings, backends: Backends, card: AgentCard, door: Door = "api"
+) -> dict[str, Any]:
+    transport = httpx.ASGITransport(create_app(settings, backends, card, door=door))
+    async with httpx.AsyncClient(transport=transport, base_url=OWN) as client:
+        fetched: dict[str, Any] = (await client.get(PATH)).json()
+    return fetched
+
+
+@pytest.mark.parametrize(
+    ("door", "urls", "bases"),
+    [
+        ("api", {}, [OWN]),
+        ("api", {"stream_url": STREAM + "/"}, [STREAM, OWN]),
+        ("api", {"stream_url": STREAM, "public_url": PUBLIC}, [STREAM, PUBLIC]),
+        ("stream", {}, [OWN]),
+        ("stream", {"public_url": PUBLIC + "/"}, [OWN, PUBLIC]),
+    ],
+)
+async def test_interfaces(
+    backends: Backends, card: AgentCard, door: Door, urls: dict[str, str], bases: list[str]
+) -> None:
+    """The streaming door first, then the API; each in both bindings and both versions."""
+    fetched = await fetch(Settings(auth="none", **urls), backends, card, door)
+    assert [
+        (i["url"], i["protocolBinding"], i["protocolVersion"])
+        for i in fetched["supportedInterfaces"]
+    ] == [
+        place
+        for base in bases
+        for place in (
+            (f"{base}/", "JSONRPC", "1.0"),
+            (base, "HTTP+JSON", "1.0"),
+            (f"{base}/", "JSONRPC", "0.3"),
+            (base, "HTTP+JSON", "0.3"),
+        )
+    ]
+    assert fetched["url"] == f"{bases[0]}/"
+    assert fetched["preferredTransport"] == "JSONRPC"
+
+
+async def test_security_follows_the_deployment(backends: Backends, card: AgentCard) -> None:
+    """With keys the card says which headers; without it says nothing."""
+    closed = Settings(auth="api-key", api_key=SecretStr("secret-key"))
+    fetched = await fetch(closed, backends, card)
+    assert fetched["securitySchemes"]["apiKey"]["apiKeySecurityScheme"]["name"] == "X-API-Key"
+    assert fetched["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]["scheme"] == "Bearer"
+    assert [list(r["schemes"]) for r in fetched["securityRequirements"]] == [["apiKey"], ["bearer"]]
+    assert "securitySchemes" not in await fetch(Settings(auth="none"), backends, card)
+
+
+async def test_push_is_not_offered(backends: Backends, card: AgentCard) -> None:
+    """Whatever the file says: nobody would be notified. The card given is not changed."""
+    card.capabilities.push_notifications = True
+    fetched = await fetch(Settings(auth="none"), backends, card)
+    assert fetched["capabilities"]["pushNotifications"] is False
+    assert card.capabilities.push_notifications
+
+
+async def test_caching(client: httpx.AsyncClient) -> None:
+    """Cache-Control, ETag with revalidation, and Last-Modified (8.6.1)."""
+    response = await client.get(PATH)
+    assert "max-age=" in response.headers["cache-control"]
+    assert response.headers["last-modified"].endswith("GMT")
+    again = await client.get(PATH, headers={"If-None-Match": response.headers["etag"]})
+    assert again.status_code == 304
+
+
+class TestFile:
+    @staticmethod
+    def write(folder: Path, content: str) -> Path:
+        path = folder / "card.json"
+        path.write_text(content, encoding="utf-8")
+        return path
+
+    def test_a_relative_path_starts_at_the_folder(self, tmp_path: Path, card: AgentCard) -> None:
+        """A function finds its card beside its handler, wherever it is started."""
+        self.write(tmp_path, json.dumps(MessageToDict(card)))
+        assert load_card("card.json", folder=tmp_path) == card
+
+    def test_a_missing_card_is_named(self, tmp_path: Path) -> None:
+        """One sentence with the path."""
+        with pytest.raises(ConfigurationError, match=r"nowhere\.json cannot be read"):
+            load_card(tmp_path / "nowhere.json")
+
+    @pytest.mark.parametrize(
+        ("content", "complaint"),
+        [
+            ("{", "is not a card"),
+            ("[]", "lacks name"),
+            ('{"nmae": "Typo"}', "nmae"),
+            ('{"name": 5}', "is not a card"),
+            ('{"name": "Only a name"}', "lacks description, version, capabilities"),
+            ("\ud800", "is not a card"),
+        ],
+    )
+    def test_a_wrong_card_is_refused(self, tmp_path: Path, content: str, complaint: str) -> None:
+        """The error names the file and what is wrong with it."""
+        path = tmp_path / "card.json"
+        path.write_bytes(content.encode("utf-8", "surrogatepass"))
+        with pytest.raises(ConfigurationError, match=complaint) as caught:
+            load_card(path)
+        assert str(path) in str(caught.value)

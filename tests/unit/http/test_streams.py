@@ -1,0 +1,400 @@
+"""Streams: what comes first, in which order, with which ids, and where they end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+from fastapi import FastAPI
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.events import Cursor
+from a2a_serverless.wiring import Backends
+from tests.a2a_calls import JSONRPC, Agent, message, target
+from tests.asgi_streams import LiveResponse, ServerEvent, live
+from tests.scripted_worker import ScriptedWorker
+
+
+def open_stream(
+    app: FastAPI,
+    binding: str,
+    method: str,
+    params: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+) -> AbstractAsyncContextManager[LiveResponse]:
+    verb, path, body = target(binding, method, params)
+    return live(app, verb, path, body=body, headers=headers)
+
+
+def payload(event: ServerEvent) -> dict[str, Any]:
+    """The StreamResponse of an event, whatever the binding."""
+    data: dict[str, Any] = event.data.get("result", event.data)
+    return data
+
+
+def kinds(events: list[ServerEvent]) -> list[str]:
+    return [next(iter(payload(event))) for event in events]
+
+
+def chunks(events: list[ServerEvent]) -> str:
+    """The text of the artifact updates, in their order."""
+    updates = [payload(e)["artifactUpdate"] for e in events if "artifactUpdate" in payload(e)]
+    return "".join(part["text"] for update in updates for part in update["artifact"]["parts"])
+
+
+async def all_events(
+    app: FastAPI,
+    binding: str,
+    method: str,
+    params: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+) -> list[ServerEvent]:
+    async with open_stream(app, binding, method, params, headers) as response:
+        assert response.status == 200
+        return [event async for event in response.events()]
+
+
+async def test_a_send_streams_the_task_and_then_what_happens(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """First the Task, then updates in their order, then the end at the terminal state (3.1.2)."""
+    events = await all_events(app, binding, "SendStreamingMessage", {"message": message("go")})
+    assert kinds(events) == [
+        "task",
+        "statusUpdate",
+        "artifactUpdate",
+        "artifactUpdate",
+        "statusUpdate",
+    ]
+    assert payload(events[0])["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
+    assert chunks(events) == "Once upon a time."
+    assert payload(events[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_every_event_has_the_id_to_go_on_from(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """Ids are cursors of one incarnation, and they rise."""
+    events = await all_events(app, binding, "SendStreamingMessage", {"message": message("go")})
+    cursors = [Cursor.parse(event.id or "") for event in events]
+    assert None not in cursors
+    versions = [cursor.version for cursor in cursors if cursor]
+    assert versions == sorted(set(versions))
+    assert len({cursor.tag for cursor in cursors if cursor}) == 1
+
+
+async def test_the_first_event_comes_before_the_agent_has_done_anything(
+    app: FastAPI, binding: str
+) -> None:
+    """Nobody works here; the stream is open and shows the task."""
+    params = {"message": message("go")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        first = await anext(response.events())
+        assert kinds([first]) == ["task"]
+
+
+async def test_events_come_as_they_happen(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """The working status arrives while the agent waits, the rest after it went on."""
+    params = {"message": message("wait")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        events = response.events()
+        early = [await anext(events), await anext(events)]
+        assert kinds(early) == ["task", "statusUpdate"]
+        worker.gate.set()
+        assert chunks([event async for event in events]) == "Once upon a time."
+
+
+async def test_a_senders_stream_ends_when_the_agent_asks(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """The turn is over at input-required, and so is the stream of whoever sent its message."""
+    events = await all_events(app, binding, "SendStreamingMessage", {"message": message("ask")})
+    assert payload(events[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+
+
+async def test_a_follow_ups_stream_begins_with_the_task(
+    app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
+) -> None:
+    """The Task comes first on later turns too, with the new message in its history."""
+    asked = await agent.send("ask")
+    params = {"message": message("go", taskId=asked.task["id"])}
+    events = await all_events(app, binding, "SendStreamingMessage", params)
+    task = payload(events[0])["task"]
+    assert task["status"]["state"] == "TASK_STATE_SUBMITTED"
+    assert task["history"][-1]["parts"] == [{"text": "go"}]
+    assert chunks(events) == "Once upon a time."
+
+
+async def test_the_opening_task_has_as_much_history_as_asked(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """historyLength 0 leaves the history out of the stream's Task as well."""
+    params = {"message": message("go"), "configuration": {"historyLength": 0}}
+    events = await all_events(app, binding, "SendStreamingMessage", params)
+    assert "history" not in payload(events[0])["task"]
+
+
+async def test_auth_required_keeps_the_stream_open(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """The agent goes on by itself after an out-of-band login, and the stream shows it (7.6.1)."""
+    params = {"message": message("auth")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        events = response.events()
+        early = [await anext(events), await anext(events)]
+        assert payload(early[1])["statusUpdate"]["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
+        worker.gate.set()
+        states = [payload(e)["statusUpdate"]["status"]["state"] async for e in events]
+        assert states == ["TASK_STATE_COMPLETED"]
+
+
+class TestSubscriptions:
+    async def test_a_subscription_stays_through_a_pause(
+        self, app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
+    ) -> None:
+        """It opens with the Task, stays open at input-required, and ends with the task (3.1.6)."""
+        asked = await agent.send("ask")
+        params = {"id": asked.task["id"]}
+        async with open_stream(app, binding, "SubscribeToTask", params) as response:
+            events = response.events()
+            opening = payload(await anext(events))["task"]
+            assert opening["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+            await agent.send("go", taskId=asked.task["id"])
+            rest = [event async for event in events]
+        assert chunks(rest) == "Once upon a time."
+        assert payload(rest[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+    async def test_all_subscribers_see_the_same_in_the_same_order(
+        self, app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
+    ) -> None:
+        """Several streams on one task get equal events under equal ids (3.5.2)."""
+        sent = await agent.send("wait", configuration={"returnImmediately": True})
+        params = {"id": sent.task["id"]}
+        async with (
+            open_stream(app, binding, "SubscribeToTask", params) as one,
+            open_stream(app, binding, "SubscribeToTask", params) as two,
+        ):
+            streams = one.events(), two.events()
+            for stream in streams:
+                await anext(stream)
+            worker.gate.set()
+            first, second = [[event async for event in stream] for stream in streams]
+        assert first[-3:] == second[-3:]
+        assert chunks(first) == chunks(second) == "Once upon a time."
+
+    @pytest.mark.parametrize("last", range(5))
+    async def test_a_finished_task_can_be_read_on_from_any_event(
+        self, app: FastAPI, binding: str, worker: ScriptedWorker, last: int
+    ) -> None:
+        """With Last-Event-ID: the Task as of that event, then exactly what followed, then the end."""
+        params = {"message": message("go")}
+        events = await all_events(app, binding, "SendStreamingMessage", params)
+        task_id, seen = payload(events[0])["task"]["id"], events[last]
+        resumed = await all_events(
+            app, binding, "SubscribeToTask", {"id": task_id}, {"Last-Event-ID": seen.id or ""}
+        )
+        assert kinds(resumed)[0] == "task"
+        assert resumed[0].id == seen.id
+        assert resumed[1:] == events[last + 1 :]
+        so_far = payload(resumed[0])["task"].get("artifacts", [{"parts": []}])[0]["parts"]
+        assert "".join(p["text"] for p in so_far) + chunks(resumed) == "Once upon a time."
+
+    async def test_a_foreign_id_gets_todays_task(
+        self, app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
+    ) -> None:
+        """An id of another task or incarnation counts for nothing."""
+        done = await agent.send("go")
+        events = await all_events(
+            app,
+            binding,
+            "SubscribeToTask",
+            {"id": done.task["id"]},
+            {"Last-Event-ID": "2.0.abcdef"},
+        )
+        assert kinds(events) == ["task"]
+        assert payload(events[0])["task"] == done.task
+
+    @pytest.mark.parametrize(
+        ("task", "last_event_id", "reason"),
+        [
+            ("nobody", None, "TASK_NOT_FOUND"),
+            ("nobody", "1.0.abcdef", "TASK_NOT_FOUND"),
+            ("finished", None, "UNSUPPORTED_OPERATION"),
+            ("finished", "garbage", "INVALID_PARAMS"),
+        ],
+    )
+    async def test_what_cannot_be_subscribed_to_is_refused_before_the_stream(
+        self,
+        agent: Agent,
+        worker: ScriptedWorker,
+        task: str,
+        last_event_id: str | None,
+        reason: str,
+    ) -> None:
+        """Unknown and finished tasks, and ids that were never one, get the protocol's error."""
+        done = await agent.send("go")
+        task_id = done.task["id"] if task == "finished" else task
+        headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+        answer = await agent.call("SubscribeToTask", {"id": task_id}, headers)
+        assert answer.reason == reason
+
+
+async def test_a_client_that_leaves_takes_nothing_with_it(
+    app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
+) -> None:
+    """A disconnect ends the stream and not the task."""
+    params = {"message": message("wait")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        task_id = payload(await anext(response.events()))["task"]["id"]
+    worker.gate.set()
+    events = await all_events(
+        app, binding, "SubscribeToTask", {"id": task_id}, {"Last-Event-ID": "1.0.abcdef"}
+    )
+    assert chunks(events) or payload(events[0])["task"]["artifacts"]
+
+
+async def test_a_quiet_stream_is_kept_alive(
+    backends: Backends, card: AgentCard, binding: str, worker: ScriptedWorker
+) -> None:
+    """A comment comes whenever `keep_alive_s` passed without an event."""
+    app = create_app(Settings(auth="none", keep_alive_s=0.01), backends, card, door="stream")
+    params = {"message": message("wait")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        events = response.events()
+        await anext(events)
+        await anext(events)
+        alive = await anext(response.chunks())
+        assert alive.startswith(b": ")
+
+
+async def test_a_stream_ends_resumably_at_the_doors_limit(
+    backends: Backends, card: AgentCard, binding: str, worker: ScriptedWorker
+) -> None:
+    """Through the buffering door a stream ends at the blocking limit with what there is."""
+    settings = Settings(auth="none", blocking_limit_s=0.1, stream_limit_s=100)
+    app = create_app(settings, backends, card, door="api")
+    events = await all_events(app, binding, "SendStreamingMessage", {"message": message("wait")})
+    assert kinds(events)[0] == "task"
+    worker.gate.set()
+    task_id = payload(events[0])["task"]["id"]
+    rest = await all_events(
+        app, binding, "SubscribeToTask", {"id": task_id}, {"Last-Event-ID": events[-1].id or ""}
+    )
+    assert chunks(events) + chunks(rest) == "Once upon a time."
+
+
+async def test_a_stream_ends_before_its_function_does(
+    app: FastAPI, backends: Backends, binding: str, worker: ScriptedWorker
+) -> None:
+    """The adapter says when Lambda will stop the function; the stream is over before that."""
+    now_ms = backends.storage.clock.now_ms()
+    headers = {"x-amzn-lambda-context": f'{{"deadline": {now_ms + 1000}}}'}
+    events = await all_events(
+        app, binding, "SendStreamingMessage", {"message": message("wait")}, headers
+    )
+    assert kinds(events)[0] == "task"
+    assert "TASK_STATE_COMPLETED" not in str(events)
+
+
+async def test_an_error_on_the_way_is_one_event_and_the_end(
+    app: FastAPI, backends: Backends, binding: str, worker: ScriptedWorker
+) -> None:
+    """A task that is deleted under its stream ends it with the protocol's error, without an id."""
+    params = {"message": message("wait")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        events = response.events()
+        task_id = payload(await anext(events))["task"]["id"]
+        await anext(events)
+        await backends.storage.delete_task(task_id)
+        rest = [event async for event in events]
+    assert [event.event for event in rest] == ["error"]
+    assert rest[0].id is None
+    assert "TASK_NOT_FOUND" in str(rest[0].data)
+
+
+async def test_an_unforeseen_error_on_the_way_tells_nothing(
+    app: FastAPI,
+    backends: Backends,
+    binding: str,
+    worker: ScriptedWorker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client gets a fixed sentence and a correlation id, never an exception's text."""
+
+    async def explode(*_: object, **__: object) -> None:
+        raise RuntimeError("the secret inside")
+
+    params = {"message": message("wait")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        events = response.events()
+        await anext(events)
+        await anext(events)
+        monkeypatch.setattr(type(backends.storage), "read", explode)
+        worker.gate.set()
+        rest = [event async for event in events]
+    monkeypatch.undo()
+    assert [event.event for event in rest] == ["error"]
+    assert "secret" not in str(rest)
+    assert "Correlation id" in str(rest)
+
+
+async def test_an_agent_that_does_not_stream_refuses_streams(
+    backends: Backends, settings: Settings, card: AgentCard, binding: str
+) -> None:
+    """Without the capability: UnsupportedOperationError (3.3.4), and no task is created."""
+    card.capabilities.streaming = False
+    app = create_app(settings, backends, card)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        agent = Agent(client, binding)
+        for method, params in (
+            ("SendStreamingMessage", {"message": message()}),
+            ("SubscribeToTask", {"id": "nobody"}),
+        ):
+            assert (await agent.call(method, params)).reason == "UNSUPPORTED_OPERATION"
+        assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
+
+
+class TestOlderDialect:
+    """0.3, through the SDK's compatibility layer."""
+
+    @staticmethod
+    async def stream(app: FastAPI, binding: str) -> AsyncIterator[ServerEvent]:
+        message_03 = {"kind": "message", "messageId": "m", "role": "user"}
+        if binding == JSONRPC:
+            params = {"message": {**message_03, "parts": [{"kind": "text", "text": "go"}]}}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": params}
+            request = live(app, "POST", "/", body=body, headers={"A2A-Version": ""})
+        else:
+            body = {"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "go"}]}}
+            request = live(
+                app, "POST", "/v1/message:stream", body=body, headers={"A2A-Version": "0.3"}
+            )
+        async with request as response:
+            assert response.status == 200
+            async for event in response.events():
+                yield event
+
+    async def test_its_streams_have_ids_too(
+        self, app: FastAPI, binding: str, worker: ScriptedWorker
+    ) -> None:
+        """A 0.3 client streams a task, and each event says where to go on."""
+        events = [event async for event in self.stream(app, binding)]
+        assert len(events) == 5
+        assert all(Cursor.parse(event.id or "") for event in events)
+
+    async def test_its_errors_before_the_stream_are_answers(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        """An unknown task is a 404 and not a stream that breaks."""
+        response = await client.post("/v1/tasks/nobody:subscribe", headers={"A2A-Version": "0.3"})
+        assert response.status_code == 404
+        assert "TASK_NOT_FOUND" in response.text

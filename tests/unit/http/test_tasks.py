@@ -1,0 +1,244 @@
+"""GetTask, ListTasks and CancelTask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends
+from tests.a2a_calls import Agent
+from tests.scripted_worker import ScriptedWorker
+
+IMMEDIATELY = {"returnImmediately": True}
+
+
+class TestGet:
+    async def test_a_task_is_read_from_any_process(
+        self, agent: Agent, agent_with: Callable[..., Agent], worker: ScriptedWorker
+    ) -> None:
+        """Another application on the same backends answers the same."""
+        sent = await agent.send("go")
+        elsewhere = agent_with(Settings(auth="none"))
+        assert (await elsewhere.call("GetTask", {"id": sent.task["id"]})).task == sent.task
+
+    @pytest.mark.parametrize(("length", "kept"), [(0, 0), (2, 2), (50, 3)])
+    async def test_history_length(
+        self, agent: Agent, worker: ScriptedWorker, length: int, kept: int
+    ) -> None:
+        """0 is none, n the last n (3.2.4)."""
+        asked = await agent.send("ask")
+        await agent.send("go", taskId=asked.task["id"])
+        answer = await agent.call("GetTask", {"id": asked.task["id"], "historyLength": length})
+        assert len(answer.task.get("history", [])) == kept
+
+    async def test_an_unknown_task(self, agent: Agent) -> None:
+        """TaskNotFoundError, also for an id that no key could hold (3.1.3)."""
+        for task_id in ("nobody", "a b", "x" * 2000):
+            answer = await agent.call("GetTask", {"id": task_id})
+            assert answer.reason == "TASK_NOT_FOUND"
+            assert answer.code in (0, -32001)
+            assert answer.response.status_code in (200, 404)
+
+    async def test_a_negative_history_length(self, agent: Agent, worker: ScriptedWorker) -> None:
+        """InvalidParams (3.2.4)."""
+        sent = await agent.send("go")
+        answer = await agent.call("GetTask", {"id": sent.task["id"], "historyLength": -1})
+        assert answer.reason == "INVALID_PARAMS"
+
+
+class TestList:
+    async def test_pages_hold_all_tasks_newest_first(
+        self, agent: Agent, worker: ScriptedWorker
+    ) -> None:
+        """Cursor by cursor every task comes once; the first page counted them (3.1.4)."""
+        ids = [(await agent.send("go")).task["id"] for _ in range(5)]
+        listed: list[str] = []
+        token: str | None = ""
+        while token is not None:
+            page = await agent.call("ListTasks", {"pageSize": 2, "pageToken": token})
+            assert page.result["totalSize"] == 5
+            assert page.result["pageSize"] == 2
+            listed += [task["id"] for task in page.result["tasks"]]
+            token = page.result["nextPageToken"] or None
+        assert listed == ids[::-1]
+
+    async def test_artifacts_are_left_out_unless_asked_for(
+        self, agent: Agent, worker: ScriptedWorker
+    ) -> None:
+        """Without includeArtifacts the field is not there at all."""
+        await agent.send("go")
+        plain = (await agent.call("ListTasks", {})).result["tasks"][0]
+        whole = (await agent.call("ListTasks", {"includeArtifacts": True})).result
+        assert "artifacts" not in plain
+        assert len(whole["tasks"][0]["artifacts"]) == 1
+
+    async def test_filters(self, agent: Agent, worker: ScriptedWorker) -> None:
+        """Context, state and the time of the last status AND together; the time is inclusive."""
+        asked = await agent.send("ask", contextId="ours")
+        done = await agent.send("go", contextId="ours", messageId="message-2")
+        await agent.send("go", contextId="theirs")
+        at = done.task["status"]["timestamp"]
+        for filters, expected in (
+            ({"contextId": "ours"}, [done, asked]),
+            ({"contextId": "ours", "status": "TASK_STATE_INPUT_REQUIRED"}, [asked]),
+            ({"contextId": "ours", "statusTimestampAfter": at}, [done]),
+        ):
+            answer = await agent.call("ListTasks", filters)
+            assert [t["id"] for t in answer.result["tasks"]] == [e.task["id"] for e in expected]
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            {"pageSize": 0},
+            {"pageSize": 101},
+            {"historyLength": -1},
+            {"pageToken": "garbage"},
+            {"status": "TASK_STATE_RUNNING"},
+            {"status": 99},
+        ],
+    )
+    async def test_what_cannot_be_listed(self, agent: Agent, query: dict[str, Any]) -> None:
+        """InvalidParams; an unknown state does not list every task."""
+        answer = await agent.call("ListTasks", query)
+        assert answer.reason == "INVALID_PARAMS"
+        assert answer.code in (0, -32602)
+
+
+class TestCancel:
+    async def test_the_agent_ends_its_task(self, agent: Agent, worker: ScriptedWorker) -> None:
+        """A running agent is told, and what it says at the end is the task's end (3.1.5)."""
+        sent = await agent.send("obey", configuration=IMMEDIATELY)
+        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
+        assert answer.state == "CANCELED"
+        assert answer.task["status"]["message"]["parts"] == [{"text": "Stopped."}]
+
+    async def test_an_agent_that_ignores_it_is_left_out(
+        self,
+        agent: Agent,
+        agent_with: Callable[..., Agent],
+        backends: Backends,
+        worker: ScriptedWorker,
+    ) -> None:
+        """After the cancel's time the API commits canceled; what the agent writes is refused."""
+        sent = await agent.send("ignore", configuration=IMMEDIATELY)
+        hasty = agent_with(Settings(auth="none", cancel_timeout_s=0.1))
+        answer = await hasty.call("CancelTask", {"id": sent.task["id"]})
+        assert answer.state == "CANCELED"
+        assert not await backends.registry.is_cancelled(sent.task["id"])
+
+    async def test_a_paused_task_is_canceled(self, agent: Agent, worker: ScriptedWorker) -> None:
+        """Input-required is no end: a worker commits canceled."""
+        asked = await agent.send("ask")
+        answer = await agent.call("CancelTask", {"id": asked.task["id"]})
+        assert answer.state == "CANCELED"
+
+    async def test_a_queued_task_is_canceled_without_a_worker(
+        self, agent_with: Callable[..., Agent]
+    ) -> None:
+        """Nobody works, and the task is canceled at the cancel's deadline."""
+        agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
+        sent = await agent.send("go", configuration=IMMEDIATELY)
+        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
+        assert answer.state == "CANCELED"
+
+    async def test_a_queue_that_fails_does_not_stop_it(
+        self,
+        agent_with: Callable[..., Agent],
+        backends: Backends,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The flag and the deadline do without the queue."""
+
+        async def refuse(*_: Any, **__: Any) -> None:
+            raise UnavailableError
+
+        monkeypatch.setattr(backends.broker, "cancel_task", refuse)
+        agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
+        sent = await agent.send("go", configuration=IMMEDIATELY)
+        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
+        assert answer.state == "CANCELED"
+
+    async def test_writers_in_between_are_rebased_over(
+        self,
+        agent_with: Callable[..., Agent],
+        backends: Backends,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A commit that slips in before the forced end does not prevent it."""
+        agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
+        sent = await agent.send("go", configuration=IMMEDIATELY)
+        original = DurableStorage.commit
+        losses = iter(range(3))
+
+        async def race(self: DurableStorage, head: Head, commit: Commit) -> Head:
+            if next(losses, None) is not None:
+                raise ConcurrencyError(current_version=head.version + 1)
+            return await original(self, head, commit)
+
+        monkeypatch.setattr(DurableStorage, "commit", race)
+        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
+        assert answer.state == "CANCELED"
+
+    @pytest.mark.parametrize("text", ["go", "fail", "obey"])
+    async def test_an_ended_task_cannot_be_canceled(
+        self, agent: Agent, worker: ScriptedWorker, text: str
+    ) -> None:
+        """TaskNotCancelableError for every terminal state, canceled included."""
+        sent = await agent.send(text, configuration=IMMEDIATELY if text == "obey" else {})
+        if text == "obey":
+            await agent.call("CancelTask", {"id": sent.task["id"]})
+        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
+        assert answer.reason == "TASK_NOT_CANCELABLE"
+        assert answer.code in (0, -32002)
+
+    async def test_an_unknown_task(self, agent: Agent) -> None:
+        """TaskNotFoundError."""
+        answer = await agent.call("CancelTask", {"id": "nobody"})
+        assert answer.reason == "TASK_NOT_FOUND"
+
+    async def test_a_task_that_ends_by_itself_stays_as_it_is(
+        self, agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Success is not guaranteed: a task that completes meanwhile is returned completed."""
+        sent = await agent.send("go", configuration=IMMEDIATELY)
+
+        async def complete(*_: Any, **__: Any) -> None:
+            state = TaskState.TASK_STATE_COMPLETED
+            await backends.storage.update_task(sent.task["id"], state)
+
+        monkeypatch.setattr(backends.broker, "cancel_task", complete)
+        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
+        assert answer.state == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "reason"),
+    [
+        (
+            "CreateTaskPushNotificationConfig",
+            {"taskId": "nobody", "url": "https://example.com"},
+            "PUSH_NOTIFICATION_NOT_SUPPORTED",
+        ),
+        ("GetExtendedAgentCard", {}, "UNSUPPORTED_OPERATION"),
+    ],
+)
+async def test_what_the_card_does_not_offer(
+    agent: Agent, method: str, params: dict[str, Any], reason: str
+) -> None:
+    """Push configurations and an extended card are refused as section 3.3.4 says."""
+    assert (await agent.call(method, params)).reason == reason
+
+
+async def test_an_inline_push_configuration_is_refused(agent: Agent) -> None:
+    """Nobody would be notified: better said than silently dropped."""
+    configuration = {"taskPushNotificationConfig": {"url": "https://example.com"}}
+    answer = await agent.send("go", configuration=configuration)
+    assert answer.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"

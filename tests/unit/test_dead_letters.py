@@ -1,0 +1,225 @@
+"""The dead letter consumer over the backends in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from a2a.types import TaskState, TaskStatus
+
+from a2a_serverless.broker.base import operation_of
+from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.cancel.memory import MemoryCancelRegistry
+from a2a_serverless.errors import ConcurrencyError, ConfigurationError
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker.dead_letters import DeadLetters
+from a2a_serverless.worker.endings import CANCELED, REBASES
+from tests.clocks import ManualClock
+from tests.messages import request
+
+SCOPE = Scope.of("tenant", "someone")
+
+
+@dataclass
+class Stack:
+    """The consumer and what it works on."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def __post_init__(self) -> None:
+        storage = MemoryStorage(clock=self.clock)
+        registry = MemoryCancelRegistry(log=storage, clock=self.clock)
+        self.broker = MemoryBroker(clock=self.clock)
+        self.dead_letters = DeadLetters(storage, registry, self.broker)
+        self.storage = storage.for_scope(SCOPE)
+        self.registry = registry.for_scope(SCOPE)
+
+    async def open(self) -> Head:
+        return (await self.storage.open_task("context", request())).head
+
+    async def move(self, head: Head, state: TaskState) -> Head:
+        await self.storage.update_task(head.task_id, state)
+        return await self.head(head)
+
+    async def follow_up(self, head: Head) -> Head:
+        """The next turn of a paused task."""
+        return await self.storage.commit(head, Commit(entries=(TurnOpened(request("more")),)))
+
+    async def head(self, head: Head) -> Head:
+        current = await self.storage.head(head.task_id)
+        assert current is not None
+        return current
+
+    async def text(self, head: Head) -> str:
+        task = await self.storage.load_task(head.task_id)
+        assert task is not None
+        return str(task.status.message.parts[0].text)
+
+
+def body(head: Head, kind: str = "run", *, turn: int | None = None) -> str:
+    """The message of an operation."""
+    params = OperationParams(
+        scope=head.scope,
+        task_id=head.task_id,
+        incarnation=head.incarnation,
+        turn=turn or head.turn,
+    )
+    return operation_of(kind, params).model_dump_json()
+
+
+@pytest.fixture
+def stack() -> Stack:
+    """Backends in memory."""
+    return Stack()
+
+
+async def test_the_task_of_a_dead_letter_fails(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a fixed sentence, and a correlation id under which the log has the task."""
+    head = await stack.open()
+    assert await stack.dead_letters.handle(body(head)) == "failed"
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_FAILED
+    (record,) = [r for r in caplog.records if getattr(r, "action", "") == "dead_letter_failed"]
+    correlation_id = record.__dict__["correlation_id"]
+    text = f"The agent could not finish the task. Correlation id: {correlation_id}."
+    assert await stack.text(head) == text
+    assert record.__dict__["task_id"] == head.task_id
+
+
+async def test_a_running_turn_is_failed_too(stack: Stack) -> None:
+    """The claim of the attempt that never came back does not protect it."""
+    head = await stack.open()
+    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    commit = Commit(entries=(working,), token="t", claims=True)
+    await stack.storage.commit(head, commit)
+    assert await stack.dead_letters.handle(body(head)) == "failed"
+
+
+async def test_handling_twice_does_it_once(stack: Stack) -> None:
+    """A dead letter may be delivered again."""
+    head = await stack.open()
+    await stack.dead_letters.handle(body(head))
+    version = (await stack.head(head)).version
+    assert await stack.dead_letters.handle(body(head)) == "dropped"
+    assert (await stack.head(head)).version == version
+
+
+@pytest.mark.parametrize("kind", ["run", "cancel"])
+async def test_a_flag_turns_failed_into_canceled(stack: Stack, kind: str) -> None:
+    """The client asked for a cancel, and gets one; the flag is gone after it."""
+    head = await stack.open()
+    await stack.registry.request_cancel(head.task_id)
+    assert await stack.dead_letters.handle(body(head, kind)) == "canceled"
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
+    assert await stack.text(head) == CANCELED
+    assert not await stack.registry.is_cancelled(head.task_id)
+
+
+async def test_a_dead_cancel_cancels_a_paused_task(stack: Stack) -> None:
+    """A cancel is about the task: that its turn is finished does not matter."""
+    head = await stack.move(await stack.open(), TaskState.TASK_STATE_INPUT_REQUIRED)
+    assert await stack.dead_letters.handle(body(head, "cancel")) == "canceled"
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
+
+
+@pytest.mark.parametrize("kind", ["run", "cancel"])
+async def test_an_ended_task_is_left_alone(stack: Stack, kind: str) -> None:
+    """The letter is dropped; a flag that was left behind is removed."""
+    head = await stack.open()
+    await stack.registry.request_cancel(head.task_id)
+    await stack.move(head, TaskState.TASK_STATE_COMPLETED)
+    assert await stack.dead_letters.handle(body(head, kind)) == "dropped"
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
+    assert not await stack.registry.is_cancelled(head.task_id)
+
+
+async def test_a_finished_turn_is_left_alone(stack: Stack) -> None:
+    """The late letter of a turn that paused the task neither fails it nor its next turn."""
+    head = await stack.move(await stack.open(), TaskState.TASK_STATE_INPUT_REQUIRED)
+    assert await stack.dead_letters.handle(body(head, turn=1)) == "dropped"
+    head = await stack.follow_up(head)
+    assert await stack.dead_letters.handle(body(head, turn=1)) == "dropped"
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_SUBMITTED
+    assert await stack.dead_letters.handle(body(head)) == "failed"
+
+
+async def test_a_deleted_task_is_dropped(stack: Stack) -> None:
+    """There is nothing to end."""
+    head = await stack.open()
+    await stack.storage.delete_task(head.task_id)
+    assert await stack.dead_letters.handle(body(head)) == "dropped"
+
+
+async def test_an_expired_task_is_dropped(stack: Stack) -> None:
+    """As a deleted one."""
+    head = await stack.open()
+    stack.clock.advance(stack.storage.timing.ttl_s + 1)
+    assert await stack.dead_letters.handle(body(head)) == "dropped"
+
+
+@pytest.mark.parametrize("kind", ["run", "cancel"])
+async def test_a_later_task_of_the_same_id_is_left_alone(stack: Stack, kind: str) -> None:
+    """An operation of another incarnation ends nothing, and takes no flag away."""
+    old = await stack.open()
+    await stack.storage.delete_task(old.task_id)
+    opened = await stack.storage.open_task("context", request(), task_id=old.task_id)
+    await stack.registry.request_cancel(old.task_id)
+    assert await stack.dead_letters.handle(body(old, kind)) == "dropped"
+    assert (await stack.head(old)).version == opened.head.version
+    assert await stack.registry.is_cancelled(old.task_id)
+
+
+async def test_another_scopes_task_is_not_touched(stack: Stack) -> None:
+    """An operation names its scope; the same id in another scope is another task."""
+    head = await stack.open()
+    foreign = body(head).replace(SCOPE.digest, Scope.of("other", "one").digest)
+    assert await stack.dead_letters.handle(foreign) == "dropped"
+    assert (await stack.head(head)).version == head.version
+
+
+@pytest.mark.parametrize(
+    "text", ["", "poison", "[]", '{"operation": "run", "params": {}}', '{"operation": "dance"}']
+)
+async def test_what_nobody_can_read_is_set_aside(
+    stack: Stack, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It moves, as it is, to the queue without a consumer, and the log says why."""
+    assert await stack.dead_letters.handle(text) == "undecodable"
+    assert stack.broker.undecodable == [text]
+    assert "dead_letter_undecodable" in {getattr(r, "action", "") for r in caplog.records}
+
+
+async def test_without_a_queue_for_it_the_letter_stays(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unreadable message is not lost because a queue is not configured."""
+
+    async def no_queue(body: str, *, reason: str) -> bool:  # noqa: ARG001
+        return False
+
+    monkeypatch.setattr(stack.broker, "set_aside", no_queue)
+    with pytest.raises(ConfigurationError, match="A2A_UNDECODABLE_QUEUE"):
+        await stack.dead_letters.handle("poison")
+
+
+async def test_rebasing_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that others keep changing leaves the letter in its queue."""
+    head = await stack.open()
+    commit, races = MemoryStorage.commit, [REBASES + 1]
+
+    async def too_late(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
+        races[0] -= 1
+        if races[0] > 0:
+            raise ConcurrencyError
+        return await commit(self, head, wanted)
+
+    monkeypatch.setattr(MemoryStorage, "commit", too_late)
+    with pytest.raises(ConcurrencyError):
+        await stack.dead_letters.handle(body(head))
+    assert await stack.dead_letters.handle(body(head)) == "failed"

@@ -1,0 +1,396 @@
+"""The sweeper over the backends in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from a2a.types import TaskState, TaskStatus
+
+from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.cancel.memory import MemoryCancelRegistry
+from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import ANONYMOUS, Scope
+from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.rules import Commit, Timing
+from a2a_serverless.worker.endings import CANCEL_TIMED_OUT, REBASES
+from a2a_serverless.worker.sweeper import Sweeper, SweepReport
+from tests.clocks import ManualClock
+from tests.messages import agent_message, request
+
+WAITING_S = 60
+RUNNING_S = 960
+TIMEOUT_S = 10
+
+
+class RecordingBroker(MemoryBroker):
+    """Keeps what was sent, and refuses it where a test says so."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.sent: list[Operation] = []
+        self.is_down = False
+
+    def _send(self, operation: Operation) -> None:
+        if self.is_down:
+            raise UnavailableError
+        self.sent.append(operation)
+        super()._send(operation)
+
+
+@dataclass
+class Stack:
+    """A sweeper and what it works on."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def __post_init__(self) -> None:
+        timing = Timing(waiting_s=WAITING_S, running_s=RUNNING_S)
+        self.storage = MemoryStorage(clock=self.clock, timing=timing)
+        self.broker = RecordingBroker(self.clock)
+        self.registry = MemoryCancelRegistry(
+            log=self.storage, clock=self.clock, timeout_s=TIMEOUT_S
+        )
+
+    def sweeper(self, **options: Any) -> Sweeper:
+        return Sweeper(self.storage, self.broker, self.registry, clock=self.clock, **options)
+
+    async def sweep(self, limit: int = 500, **options: Any) -> SweepReport:
+        return await self.sweeper(**options).sweep(limit)
+
+    async def open(self, scope: Scope = ANONYMOUS) -> Head:
+        """A task whose turn waits, and whose message was never sent."""
+        return (await self.storage.for_scope(scope).open_task("context", request())).head
+
+    async def claim(self, head: Head) -> Head:
+        working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+        return await self.storage.commit(head, Commit(entries=(working,), token="t", claims=True))
+
+    async def head(self, head: Head) -> Head:
+        current = await self.storage.for_scope(Scope(head.scope)).head(head.task_id)
+        assert current is not None
+        return current
+
+
+@pytest.fixture
+def stack() -> Stack:
+    """Backends in memory under a clock of the test's own."""
+    return Stack()
+
+
+# -- turns -----------------------------------------------------------------------------------
+
+
+async def test_nothing_is_overdue(stack: Stack) -> None:
+    """A young turn is left alone."""
+    await stack.open()
+    stack.clock.advance(WAITING_S - 0.001)
+    assert await stack.sweep() == SweepReport()
+    assert stack.broker.sent == []
+
+
+async def test_a_turn_that_was_never_sent_is_sent(stack: Stack) -> None:
+    """The operation names the turn, and is no repetition of the first send."""
+    scope = Scope.of("tenant", "someone")
+    head = await stack.open(scope)
+    stack.clock.advance(WAITING_S)
+    assert await stack.sweep() == SweepReport(sent=1)
+    (operation,) = stack.broker.sent
+    assert operation.operation == "run"
+    assert operation.params == OperationParams(
+        scope=scope.digest,
+        task_id=head.task_id,
+        incarnation=head.incarnation,
+        turn=head.turn,
+        copy_number=1,
+    )
+    first = operation.model_copy(
+        update={"params": operation.params.model_copy(update={"copy_number": 0})}
+    )
+    assert operation.deduplication_id != first.deduplication_id
+
+
+async def test_the_wait_doubles_up_to_its_bound(stack: Stack) -> None:
+    """Every copy has a fresh deduplication id; the wait after it is twice the one before."""
+    head = await stack.open()
+    waits = []
+    for _ in range(8):
+        due_at = (await stack.head(head)).due_at
+        assert due_at is not None
+        waits.append((due_at - stack.clock.now_ms()) / 1000)
+        stack.clock.advance(waits[-1])
+        assert await stack.sweep(longest_wait_s=1000) == SweepReport(sent=1)
+        assert await stack.sweep(longest_wait_s=1000) == SweepReport()
+    assert waits == [60, 120, 240, 480, 960, 1000, 1000, 1000]
+    assert [op.params.copy_number for op in stack.broker.sent] == list(range(1, 9))
+    assert len({op.deduplication_id for op in stack.broker.sent}) == 8
+
+
+async def test_the_bound_holds_after_any_number_of_sends(stack: Stack) -> None:
+    """A turn that was sent thousands of times is not waited for for ever."""
+    head = await stack.open()
+    stack.clock.advance(WAITING_S)
+    assert await stack.storage.postpone(head, due_at=stack.clock.now_ms(), sends=5000)
+    await stack.sweep()
+    assert (await stack.head(head)).due_at == stack.clock.now_ms() + 3_600_000
+
+
+async def test_a_claimed_turn_is_sent_again_too(stack: Stack) -> None:
+    """A message may be lost after the claim; beyond the longest run nobody works on the turn."""
+    head = await stack.claim(await stack.open())
+    stack.clock.advance(RUNNING_S - 1)
+    assert await stack.sweep() == SweepReport()
+    stack.clock.advance(1)
+    assert await stack.sweep() == SweepReport(sent=1)
+    assert stack.broker.sent[0].params.turn == head.turn
+
+
+async def test_a_finished_turn_is_not_watched(stack: Stack) -> None:
+    """Neither a completed task nor one that waits for its client is sent."""
+    for state in (TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED):
+        head = await stack.open()
+        await stack.storage.update_task(head.task_id, state)
+    stack.clock.advance(WAITING_S * 100)
+    assert await stack.sweep() == SweepReport()
+
+
+async def test_an_index_that_lags_costs_nothing(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the index still shows, but HEAD does not, is passed over."""
+    finished, postponed, deleted = [await stack.open() for _ in range(3)]
+    stack.clock.advance(WAITING_S)
+    stale = await stack.storage.due(stack.clock.now_ms())
+    await stack.storage.update_task(finished.task_id, TaskState.TASK_STATE_COMPLETED)
+    await stack.storage.postpone(postponed, due_at=stack.clock.now_ms() + 1, sends=1)
+    await stack.storage.delete_task(deleted.task_id)
+
+    async def due(*_: Any, **__: Any) -> Any:
+        return stale
+
+    monkeypatch.setattr(stack.storage, "due", due)
+    assert await stack.sweep() == SweepReport(passed=3)
+    assert stack.broker.sent == []
+
+
+async def test_of_two_sweepers_one_sends(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The postponement is conditional: who loses it sends nothing."""
+    head = await stack.open()
+    stack.clock.advance(WAITING_S)
+
+    async def lost(*_: Any, **__: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(MemoryStorage, "postpone", lost)
+    assert await stack.sweep() == SweepReport(passed=1)
+    assert stack.broker.sent == []
+    assert (await stack.head(head)).sends == 0
+
+
+async def test_a_queue_that_is_down_costs_one_wait(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The turn is postponed before it is sent: a failed send is logged, and made good later."""
+    await stack.open()
+    stack.clock.advance(WAITING_S)
+    stack.broker.is_down = True
+    assert await stack.sweep() == SweepReport(failed=1)
+    assert "sweep_failed" in actions(caplog)
+    stack.broker.is_down = False
+    assert await stack.sweep() == SweepReport()
+    stack.clock.advance(2 * WAITING_S)
+    assert await stack.sweep() == SweepReport(sent=1)
+
+
+async def test_one_bad_task_holds_up_no_other(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A HEAD that cannot be read is logged and counted, and the next task is repaired."""
+    bad, good = await stack.open(), await stack.open()
+    stack.clock.advance(WAITING_S)
+    read = MemoryStorage.head
+
+    async def head(self: MemoryStorage, task_id: str) -> Head | None:
+        if task_id == bad.task_id:
+            raise ValueError(task_id)
+        return await read(self, task_id)
+
+    monkeypatch.setattr(MemoryStorage, "head", head)
+    assert await stack.sweep() == SweepReport(sent=1, failed=1)
+    assert [op.params.task_id for op in stack.broker.sent] == [good.task_id]
+    assert bad.task_id in {getattr(record, "task_id", "") for record in caplog.records}
+
+
+async def test_a_thousand_waiting_tasks_cost_a_bounded_number_of_copies(stack: Stack) -> None:
+    """A run sends at most its limit, the longest overdue first; an hour costs a few copies each."""
+    heads = [await stack.open() for _ in range(1000)]
+    minutes = 60
+    for _ in range(minutes):
+        stack.clock.advance(60)
+        before = len(stack.broker.sent)
+        await stack.sweep(limit=200)
+        assert len(stack.broker.sent) - before <= 200
+    copies = [0] * 1000
+    place = {head.task_id: n for n, head in enumerate(heads)}
+    for operation in stack.broker.sent:
+        copies[place[operation.params.task_id]] += 1
+    assert min(copies) >= 1
+    assert max(copies) <= 6  # after 1, 2, 4, 8, 16, 32 minutes
+
+
+async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow requests do not carry a run beyond the function's timeout; the next one goes on."""
+    for _ in range(5):
+        await stack.open()
+    stack.clock.advance(WAITING_S)
+    postpone = MemoryStorage.postpone
+
+    async def slow(self: MemoryStorage, head: Head, **due: Any) -> bool:
+        await self.clock.sleep(10)
+        return await postpone(self, head, **due)
+
+    monkeypatch.setattr(MemoryStorage, "postpone", slow)
+    assert await stack.sweep(budget_s=25) == SweepReport(sent=3)
+    assert await stack.sweep(budget_s=25) == SweepReport(sent=2)
+
+
+# -- cancels ---------------------------------------------------------------------------------
+
+
+async def cancelled(stack: Stack) -> Head:
+    """A running task whose cancel is overdue."""
+    head = await stack.claim(await stack.open())
+    await stack.registry.request_cancel(head.task_id)
+    stack.clock.advance(TIMEOUT_S)
+    return head
+
+
+async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
+    """The task becomes canceled with the documented message; the flag is gone, the fence is up."""
+    head = await cancelled(stack)
+    assert await stack.sweep() == SweepReport(canceled=1)
+    task = await stack.storage.load_task(head.task_id)
+    assert task is not None
+    assert task.status.state == TaskState.TASK_STATE_CANCELED
+    assert task.status.message.parts[0].text == CANCEL_TIMED_OUT
+    assert (task.status.message.task_id, task.status.message.context_id) == (task.id, "context")
+    assert not await stack.registry.is_cancelled(head.task_id)
+    late = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
+    with pytest.raises(ConcurrencyError):
+        await stack.storage.commit(head, Commit(entries=(late,), token="t"))
+    assert await stack.sweep() == SweepReport()
+
+
+async def test_a_cancel_is_left_to_others_until_its_deadline(stack: Stack) -> None:
+    """The agent has the time that it was promised."""
+    head = await stack.open()
+    await stack.registry.request_cancel(head.task_id)
+    stack.clock.advance(TIMEOUT_S - 0.001)
+    assert await stack.sweep() == SweepReport()
+    assert await stack.registry.is_cancelled(head.task_id)
+
+
+async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
+    """Its question goes to the history."""
+    head = await stack.open()
+    await stack.storage.update_task(
+        head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED, status_message=agent_message("Which?")
+    )
+    await stack.registry.request_cancel(head.task_id)
+    stack.clock.advance(TIMEOUT_S)
+    assert await stack.sweep() == SweepReport(canceled=1)
+    task = await stack.storage.load_task(head.task_id)
+    assert task is not None
+    assert task.status.state == TaskState.TASK_STATE_CANCELED
+    assert task.history[-1].parts[0].text == "Which?"
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["completed", "deleted"])
+async def test_the_flag_of_an_ended_task_is_removed(stack: Stack, *, gone: bool) -> None:
+    """What a crash before the cleanup left: the task stays as it is."""
+    head = await cancelled(stack)
+    await stack.storage.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+    if gone:
+        await stack.storage.delete_task(head.task_id)
+    assert await stack.sweep() == SweepReport(removed=1)
+    assert await stack.registry.overdue(stack.clock.now_ms()) == []
+    task = await stack.storage.load_task(head.task_id)
+    assert task is None if gone else task and task.status.state == TaskState.TASK_STATE_COMPLETED
+
+
+async def test_a_busy_task_is_canceled_in_the_end(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is put on the newest HEAD when the agent writes meanwhile."""
+    head = await cancelled(stack)
+    interfere(monkeypatch, times=REBASES - 1)
+    assert await stack.sweep() == SweepReport(canceled=1)
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
+
+
+async def test_rebasing_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a number of lost races the flag stays for the next run."""
+    head = await cancelled(stack)
+    interfere(monkeypatch, times=REBASES)
+    assert await stack.sweep() == SweepReport(failed=1)
+    assert await stack.registry.is_cancelled(head.task_id)
+    assert await stack.sweep() == SweepReport(canceled=1)
+
+
+async def test_a_task_that_ends_meanwhile_is_not_canceled(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Completion wins the race; the flag is removed all the same."""
+    head = await cancelled(stack)
+    commit = MemoryStorage.commit
+
+    async def completed_first(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
+        monkeypatch.setattr(MemoryStorage, "commit", commit)
+        await self.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+        return await commit(self, head, wanted)
+
+    monkeypatch.setattr(MemoryStorage, "commit", completed_first)
+    assert await stack.sweep() == SweepReport(removed=1)
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
+    assert not await stack.registry.is_cancelled(head.task_id)
+
+
+async def test_limits_hold_for_cancels(stack: Stack) -> None:
+    """A run ends at most as many cancels as it may."""
+    for _ in range(5):
+        await cancelled(stack)
+    assert await stack.sweep(limit=3) == SweepReport(canceled=3)
+    assert await stack.sweep(limit=3) == SweepReport(canceled=2)
+
+
+async def test_a_run_is_logged(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
+    """Each step and the run as a whole have an action and the task's id."""
+    caplog.set_level("INFO", logger="a2a_serverless")
+    await cancelled(stack)
+    await stack.open()
+    stack.clock.advance(WAITING_S)
+    await stack.sweep()
+    assert actions(caplog) == ["cancel_at_deadline", "resend", "sweep"]
+
+
+def interfere(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+    """Let another writer be faster, `times` times."""
+    commit = MemoryStorage.commit
+    left = [times]
+
+    async def too_late(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
+        if left[0] > 0 and wanted.token is None and wanted.entries:
+            left[0] -= 1
+            raise ConcurrencyError(current_version=head.version + 1)
+        return await commit(self, head, wanted)
+
+    monkeypatch.setattr(MemoryStorage, "commit", too_late)
+
+
+def actions(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The actions logged so far."""
+    return [record.action for record in caplog.records if hasattr(record, "action")]

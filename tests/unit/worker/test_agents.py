@@ -1,0 +1,88 @@
+"""Finding the agent that `FILE.py:NAME` names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from a2a.server.agent_execution import AgentExecutor
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.worker.agents import load_agent
+from a2a_serverless.worker.context import WorkerExecutor
+
+SOURCE = """
+from dataclasses import dataclass
+from a2a.server.agent_execution import AgentExecutor
+from a2a_serverless.worker import Worker
+from neighbour import NAME
+
+class Executor(AgentExecutor):
+    async def execute(self, context, event_queue): ...
+    async def cancel(self, context, event_queue): ...
+
+@dataclass
+class Waiter(Worker):
+    name: str = NAME
+    async def handle(self, ctx): ...
+
+class Demanding(Executor):
+    def __init__(self, model): ...
+
+class Abstract(Worker): ...
+
+executor, waiter, number = Executor(), Waiter(), 7
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "neighbour.py").write_text("NAME = 'x'\n")
+    (tmp_path / "agent_file.py").write_text(SOURCE)
+    (tmp_path / "broken.py").write_text("raise ValueError('no key\\nset')\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["Executor", "executor"])
+def test_an_executor_is_taken_as_it_is(folder: Path, name: str) -> None:
+    """A class is called without arguments, an instance is the agent."""
+    agent = load_agent(f"{folder}/agent_file.py:{name}")
+    assert isinstance(agent, AgentExecutor)
+    assert not isinstance(agent, WorkerExecutor)
+
+
+@pytest.mark.parametrize("name", ["Waiter", "waiter"])
+def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
+    """A Worker runs behind the SDK's interface; its module may import its neighbours."""
+    assert isinstance(load_agent(f"{folder}/agent_file.py:{name}"), WorkerExecutor)
+
+
+@pytest.mark.parametrize(
+    ("reference", "sentence"),
+    [
+        ("agent", "The agent '{}' is not of the form FILE.py:NAME."),
+        ("agent.py:", "The agent '{}' is not of the form FILE.py:NAME."),
+        ("@/none.py:a", "The agent '{}' cannot be used: there is no file @/none.py."),
+        ("@/agent_file.py:other", "The agent '{}' cannot be used: @/agent_file.py has no 'other'."),
+        ("@/agent_file.py:number", "The agent '{}' is neither an AgentExecutor nor a Worker."),
+        ("@/agent_file.py:Path", "The agent '{}' cannot be used: @/agent_file.py has no 'Path'."),
+        ("@/agent_file.py:NAME", "The agent '{}' is neither an AgentExecutor nor a Worker."),
+        ("@/broken.py:agent", "The agent '{}' cannot be imported: ValueError: no key set."),
+    ],
+)
+def test_what_is_no_agent_is_named(folder: Path, reference: str, sentence: str) -> None:
+    """One sentence names the file, the name and the reason."""
+    reference = reference.replace("@", str(folder))
+    with pytest.raises(ConfigurationError) as raised:
+        load_agent(reference)
+    assert str(raised.value) == sentence.format(reference).replace("@", str(folder))
+
+
+@pytest.mark.parametrize("name", ["Demanding", "Abstract"])
+def test_an_agent_that_cannot_be_made_is_named(folder: Path, name: str) -> None:
+    """A class that wants arguments, or misses methods, stops the start with its reason."""
+    with pytest.raises(
+        ConfigurationError, match=rf"agent_file.py:{name}' cannot be made: TypeError"
+    ):
+        load_agent(f"{folder}/agent_file.py:{name}")

@@ -1,0 +1,263 @@
+"""Canceling a task: queued, running, paused, and against its agent's will."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import TaskState
+
+from a2a_serverless.tasks.rules import Commit
+from tests.messages import request
+from tests.workers import (
+    Agent,
+    Bench,
+    PacedClock,
+    S,
+    artifact_texts,
+    chunk,
+    complete,
+    params_of,
+    status,
+    status_text,
+)
+
+
+async def silent(_context: RequestContext, _queue: EventQueue) -> None:
+    await asyncio.Event().wait()
+
+
+async def ask(context: RequestContext, queue: EventQueue) -> None:
+    await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
+
+
+async def publish_canceled(context: RequestContext, queue: EventQueue) -> None:
+    await queue.enqueue_event(status(context, S.TASK_STATE_CANCELED, "stopped by the agent"))
+
+
+async def assert_canceled(bench: Bench, task_id: str) -> None:
+    head = await bench.storage.head(task_id)
+    assert head is not None
+    assert head.state == S.TASK_STATE_CANCELED
+    assert not await bench.registry.is_cancelled(task_id)
+
+
+async def test_the_agent_of_a_queued_task_never_starts() -> None:
+    """A flag that is up before the start ends the task; the cancel operation finds nothing left."""
+    agent = Agent(complete)
+    bench = Bench(agent)
+    task = await bench.send()
+    await bench.cancel(task)
+    assert await bench.work()
+    await assert_canceled(bench, task.task_id)
+    assert await bench.work()
+    assert (agent.started, agent.cancelled) == ([], [])
+    assert (await bench.head(task)).version == 2
+
+
+async def test_a_silent_running_agent_is_cancelled() -> None:
+    """Within two seconds execute() gets CancelledError, then cancel() is called."""
+    clock = PacedClock()
+    cleaned = []
+
+    async def tidy(_context: RequestContext, _queue: EventQueue) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cleaned.append(len(agent.cancelled))
+            raise
+
+    agent = Agent(tidy)
+    bench = Bench(agent, clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(3)
+    await bench.cancel(task)
+    await clock.pass_time(2)
+    assert await working
+    assert cleaned == [0]
+    assert agent.cancelled[0].task_id == task.task_id
+    assert agent.cancelled[0].message is None
+    assert agent.cancelled[0].current_task is not None
+    await assert_canceled(bench, task.task_id)
+
+
+async def test_an_agent_may_cancel_in_its_own_words() -> None:
+    """What cancel() publishes is the task's end."""
+    clock = PacedClock()
+    bench = Bench(Agent(silent, publish_canceled), clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(1.5)
+    await bench.registry.request_cancel(task.task_id)
+    await clock.pass_time(1)
+    assert await working
+    assert status_text(await bench.task(task)) == "stopped by the agent"
+
+
+async def test_what_was_emitted_before_a_cancel_is_kept() -> None:
+    """Chunks that wait for their commit go out with the cancellation."""
+    clock = PacedClock()
+
+    async def stream(context: RequestContext, queue: EventQueue) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await queue.enqueue_event(chunk(context, "half"))
+
+    bench = Bench(Agent(stream), clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(0.5)
+    await bench.registry.request_cancel(task.task_id)
+    await clock.pass_time(1)
+    assert await working
+    assert artifact_texts(await bench.task(task)) == {"a": ["half"]}
+
+
+async def test_a_paused_task_is_cancelled_by_its_operation() -> None:
+    """cancel() is called for a task that waits for input, then the task is canceled."""
+    agent = Agent(ask)
+    bench = Bench(agent)
+    task = await bench.send()
+    assert await bench.work()
+    await bench.cancel(task)
+    assert await bench.work()
+    assert len(agent.cancelled) == 1
+    assert agent.cancelled[0].current_task is not None
+    assert agent.cancelled[0].current_task.status.state == S.TASK_STATE_INPUT_REQUIRED
+    await assert_canceled(bench, task.task_id)
+    assert [m.parts[0].text for m in (await bench.task(task)).history] == ["hello", "which?"]
+
+
+async def test_a_waiting_turn_is_cancelled_by_its_operation() -> None:
+    """A turn whose run operation was lost is claimed, and canceled, by the cancel operation."""
+    agent = Agent(complete)
+    bench = Bench(agent)
+    task = (await bench.storage.open_task("ctx", request("hello"))).head
+    await bench.cancel(task)
+    assert await bench.work()
+    assert (len(agent.started), len(agent.cancelled)) == (0, 1)
+    await assert_canceled(bench, task.task_id)
+
+
+async def test_a_turn_of_a_dead_worker_is_cancelled_by_its_operation() -> None:
+    """The cancel takes the turn over, so that a worker that still lives is fenced."""
+    agent = Agent(complete, publish_canceled)
+    bench = Bench(agent)
+    task = (await bench.storage.open_task("ctx", request("hello"))).head
+    await bench.storage.commit(task, Commit(token="dead", claims=True))
+    await bench.cancel(task)
+    assert await bench.work()
+    await assert_canceled(bench, task.task_id)
+
+
+@pytest.mark.parametrize("fault", ["raises", "hangs"])
+async def test_a_task_is_cancelled_whatever_its_agent_does(fault: str) -> None:
+    """A cancel() that raises or does not end keeps no task alive."""
+    clock = PacedClock()
+
+    async def cancel(_context: RequestContext, _queue: EventQueue) -> None:
+        if fault == "raises":
+            raise ValueError
+        await asyncio.Event().wait()
+
+    bench = Bench(Agent(ask, cancel), clock=clock)
+    task = await bench.send()
+    assert await bench.work()
+    await bench.cancel(task)
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(11)
+    assert await working
+    await assert_canceled(bench, task.task_id)
+
+
+async def test_an_agent_that_swallows_the_cancel_is_overruled() -> None:
+    """After the time-out the task is canceled; what its agent still writes is dropped."""
+    clock = PacedClock()
+    left: list[asyncio.Event] = []
+
+    async def stubborn(context: RequestContext, queue: EventQueue) -> None:
+        for _ in range(100):
+            try:
+                await clock.sleep(1)
+            except asyncio.CancelledError:
+                continue
+            if left:
+                break
+        await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "too late"))
+
+    bench = Bench(Agent(stubborn), clock=clock, cancel_timeout_s=10)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(2)
+    await bench.registry.request_cancel(task.task_id)
+    await clock.pass_time(11.5)
+    await assert_state(bench, task.task_id, S.TASK_STATE_CANCELED)
+    await clock.pass_time(10)
+    assert await working
+    version = (await bench.head(task)).version
+    left.append(asyncio.Event())
+    await clock.pass_time(100)
+    assert (await bench.head(task)).version == version
+
+
+async def assert_state(bench: Bench, task_id: str, state: TaskState) -> None:
+    head = await bench.storage.head(task_id)
+    assert head is not None
+    assert head.state == state
+
+
+async def test_an_agent_may_still_complete_after_a_cancel() -> None:
+    """An agent that answers the CancelledError by completing wins: one end, and it is its own."""
+    clock = PacedClock()
+
+    async def finish(context: RequestContext, queue: EventQueue) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await complete(context, queue)
+
+    bench = Bench(Agent(finish, publish_canceled), clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(1.5)
+    await bench.registry.request_cancel(task.task_id)
+    await clock.pass_time(2)
+    assert await working
+    await assert_state(bench, task.task_id, S.TASK_STATE_COMPLETED)
+    assert not await bench.registry.is_cancelled(task.task_id)
+
+
+async def test_a_task_that_somebody_else_ended_stops_its_agent() -> None:
+    """The API's own cancellation is seen within two seconds; nothing is written after it."""
+    clock = PacedClock()
+    agent = Agent(silent)
+    bench = Bench(agent, clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(2)
+    await bench.storage.update_task(task.task_id, S.TASK_STATE_CANCELED)
+    version = (await bench.head(task)).version
+    await clock.pass_time(2)
+    assert await working
+    assert (await bench.head(task)).version == version
+    assert agent.cancelled == []
+
+
+async def test_a_cancel_of_an_ended_task_only_removes_its_flag() -> None:
+    """The operation of a cancel that came too late leaves the task as it is."""
+    agent = Agent(complete)
+    bench = Bench(agent)
+    task = await bench.send()
+    assert await bench.work()
+    before = await bench.head(task)
+    # The flag went up between the last look at it and the end of the task.
+    bench.registry._flags.deadlines[task.scope, task.task_id] = 0  # type: ignore[attr-defined]
+    await bench.broker.cancel_task(params_of(task))
+    assert await bench.work()
+    assert await bench.head(task) == before
+    assert agent.cancelled == []
+    assert not await bench.registry.is_cancelled(task.task_id)

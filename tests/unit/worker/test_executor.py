@@ -1,0 +1,333 @@
+"""What executors written for the official SDK may emit, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Sequence
+
+import pytest
+from a2a.helpers import new_task_from_user_message
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+from a2a_serverless.tasks.entries import ArtifactWritten
+from a2a_serverless.tasks.events import Event
+from tests.messages import said
+from tests.workers import Agent, Bench, S, artifact_texts, chunk, complete, status, status_text
+
+
+def text_message(text: str, *, task_id: str = "") -> Message:
+    parts = [Part(text=text)]
+    return Message(message_id="m", role=Role.ROLE_AGENT, parts=parts, task_id=task_id)
+
+
+async def run(execute: object, *, turns: Sequence[str] = ("hello",)) -> tuple[Bench, Task]:
+    bench = Bench(Agent(execute))  # type: ignore[arg-type]
+    head = await bench.send(turns[0])
+    assert await bench.work()
+    for text in turns[1:]:
+        await bench.follow_up(head, text, message_id="u")
+        assert await bench.work()
+    return bench, await bench.task(head)
+
+
+async def test_a_task_event_first_is_the_task_we_have() -> None:
+    """The usual opening of an SDK executor adds nothing twice, least of all the user's message."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        assert context.message is not None
+        assert context.task_id is not None
+        assert context.context_id is not None
+        await queue.enqueue_event(new_task_from_user_message(context.message))
+        updater = TaskUpdater(queue, context.task_id, context.context_id)
+        await updater.start_work(updater.new_agent_message([Part(text="thinking")]))
+        await updater.add_artifact([Part(text="one")], artifact_id="a", last_chunk=True)
+        await updater.complete(updater.new_agent_message([Part(text="done")]))
+
+    _, task = await run(execute)
+    assert said(task) == ["hello", "thinking"]
+    assert status_text(task) == "done"
+    assert artifact_texts(task) == {"a": ["one"]}
+
+
+async def test_a_task_event_brings_what_it_holds() -> None:
+    """History, artifacts, metadata and status of an agent's own Task are taken over."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        task = new_task_from_user_message(context.message)  # type: ignore[arg-type]
+        task.history.append(text_message("note"))
+        task.artifacts.append(Artifact(artifact_id="a", parts=[Part(text="all")]))
+        task.metadata["cost"] = 3
+        task.status.CopyFrom(TaskStatus(state=S.TASK_STATE_COMPLETED, message=text_message("ok")))
+        task.status.message.message_id = "end"
+        await queue.enqueue_event(task)
+
+    _, task = await run(execute)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert (said(task), status_text(task)) == (["hello", "note"], "ok")
+    assert artifact_texts(task) == {"a": ["all"]}
+    assert task.metadata["cost"] == 3
+
+
+async def test_the_task_an_agent_was_given_may_be_sent_back() -> None:
+    """A follow-up that enqueues its current task does not end the turn, nor lose the message."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.current_task is None:
+            await queue.enqueue_event(chunk(context, "draft"))
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
+            return
+        await queue.enqueue_event(context.current_task)
+        await complete(context, queue)
+
+    _, task = await run(execute, turns=("hello", "that"))
+    assert said(task) == ["hello", "which?", "that"]
+    assert artifact_texts(task) == {"a": ["draft"]}
+    assert status_text(task) == "done"
+
+
+async def test_repeated_message_ids_keep_every_message() -> None:
+    """A client that uses one messageId for all of its messages finds all of them in the history."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.get_user_input() == "three":
+            await complete(context, queue)
+        else:
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED))
+
+    _, task = await run(execute, turns=("one", "two", "three"))
+    assert said(task) == ["one", "two", "three"]
+
+
+async def test_a_message_alone_is_the_answer() -> None:
+    """A single Message completes the task, and is marked as the reply for the client."""
+
+    async def execute(_context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(text_message("hi"))
+
+    bench, task = await run(execute)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert status_text(task) == "hi"
+    log = await bench.storage.read(task.id)
+    assert log is not None
+    reply = log.fold().reply
+    assert log.head.replied
+    assert reply is not None
+    assert (reply.task_id, reply.context_id) == (task.id, task.context_id)
+
+
+async def test_the_first_chunk_of_an_artifact_is_a_replacement() -> None:
+    """`append` to an artifact that is not there yet begins it, and is shown as a beginning."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "one", append=True))
+        await queue.enqueue_event(chunk(context, "two", append=True))
+        await complete(context, queue)
+
+    bench, task = await run(execute)
+    assert artifact_texts(task) == {"a": ["one", "two"]}
+    head = await bench.storage.head(task.id)
+    assert head is not None
+    appended = [
+        entry.append
+        for record in await bench.records(head)
+        for entry in record.entries
+        if isinstance(entry, ArtifactWritten)
+    ]
+    assert appended == [False, True]
+
+
+async def test_nothing_is_accepted_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Events after a terminal state are dropped and logged; the agent goes on undisturbed."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await complete(context, queue)
+        await queue.enqueue_event(chunk(context, "late"))
+        await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
+
+    _, task = await run(execute)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert artifact_texts(task) == {}
+    assert [r.__dict__["action"] for r in caplog.records] == ["event_dropped"] * 2
+
+
+async def test_an_ending_is_stored_when_enqueue_returns() -> None:
+    """What ends the turn is committed before the agent goes on."""
+    states = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await complete(context, queue)
+        states.append((await bench.head(head)).state)
+
+    bench = Bench(Agent(execute))
+    head = await bench.send()
+    assert await bench.work()
+    assert states == [S.TASK_STATE_COMPLETED]
+
+
+async def test_a_closed_queue_takes_no_more() -> None:
+    """close() stores what was taken; later events are dropped, as on the SDK's own queue."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "in"))
+        assert not queue.is_closed()  # type: ignore[attr-defined]
+        await queue.close()  # type: ignore[attr-defined]
+        assert queue.is_closed()  # type: ignore[attr-defined]
+        assert artifact_texts(await bench.task(head)) == {"a": ["in"]}
+        await queue.enqueue_event(chunk(context, "out"))
+
+    bench = Bench(Agent(execute))
+    head = await bench.send()
+    assert await bench.work()
+    assert artifact_texts(await bench.task(head)) == {"a": ["in"]}
+
+
+async def test_a_queue_is_a_context_manager() -> None:
+    """Leaving `async with queue` closes it."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        async with queue:  # type: ignore[attr-defined]
+            await complete(context, queue)
+        assert queue.is_closed()  # type: ignore[attr-defined]
+
+    _, task = await run(execute)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+
+
+async def test_an_event_may_be_changed_after_it_was_enqueued() -> None:
+    """What is stored is what was enqueued, not what the agent made of its object later."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        event = chunk(context, "one")
+        await queue.enqueue_event(event)
+        event.artifact.parts[0].text = "two"
+        await queue.enqueue_event(event)
+        await complete(context, queue)
+
+    _, task = await run(execute)
+    assert artifact_texts(task) == {"a": ["one", "two"]}
+
+
+async def test_metadata_of_a_status_joins_the_tasks() -> None:
+    """The metadata of a status update is merged into the task's."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        event = status(context, S.TASK_STATE_COMPLETED)
+        event.metadata["tokens"] = 7
+        await queue.enqueue_event(event)
+
+    _, task = await run(execute)
+    assert task.metadata["tokens"] == 7
+
+
+async def test_a_large_artifact_is_committed_while_it_is_emitted() -> None:
+    """At 64 KB the agent waits for a commit: no batch grows without bound."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        for _ in range(10):
+            await queue.enqueue_event(chunk(context, "x" * 30_000))
+        await complete(context, queue)
+
+    bench, task = await run(execute)
+    head = await bench.storage.head(task.id)
+    assert head is not None
+    sizes = [
+        sum(isinstance(entry, ArtifactWritten) for entry in record.entries)
+        for record in await bench.records(head)
+    ]
+    assert sum(sizes) == 10
+    assert max(sizes) == 3
+    assert len("".join(artifact_texts(task)["a"])) == 300_000
+
+
+async def test_an_agent_that_emits_all_the_time_can_be_cancelled() -> None:
+    """Each enqueue lets the loop go on, so that a cancel gets through."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        while True:
+            await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
+
+    bench = Bench(Agent(execute))
+    head = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await asyncio.sleep(0)
+    await bench.storage.update_task(head.task_id, S.TASK_STATE_CANCELED)
+    async with asyncio.timeout(20):
+        assert await working
+
+
+WORKING = TaskStatus(state=S.TASK_STATE_WORKING)
+EMPTY = Message(message_id="m", role=Role.ROLE_AGENT)
+HOLLOW = Artifact(artifact_id="a", parts=[Part()])
+
+FAULTS: dict[str, tuple[list[Event], str]] = {
+    "a Message after task events": (
+        [TaskStatusUpdateEvent(task_id="@", status=WORKING), text_message("late")],
+        "The agent emitted a Message after task events; it has to use a status message.",
+    ),
+    "another task's status": (
+        [TaskStatusUpdateEvent(task_id="other", status=WORKING)],
+        "The agent emitted a TaskStatusUpdateEvent for another task than its own.",
+    ),
+    "another task's artifact": (
+        [TaskArtifactUpdateEvent(task_id="other", artifact=HOLLOW)],
+        "The agent emitted a TaskArtifactUpdateEvent for another task than its own.",
+    ),
+    "another Task": ([Task(id="other")], "The agent emitted a Task for another task than its own."),
+    "another task's Message": (
+        [text_message("x", task_id="other")],
+        "The agent emitted a Message for another task than its own.",
+    ),
+    "a status without a state": (
+        [TaskStatusUpdateEvent(task_id="@")],
+        "The agent emitted a status without a state.",
+    ),
+    "a message without parts": ([EMPTY], "The agent emitted a message without parts."),
+    "a part without content": (
+        [TaskArtifactUpdateEvent(task_id="@", artifact=HOLLOW)],
+        "Artifact 'a' of the agent has a part without content.",
+    ),
+    "an artifact without an id": (
+        [TaskArtifactUpdateEvent(task_id="@", artifact=Artifact(parts=[Part(text="x")]))],
+        "The agent emitted an artifact without artifactId.",
+    ),
+    "no event at all": (
+        ["hello"],  # type: ignore[list-item]
+        "The agent emitted a str, which is no A2A event.",
+    ),
+}
+
+
+@pytest.mark.parametrize("is_caught", [False, True], ids=["raised", "caught"])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_an_impossible_event_fails_the_task(fault: str, is_caught: bool) -> None:  # noqa: FBT001
+    """The task fails at once and the sentence names the agent's fault, also if it catches it."""
+    events, sentence = FAULTS[fault]
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        for template in events:
+            event = copy.deepcopy(template)
+            if getattr(event, "task_id", "") == "@":
+                event.task_id = context.task_id  # type: ignore[union-attr]
+            try:
+                await queue.enqueue_event(event)
+            except Exception:
+                if not is_caught:
+                    raise
+        await complete(context, queue)
+
+    _, task = await run(execute)
+    assert task.status.state == S.TASK_STATE_FAILED
+    assert status_text(task) == sentence

@@ -1,0 +1,151 @@
+"""The worker behind an SQS event source: batches, groups and partial failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.worker.function import WorkerFunction
+from tests.workers import Agent, Bench, S, complete, status
+
+
+class LambdaContext:
+    """What the function asks of Lambda's context."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 900_000
+
+
+class Source:
+    """A function, and the records that an event source would pass to it."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.bench = Bench(agent)
+        self.function = WorkerFunction(self.bench.backends, agent, self.bench.settings)
+
+    def send(self, text: str = "hello") -> tuple[Head, dict[str, Any]]:
+        """A new task and the record of its first turn."""
+
+        async def send() -> tuple[Head, dict[str, Any]]:
+            head = await self.bench.send(text)
+            handle: Any = await self.bench.deliver()
+            return head, handle.record()
+
+        return asyncio.run(send())
+
+    def state(self, head: Head) -> S:
+        return asyncio.run(self.bench.head(head)).state
+
+    def handle(self, *records: dict[str, Any]) -> list[str]:
+        """The ids of the records to deliver again."""
+        answer = self.function.handle({"Records": list(records)}, LambdaContext())
+        assert set(answer) == {"batchItemFailures"}
+        return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+
+
+async def play(context: RequestContext, queue: EventQueue) -> None:
+    """Do what the user's text says."""
+    match context.get_user_input():
+        case "raise":
+            raise ValueError
+        case "ask":
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED))
+        case _:
+            await complete(context, queue)
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    made = Source(Agent(play))
+    yield made
+    made.function.close()
+
+
+def undecodable(record: dict[str, Any], **attributes: str) -> dict[str, Any]:
+    own = {**record["attributes"], **attributes}
+    return {**record, "messageId": "bad", "body": "{}", "attributes": own}
+
+
+def test_one_record_is_one_turn(source: Source) -> None:
+    """The usual batch of one: the turn runs, and the record is done."""
+    head, record = source.send()
+    assert source.handle(record) == []
+    assert source.state(head) == S.TASK_STATE_COMPLETED
+
+
+def test_the_function_lives_through_many_invocations(source: Source) -> None:
+    """Every invocation uses the same event loop, and leaves nothing running in it."""
+    for _ in range(3):
+        head, record = source.send()
+        assert source.handle(record) == []
+        assert source.state(head) == S.TASK_STATE_COMPLETED
+        assert asyncio.all_tasks(source.function._loop) == set()
+
+
+def test_a_failure_is_reported_alone(source: Source) -> None:
+    """Other groups of the batch are done, whatever becomes of one."""
+    (good, first), (bad, second), (other, third) = (
+        source.send(text) for text in ("go", "raise", "go")
+    )
+    assert source.handle(first, second, third) == [second["messageId"]]
+    states = [source.state(head) for head in (good, bad, other)]
+    assert states == [S.TASK_STATE_COMPLETED, S.TASK_STATE_WORKING, S.TASK_STATE_COMPLETED]
+
+
+def test_an_undecodable_record_harms_no_other(source: Source) -> None:
+    """What is no operation is reported failed; the rest of the batch runs."""
+    head, record = source.send()
+    bad = undecodable(record, MessageGroupId="other")
+    assert source.handle(bad, record) == ["bad"]
+    assert source.state(head) == S.TASK_STATE_COMPLETED
+
+
+def test_a_failure_returns_the_rest_of_its_group(source: Source) -> None:
+    """Records behind a failed one of their group are not run: FIFO order would be lost."""
+    head, record = source.send()
+    last = {**record, "messageId": "last"}
+    assert source.handle(undecodable(record), last, record) == ["bad", "last", record["messageId"]]
+    assert source.state(head) == S.TASK_STATE_SUBMITTED
+
+
+def test_groups_run_beside_each_other() -> None:
+    """A turn of one group may wait for a turn of another group of its batch."""
+    meeting = asyncio.Barrier(2)
+
+    async def meet(context: RequestContext, queue: EventQueue) -> None:
+        await meeting.wait()
+        await complete(context, queue)
+
+    source = Source(Agent(meet))
+    records = [source.send()[1] for _ in range(2)]
+    assert source.handle(*records) == []
+    source.function.close()
+
+
+def test_records_of_a_group_run_in_their_order(source: Source) -> None:
+    """Two operations of one task in one batch run one after the other."""
+    head, record = source.send("ask")
+    again = {**record, "messageId": "again"}
+    assert source.handle(record, again) == []
+    assert source.state(head) == S.TASK_STATE_INPUT_REQUIRED
+
+
+@pytest.mark.parametrize("event", [{}, {"Records": "x"}, {"detail-type": "Scheduled Event"}])
+def test_an_event_of_another_source_is_refused(source: Source, event: dict[str, Any]) -> None:
+    """A wrong wiring is an error, not a batch that was processed."""
+    with pytest.raises(InvalidArgumentError, match="not one of SQS"):
+        source.function.handle(event, LambdaContext())
+
+
+def test_without_a_context_there_is_no_deadline(source: Source) -> None:
+    """The function can be called by hand."""
+    head, record = source.send()
+    assert source.function.handle({"Records": [record]}, None) == {"batchItemFailures": []}
+    assert source.state(head) == S.TASK_STATE_COMPLETED

@@ -1,0 +1,248 @@
+"""How long a turn may hold its delivery: heartbeat, deadline, shutdown, pull mode."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless.broker.base import OperationHandle
+from a2a_serverless.clock import SystemClock
+from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.worker.heartbeat import Heartbeat
+from tests.workers import Agent, Bench, PacedClock, S, chunk, complete
+
+BEAT_S = 0.6
+WAIT_S = 30
+
+
+class Handle(OperationHandle):
+    """A delivery that counts its extensions and fails as it is told."""
+
+    def __init__(self, *failures: Exception | None, hangs: bool = False) -> None:
+        self._failures = list(failures)
+        self._hangs = hangs
+        self.extended: list[float] = []
+        self.threads: set[str] = set()
+        self.thrice = threading.Event()
+        self.told: list[str] = []
+
+    @property
+    def operation(self) -> Operation:
+        params = OperationParams(scope="s", task_id="t", incarnation="i", turn=1)
+        return Operation(operation="run", params=params)
+
+    @property
+    def attempt(self) -> int:
+        return 1
+
+    async def ack(self) -> None:
+        self.told.append("ack")
+
+    async def nack(self, *, delay_seconds: float = 0) -> None:
+        self.told.append("nack")
+
+    async def extend(self, seconds: float) -> None:
+        self.extended.append(seconds)
+        self.threads.add(threading.current_thread().name)
+        if len(self.extended) >= 3:
+            self.thrice.set()
+        failure = self._failures.pop(0) if self._failures else None
+        if failure is not None:
+            raise failure
+        if self._hangs and len(self.extended) > 1:
+            await asyncio.Event().wait()
+
+
+def heartbeat(handle: Handle, lost: asyncio.Event | None = None) -> Heartbeat:
+    on_lost = (lost or asyncio.Event()).set
+    return Heartbeat(handle, visibility_s=BEAT_S, clock=SystemClock(), on_lost=on_lost)
+
+
+def beating() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "heartbeat"]
+
+
+async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
+    """The delivery is renewed while the agent blocks the loop; nothing of it is left behind."""
+    handle = Handle()
+    async with heartbeat(handle) as beat:
+        assert handle.thrice.wait(WAIT_S)  # blocks this event loop
+    assert not beat.lost
+    assert handle.extended[:3] == [BEAT_S] * 3
+    assert "heartbeat" in handle.threads
+    assert beating() == []
+
+
+async def test_an_expired_delivery_is_lost() -> None:
+    """Once the broker refuses a renewal nobody may write any more."""
+    handle, lost = Handle(None, ConcurrencyError()), asyncio.Event()
+    async with heartbeat(handle, lost) as beat, asyncio.timeout(WAIT_S):
+        await lost.wait()
+        assert beat.lost
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [Handle(None, *[UnavailableError()] * 100), Handle(hangs=True)],
+    ids=["fails", "hangs"],
+)
+async def test_a_delivery_without_renewals_is_lost_before_it_expires(handle: Handle) -> None:
+    """Three quarters of the visibility without a renewal is where an attempt has to stop."""
+    lost = asyncio.Event()
+    began = time.monotonic()
+    async with heartbeat(handle, lost) as beat, asyncio.timeout(WAIT_S):
+        await lost.wait()
+        assert beat.lost
+        assert time.monotonic() - began >= 0.75 * BEAT_S
+
+
+async def test_a_failed_renewal_is_tried_again() -> None:
+    """One lost renewal costs nothing: the next one comes before the delivery counts as lost."""
+    handle = Handle(None, UnavailableError())
+    async with heartbeat(handle) as beat:
+        assert handle.thrice.wait(WAIT_S)
+    assert not beat.lost
+
+
+async def test_a_delivery_that_has_expired_starts_no_agent() -> None:
+    """Where the first extension is refused, somebody else has the operation."""
+    agent = Agent(complete)
+    bench = Bench(agent, has_heartbeat=True, visibility_s=60)
+    task = await bench.send()
+    handle = await bench.deliver()
+    await handle.nack()
+    await bench.deliver()
+    assert await bench.adapter.process(handle) is False
+    assert agent.started == []
+    assert (await bench.head(task)).version == 1
+
+
+async def test_an_agent_that_lost_its_delivery_writes_nothing() -> None:
+    """The attempt stops, and what it emits afterwards is not stored."""
+    emitted = []
+
+    async def unaware(context: RequestContext, queue: EventQueue) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await complete(context, queue)
+            emitted.append(True)
+
+    bench = Bench(Agent(unaware), has_heartbeat=True, visibility_s=BEAT_S)
+    task = await bench.send()
+    handle = await bench.deliver()
+    real_extend = type(handle).extend
+    calls = []
+
+    async def refuse_second(self: OperationHandle, seconds: float) -> None:
+        calls.append(seconds)
+        if len(calls) > 1:
+            raise ConcurrencyError
+        await real_extend(self, seconds)
+
+    type(handle).extend = refuse_second  # type: ignore[method-assign]
+    try:
+        async with asyncio.timeout(WAIT_S):
+            assert await bench.adapter.process(handle) is False
+    finally:
+        type(handle).extend = real_extend  # type: ignore[method-assign]
+    assert emitted == [True]
+    assert (await bench.head(task)).version == 1
+    assert beating() == []
+
+
+async def test_a_turn_is_given_back_before_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    """Ten seconds before its time is up the agent is stopped; the turn comes again at once."""
+    clock = PacedClock()
+
+    async def slow(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "half"))
+        await clock.sleep(1000)
+
+    agent = Agent(slow)
+    bench = Bench(agent, clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work(deadline=clock.monotonic() + 100))
+    await clock.pass_time(89)
+    assert not working.done()
+    await clock.pass_time(2)
+    assert await working is False
+    assert [r.__dict__["action"] for r in caplog.records] == ["deadline"]
+    assert agent.cancelled == []
+    again = await bench.deliver()
+    assert again.attempt == 2
+    assert (await bench.head(task)).attempts == 1
+
+
+async def test_a_deadline_on_the_last_attempt_fails_the_task() -> None:
+    """A turn that never ends in its time does not come again for ever."""
+    clock = PacedClock()
+
+    async def slow(_context: RequestContext, _queue: EventQueue) -> None:
+        await clock.sleep(1000)
+
+    bench = Bench(Agent(slow), clock=clock, max_attempts=1)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work(deadline=clock.monotonic() + 5))
+    await clock.pass_time(5)
+    assert await working is True
+    assert (await bench.head(task)).state == S.TASK_STATE_FAILED
+
+
+async def test_no_turn_starts_after_the_deadline() -> None:
+    """A record of a batch whose time is up goes back untouched, and uncounted."""
+    clock = PacedClock()
+    agent = Agent(complete)
+    bench = Bench(agent, clock=clock)
+    task = await bench.send()
+    assert await bench.work(deadline=clock.monotonic()) is False
+    assert agent.started == []
+    assert (await bench.head(task)).version == 1
+
+
+async def test_a_worker_that_shuts_down_gives_its_turns_back() -> None:
+    """Cancelling pull mode stops the agents; their operations are delivered again at once."""
+    clock = PacedClock()
+    stopped = []
+
+    async def interrupted(_context: RequestContext, _queue: EventQueue) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
+
+    bench = Bench(Agent(interrupted), clock=clock)
+    await bench.send()
+    serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
+    await clock.pass_time(2)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert stopped == [True]
+    assert (await bench.deliver()).attempt == 2
+
+
+async def test_pull_mode_runs_so_many_turns_at_a_time() -> None:
+    """`concurrency` turns run beside each other; the rest waits in the queue until the end."""
+    clock = PacedClock()
+    running = []
+
+    async def slow(context: RequestContext, queue: EventQueue) -> None:
+        running.append(context.task_id)
+        await clock.sleep(5)
+        await complete(context, queue)
+
+    bench = Bench(Agent(slow), clock=clock)
+    sent = [await bench.send() for _ in range(3)]
+    serving = asyncio.create_task(bench.adapter.serve(concurrency=2))
+    await clock.pass_time(1)
+    assert len(running) == 2
+    await clock.pass_time(10)
+    assert {(await bench.head(task)).state for task in sent} == {S.TASK_STATE_COMPLETED}
+    await bench.broker.shutdown()
+    await serving

@@ -1,0 +1,247 @@
+"""What happens after an attempt failed: another one, or the end of the task."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.utils.errors import InternalError
+
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker import FinalError
+from tests.workers import (
+    Agent,
+    Bench,
+    Execute,
+    PacedClock,
+    S,
+    artifact_texts,
+    chunk,
+    complete,
+    status,
+    status_text,
+)
+
+FIXED = re.compile(r"The agent could not finish the task\. Correlation id: [0-9a-f]{16}\.")
+
+
+class OwnFinalError(Exception):
+    """An agent's own exception that says no attempt can help."""
+
+    final = True
+
+
+def raising(error: Exception) -> Execute:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "partial"))
+        raise error
+
+    return execute
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2, 4])
+async def test_an_agent_is_started_max_attempts_times(
+    max_attempts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After the last attempt the task fails, with a fixed sentence that the log can be found by."""
+    agent = Agent(raising(ValueError("database password is hunter2")))
+    bench = Bench(agent, max_attempts=max_attempts, retry_base_s=0)
+    task = await bench.send()
+    outcomes = [await bench.work() for _ in range(max_attempts)]
+    assert outcomes == [False] * (max_attempts - 1) + [True]
+    assert len(agent.started) == max_attempts
+    head = await bench.head(task)
+    assert (head.state, head.attempts) == (S.TASK_STATE_FAILED, max_attempts)
+    text = status_text(await bench.task(task))
+    assert FIXED.fullmatch(text)
+    logged = [r for r in caplog.records if getattr(r, "action", "") == "gave_up"]
+    assert text.split()[-1].rstrip(".") in logged[0].getMessage()
+    assert logged[0].exc_info is not None
+    assert logged[0].__dict__["task_id"] == task.task_id
+
+
+async def test_a_failed_attempt_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The delivery is hidden for the back-off of the attempts that HEAD has counted."""
+    delays = []
+    bench = Bench(Agent(raising(ValueError())), max_attempts=4, retry_base_s=2)
+    object.__setattr__(bench.adapter.retry, "jitter", lambda: 1.0)
+    task = await bench.send()
+    for _ in range(3):
+        handle = await bench.deliver()
+
+        async def nack(*, delay_seconds: float = 0, handle: Any = handle) -> None:
+            delays.append(delay_seconds)
+            await type(handle).nack(handle, delay_seconds=0)
+
+        monkeypatch.setattr(handle, "nack", nack)
+        assert await bench.adapter.process(handle) is False
+    assert delays == [2, 4, 8]
+    assert (await bench.head(task)).state == S.TASK_STATE_WORKING
+
+
+async def test_receives_that_never_ran_are_no_attempts() -> None:
+    """SQS counts throttled receives; an agent still gets all of its attempts."""
+    agent = Agent(raising(ValueError()))
+    bench = Bench(agent, max_attempts=2, retry_base_s=0)
+    task = await bench.send()
+    for _ in range(5):
+        await (await bench.deliver()).nack()
+    assert await bench.work() is False
+    await (await bench.deliver()).nack()
+    assert await bench.work() is True
+    assert len(agent.started) == 2
+    assert (await bench.head(task)).state == S.TASK_STATE_FAILED
+
+
+async def test_attempts_that_died_count() -> None:
+    """A turn whose workers all died is failed without another start."""
+    agent = Agent(complete)
+    bench = Bench(agent, max_attempts=3)
+    task = await bench.send()
+    head = task
+    for token in "abc":
+        head = await bench.storage.commit(head, Commit(token=token, claims=True))
+    assert await bench.work() is True
+    assert agent.started == []
+    assert FIXED.fullmatch(status_text(await bench.task(task)))
+
+
+@pytest.mark.parametrize("error", [FinalError("no"), OwnFinalError(), InternalError("no")])
+async def test_a_final_exception_fails_the_task_at_once(error: Exception) -> None:
+    """What cannot be helped by another attempt gets none; what was emitted before is kept."""
+    agent = Agent(raising(error))
+    bench = Bench(agent)
+    task = await bench.send()
+    assert await bench.work() is True
+    done = await bench.task(task)
+    assert done.status.state == S.TASK_STATE_FAILED
+    assert FIXED.fullmatch(status_text(done))
+    assert artifact_texts(done) == {"a": ["partial"]}
+    assert len(agent.started) == 1
+
+
+@pytest.mark.parametrize("state", [S.TASK_STATE_COMPLETED, S.TASK_STATE_INPUT_REQUIRED])
+async def test_an_exception_after_the_end_changes_nothing(
+    state: S, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The turn has ended; what its agent raises then is logged."""
+
+    async def late(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(status(context, state))
+        raise ValueError
+
+    bench = Bench(Agent(late))
+    task = await bench.send()
+    assert await bench.work() is True
+    head = await bench.head(task)
+    assert (head.state, head.version) == (state, 2)
+    assert [r.__dict__["action"] for r in caplog.records if r.exc_info] == ["error_after_end"]
+
+
+async def test_an_agent_that_cancels_itself_is_retried() -> None:
+    """A CancelledError that nobody asked for is a failure like any other."""
+
+    async def confused(_context: RequestContext, _queue: EventQueue) -> None:
+        raise asyncio.CancelledError
+
+    bench = Bench(Agent(confused), retry_base_s=0)
+    task = await bench.send()
+    assert await bench.work() is False
+    assert (await bench.head(task)).attempts == 1
+
+
+async def test_what_a_failed_attempt_had_not_committed_is_gone() -> None:
+    """The next attempt starts over, so that nothing of the failed one is stored for it."""
+    bench = Bench(Agent(raising(ValueError())), retry_base_s=0)
+    task = await bench.send()
+    assert await bench.work() is False
+    now = await bench.task(task)
+    assert now.status.state == S.TASK_STATE_WORKING
+    assert artifact_texts(now) == {}
+
+
+async def test_an_unanswered_commit_is_left_to_the_next_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When nobody knows whether a commit was applied, the turn is given back, not repeated."""
+    bench = Bench(Agent(complete), retry_base_s=0)
+    task = await bench.send()
+
+    async def unavailable(*_: object) -> None:
+        raise UnavailableError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(bench.storage), "commit", unavailable)
+        assert await bench.work() is False
+    assert (await bench.head(task)).version == 1
+    assert await bench.work() is True
+    assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_commit_that_was_applied_without_an_answer_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lost answer of a claim does not use up two attempts."""
+    clock = PacedClock()
+    bench = Bench(Agent(complete), clock=clock, retry_base_s=0)
+    task = await bench.send()
+    commit = type(bench.storage).commit
+    lost = iter([True])
+
+    async def forgetful(*args: Any) -> Any:
+        head = await commit(*args)
+        if next(lost, False):
+            raise UnavailableError
+        return head
+
+    monkeypatch.setattr(type(bench.storage), "commit", forgetful)
+
+    async def silent(_context: RequestContext, _queue: EventQueue) -> None:
+        await clock.sleep(100)
+
+    bench.adapter.agent = Agent(silent)
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(2)
+    assert await working is False
+    assert (await bench.head(task)).attempts == 1
+
+
+async def test_an_unexpected_error_gives_the_delivery_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever goes wrong around an agent, the operation is not lost and the worker lives."""
+    bench = Bench(Agent(complete), retry_base_s=0)
+    await bench.send()
+
+    async def broken(*_: object, **__: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
+        patched.setattr(type(bench.storage), "read", broken)
+        assert await bench.work() is False
+    assert [r.__dict__["action"] for r in caplog.records] == ["delivery_failed"]
+    assert await bench.work() is True
+
+
+async def test_an_event_beyond_the_limit_fails_the_task() -> None:
+    """A chunk that no transaction takes fails the task; the sentence names the limit."""
+
+    async def verbose(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "small"))
+        await queue.enqueue_event(chunk(context, "x" * 4_100_000))
+        await complete(context, queue)
+
+    agent = Agent(verbose)
+    bench = Bench(agent)
+    task = await bench.send()
+    assert await bench.work() is True
+    done = await bench.task(task)
+    assert done.status.state == S.TASK_STATE_FAILED
+    assert "exceeds the limit of 4000000 bytes" in status_text(done)
+    assert artifact_texts(done) == {}

@@ -1,0 +1,358 @@
+"""Running a turn: what is dropped, when it is claimed, what a restart and the fence do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.rules import Commit
+from tests.messages import request
+from tests.workers import (
+    Agent,
+    Bench,
+    PacedClock,
+    S,
+    artifact_texts,
+    chunk,
+    complete,
+    params_of,
+    status,
+    status_text,
+)
+
+
+async def forever(_context: RequestContext, _queue: EventQueue) -> None:
+    await asyncio.Event().wait()
+
+
+async def answer(context: RequestContext, queue: EventQueue) -> None:
+    await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
+    for text in ("one ", "two ", "three"):
+        await queue.enqueue_event(chunk(context, text))
+    await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
+
+
+async def test_a_fast_agent_costs_one_commit() -> None:
+    """All that an agent emits at once is one commit, which also claims and ends the turn."""
+    bench = Bench(Agent(answer))
+    task = await bench.send()
+    assert await bench.work()
+    head = await bench.head(task)
+    assert (head.version, head.attempts, head.finished_turn) == (2, 1, 1)
+    assert artifact_texts(await bench.task(task)) == {"a": ["one ", "two ", "three"]}
+
+
+async def test_a_finished_turn_is_acknowledged() -> None:
+    """The operation is gone from the queue when its turn has ended, and nothing runs on."""
+    clock = PacedClock()
+    bench = Bench(Agent(complete), clock=clock)
+    await bench.send()
+    handle = await bench.deliver()
+    tasks_before = asyncio.all_tasks()
+    assert await bench.adapter.process(handle)
+    assert asyncio.all_tasks() == tasks_before
+    await clock.pass_time(1000)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await bench.deliver()
+
+
+async def test_a_silent_agent_claims_its_turn_after_a_second() -> None:
+    """A turn whose agent says nothing shows as working, and owned, after one second."""
+    clock = PacedClock()
+    bench = Bench(Agent(forever), clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(0.9)
+    assert (await bench.head(task)).version == 1
+    await clock.pass_time(0.2)
+    head = await bench.head(task)
+    assert (head.version, head.state, head.attempts) == (2, S.TASK_STATE_WORKING, 1)
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+
+
+async def test_events_are_committed_a_tenth_of_a_second_after_the_first() -> None:
+    """Chunks are batched for 0.1 s; an agent that goes on is not waited for."""
+    clock = PacedClock()
+
+    async def two_chunks(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "x"))
+        await clock.sleep(0.05)
+        await queue.enqueue_event(chunk(context, "y"))
+        await clock.sleep(10)
+        await complete(context, queue)
+
+    bench = Bench(Agent(two_chunks), clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(0.09)
+    assert (await bench.head(task)).version == 1
+    await clock.pass_time(0.02)
+    assert artifact_texts(await bench.task(task)) == {"a": ["x", "y"]}
+    assert (await bench.head(task)).version == 2
+    await clock.pass_time(10)
+    assert await working
+
+
+async def test_a_second_delivery_claims_before_its_agent_starts() -> None:
+    """A delivery that is not the first one owns the turn before it starts the agent."""
+    seen = []
+
+    async def look(context: RequestContext, queue: EventQueue) -> None:
+        seen.append((await bench.head(task)).attempts)
+        await complete(context, queue)
+
+    bench = Bench(Agent(look))
+    task = await bench.send()
+    await (await bench.deliver()).nack()
+    assert await bench.work()
+    assert seen == [1]
+
+
+async def test_a_restart_discards_what_a_dead_attempt_had_added() -> None:
+    """The second attempt starts from the turn's beginning; each chunk is there once."""
+    clock = PacedClock()
+    lives = []
+
+    async def dies_once(context: RequestContext, queue: EventQueue) -> None:
+        lives.append(context.current_task)
+        await queue.enqueue_event(chunk(context, "one "))
+        if len(lives) == 1:
+            await queue.enqueue_event(chunk(context, "lost", artifact_id="b"))
+            await clock.sleep(10)
+            await asyncio.Event().wait()
+        await queue.enqueue_event(chunk(context, "two"))
+        await complete(context, queue)
+
+    bench = Bench(Agent(dies_once), clock=clock)
+    task = await bench.send()
+    handle = await bench.deliver()
+    dead = asyncio.create_task(bench.adapter.process(handle))
+    await clock.pass_time(0.5)
+    assert artifact_texts(await bench.task(task)) == {"a": ["one "], "b": ["lost"]}
+    await handle.nack()  # as if its worker was gone
+    assert await bench.work()
+    assert artifact_texts(await bench.task(task)) == {"a": ["one ", "two"]}
+    assert lives == [None, None]
+    await clock.pass_time(2)
+    assert not dead.cancelled()
+    assert await dead
+
+
+async def test_a_fenced_attempt_stops_and_writes_nothing() -> None:
+    """An attempt whose turn another one has claimed ends its agent and reports failure."""
+    clock = PacedClock()
+    stopped = []
+
+    async def stubborn(context: RequestContext, queue: EventQueue) -> None:
+        try:
+            await clock.sleep(5)
+        except asyncio.CancelledError:
+            stopped.append(True)
+            await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "zombie"))
+            raise
+
+    bench = Bench(Agent(stubborn), clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(1.1)
+    head = await bench.head(task)
+    taken = await bench.storage.commit(head, Commit(token="other", claims=True))
+    await clock.pass_time(1)
+    assert await working is False
+    assert stopped == [True]
+    assert (await bench.head(task)) == taken
+
+
+async def test_the_fence_meets_a_commit_too() -> None:
+    """An attempt that learns of its loss by a refused commit stops within that commit."""
+    bench = Bench(Agent(forever))
+
+    async def write_after_the_loss(context: RequestContext, queue: EventQueue) -> None:
+        await bench.storage.commit(await bench.head(task), Commit(token="other", claims=True))
+        await complete(context, queue)
+        await asyncio.Event().wait()
+
+    bench = Bench(Agent(write_after_the_loss))
+    task = await bench.send()
+    assert await bench.work() is False
+    head = await bench.head(task)
+    assert (head.token, head.version) == ("other", 2)
+
+
+async def test_a_write_by_others_is_rebased_over() -> None:
+    """Metadata that somebody else writes while the agent runs costs the attempt nothing."""
+
+    async def beside(context: RequestContext, queue: EventQueue) -> None:
+        await bench.storage.update_task(task.task_id, task_metadata={"seen": True})
+        await complete(context, queue)
+
+    bench = Bench(Agent(beside))
+    task = await bench.send()
+    assert await bench.work()
+    done = await bench.task(task)
+    assert done.status.state == S.TASK_STATE_COMPLETED
+    assert done.metadata["seen"] is True
+
+
+async def test_a_redelivered_finished_turn_is_dropped() -> None:
+    """A paused turn that is delivered again is acknowledged; its agent does not run again."""
+
+    async def ask(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
+
+    agent = Agent(ask)
+    bench = Bench(agent)
+    task = await bench.send()
+    await bench.enqueue(task, copy_number=1)
+    assert await bench.work()
+    assert await bench.work()
+    assert len(agent.started) == 1
+    assert (await bench.head(task)).version == 2
+
+
+@pytest.mark.parametrize("fate", ["deleted", "another incarnation", "another scope"])
+async def test_an_operation_without_its_task_is_dropped(fate: str) -> None:
+    """What is gone, was made anew or belongs to somebody else is acknowledged, and nothing runs."""
+    agent = Agent(complete)
+    bench = Bench(agent)
+    head = (await bench.storage.open_task("ctx", request("hello"))).head
+    changed = {"another incarnation": {"incarnation": "x"}, "another scope": {"scope": "x"}}
+    params = params_of(head).model_copy(update=changed.get(fate, {}))
+    if fate == "deleted":
+        await bench.storage.delete_task(head.task_id)
+    await bench.broker.run_task(params)
+    assert await bench.work()
+    assert agent.started == []
+
+
+async def test_an_agent_that_returns_without_an_ending_fails_its_task() -> None:
+    """A task is never left working by an agent that has returned."""
+
+    async def forgetful(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "half"))
+        await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
+
+    bench = Bench(Agent(forgetful))
+    task = await bench.send()
+    assert await bench.work()
+    done = await bench.task(task)
+    assert done.status.state == S.TASK_STATE_FAILED
+    assert status_text(done) == (
+        "The agent returned in TASK_STATE_WORKING: it has to end its turn."
+    )
+    assert artifact_texts(done) == {"a": ["half"]}
+
+
+async def test_a_follow_up_gets_the_task_as_it_was() -> None:
+    """The second turn sees the question it answers, the first turn's work, and its own message."""
+
+    async def ask_then_answer(context: RequestContext, queue: EventQueue) -> None:
+        if context.current_task is None:
+            await queue.enqueue_event(chunk(context, "draft "))
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
+        else:
+            await queue.enqueue_event(chunk(context, "final"))
+            await complete(context, queue)
+
+    agent = Agent(ask_then_answer)
+    bench = Bench(agent)
+    task = await bench.send("book")
+    assert await bench.work()
+    await bench.follow_up(task, "that one")
+    assert await bench.work()
+    second = agent.started[1]
+    assert second.get_user_input() == "that one"
+    assert second.current_task is not None
+    assert second.current_task.status.state == S.TASK_STATE_INPUT_REQUIRED
+    assert [m.parts[0].text for m in second.current_task.history] == ["book"]
+    done = await bench.task(task)
+    assert artifact_texts(done) == {"a": ["draft ", "final"]}
+    assert [m.parts[0].text for m in done.history] == ["book", "which?", "that one"]
+
+
+async def test_the_caller_comes_to_the_agent() -> None:
+    """User, tenant and extensions of the request are in the executor's call context."""
+    agent = Agent(complete)
+    bench = Bench(agent)
+    await bench.send(caller=Caller("ann", "acme", ("urn:x",)))
+    assert await bench.work()
+    call = agent.started[0].call_context
+    assert (call.user.user_name, call.user.is_authenticated, call.tenant) == ("ann", True, "acme")
+    assert call.requested_extensions == {"urn:x"}
+
+
+async def test_auth_required_ends_the_turn_when_execute_returns() -> None:
+    """An agent that asks for credentials and returns has ended its turn, in one commit."""
+
+    async def ask(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
+
+    bench = Bench(Agent(ask))
+    task = await bench.send()
+    assert await bench.work()
+    head = await bench.head(task)
+    assert (head.version, head.state) == (2, S.TASK_STATE_AUTH_REQUIRED)
+    assert not head.turn_is_open
+
+
+async def test_a_message_while_an_agent_waits_for_credentials_is_the_next_turn() -> None:
+    """The running attempt goes on over the message, which gets its own turn after it."""
+    clock = PacedClock()
+
+    async def wait_out_of_band(context: RequestContext, queue: EventQueue) -> None:
+        if context.get_user_input() == "go":
+            await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
+            await clock.sleep(5)
+            await queue.enqueue_event(chunk(context, "secret"))
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "more?"))
+        else:
+            await complete(context, queue)
+
+    agent = Agent(wait_out_of_band)
+    bench = Bench(agent, clock=clock)
+    task = await bench.send("go")
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(1)
+    assert (await bench.head(task)).state == S.TASK_STATE_AUTH_REQUIRED
+    await bench.follow_up(task, "here")
+    await clock.pass_time(5)
+    assert await working
+    assert (await bench.head(task)).turn_is_open
+    assert await bench.work()
+    done = await bench.task(task)
+    assert done.status.state == S.TASK_STATE_COMPLETED
+    assert artifact_texts(done) == {"a": ["secret"]}
+    assert [c.get_user_input() for c in agent.started] == ["go", "here"]
+
+
+async def test_an_operation_of_a_waiting_turn_works_on_the_current_one_first() -> None:
+    """A delivery that comes before its turn does not hold the group up: it runs both turns."""
+    clock = PacedClock()
+
+    async def ask_for_credentials(context: RequestContext, queue: EventQueue) -> None:
+        if context.get_user_input() != "go":
+            await complete(context, queue)
+            return
+        await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
+        if len(agent.started) == 1:
+            await asyncio.Event().wait()
+
+    agent = Agent(ask_for_credentials)
+    bench = Bench(agent, clock=clock)
+    task = await bench.send("go")
+    handle = await bench.deliver()
+    dying = asyncio.create_task(bench.adapter.process(handle))
+    await clock.pass_time(0.5)
+    await bench.follow_up(task, "here")
+    await handle.ack()  # the first turn's operation is lost, its worker with it
+    assert await bench.work()
+    assert (await bench.task(task)).status.state == S.TASK_STATE_COMPLETED
+    assert [c.get_user_input() for c in agent.started] == ["go", "go", "here"]
+    await clock.pass_time(2)
+    assert await dying
