@@ -23,12 +23,15 @@ from tests.clocks import ManualClock
 
 TABLE = "tasks"
 
+LONG = os.environ.get("A2A_FAULTS") == "long"
+"""Whether tests that draw from seeds draw many (`make faults`)."""
+
 LOCAL = pytest.param("dynamodb", marks=pytest.mark.emulators)
 BACKENDS = ["memory", "moto", LOCAL]
 THREADED = ["memory", LOCAL]
 """Backends for concurrent calls; moto loses writes under threads (DESIGN.md, section 8)."""
 
-_starts = itertools.count(4_000_000_000_000, -2_000_000_000)
+_starts = itertools.count(8_000_000_000_000, -1_000_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,12 +79,16 @@ Script = Callable[["Turn", "ScriptedWorker"], Awaitable[None]]
 
 
 class ScriptedWorker:
-    """Runs operations as their messages say; `gate` holds back the message "wait"."""
+    """Runs operations as their messages say.
+
+    The message "wait" sets `waiting` when it works and goes on when `gate` is set.
+    """
 
     def __init__(self, backends: Backends, script: Script | None = None) -> None:
         self.backends = backends
         self.script = script or follow
         self.gate = asyncio.Event()
+        self.waiting = asyncio.Event()
         self.started: list[Turn] = []
         self._running: set[asyncio.Task[None]] = set()
 
@@ -152,6 +156,7 @@ async def follow(turn: Turn, worker: ScriptedWorker) -> None:
             await turn.commit(Replied(message), completed)
         case "wait":
             await turn.status(WORKING, "Waiting.")
+            worker.waiting.set()
             await worker.gate.wait()
             await answer(turn)
         case "obey":

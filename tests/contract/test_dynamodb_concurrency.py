@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,13 +18,13 @@ from a2a_serverless.storage.log import Log, Opened
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.states import TERMINAL
 from tests.clocks import ManualClock
-from tests.databases import Database, new_clock, new_scope
+from tests.databases import LONG, Database, new_clock, new_scope
 from tests.faulty import Faults
 from tests.messages import agent_message, chunk, message, request, said, texts
 
 pytestmark = pytest.mark.emulators
 
-INTERLEAVINGS = int(os.environ.get("A2A_INTERLEAVINGS", "100"))
+INTERLEAVINGS = 1000 if LONG else 100
 THREADS = 64
 
 

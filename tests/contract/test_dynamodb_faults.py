@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from tests.clocks import ManualClock
-from tests.databases import Database, emulator_client, new_scope, versions
+from tests.databases import LONG, Database, emulator_client, new_scope, versions
 from tests.faulty import Faults, StaleIndex, apply_and_drop, refuse
 from tests.messages import agent_message, chunk, message, request, said, texts
 
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.emulators
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
-COMMITS = int(os.environ.get("A2A_FAULTY_COMMITS", "500"))
+COMMITS = 5000 if LONG else 500
 
 Hook = Callable[..., Any]
 

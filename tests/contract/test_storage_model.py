@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -36,10 +35,10 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.states import KNOWN
-from tests.databases import Database, new_clock, new_scope
+from tests.databases import LONG, Database, new_clock, new_scope
 from tests.messages import agent_message, artifact, chunk, message, request
 
-EXAMPLES = int(os.environ.get("A2A_MODEL_EXAMPLES", "20"))
+EXAMPLES = 1000 if LONG else 20
 STEPS = 30
 
 TASKS = st.sampled_from(["t-1", "t-2", "t-3"])
@@ -284,7 +283,7 @@ def plain(outcome: Any) -> Any:
 def test_dynamodb_does_what_the_model_does(database: Database) -> None:
     """Over any sequence of calls DynamoDB and the model give the same answers and errors."""
     run_state_machine_as_test(
-        cast("Callable[[], RuleBasedStateMachine]", lambda: Comparison(database)),
+        cast("type[RuleBasedStateMachine]", lambda: Comparison(database)),
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=STEPS,

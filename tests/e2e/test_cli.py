@@ -3,11 +3,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from a2a.client import A2AClientError
 
-from tests.e2e.commands import environment, run, running
+from tests.e2e.clients import client_at, stream
+from tests.e2e.commands import STOP_S, environment, run, running
 from tests.e2e.conftest import AGENT, CARD
 
 NOWHERE = {
@@ -89,6 +92,22 @@ def test_signal_ends_dev(number: signal.Signals, backend: str, tmp_path: Path) -
 
         assert stack.end(number) == 0
         assert stack.said().rstrip().endswith(last_line)
+
+
+async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
+    """An open stream and an agent at work do not hold the end up, nor fill the terminal."""
+    arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
+    env = environment(PROBE_FOLDER=str(tmp_path))
+    with running(*arguments, env=env, output=tmp_path / "log") as stack:
+        url = stack.wait_for(r"stream door +(\S+)")
+        async with client_at(url) as client:
+            with suppress(A2AClientError):  # cut off in the middle of the stream
+                async for event in stream(client, "hold"):
+                    if event.status_update.status.message.parts:
+                        stack.process.send_signal(signal.SIGTERM)
+
+        assert stack.process.wait(STOP_S) == 0
+        assert stack.said().rstrip().endswith("Ctrl-C ends it")
 
 
 @pytest.mark.parametrize("command", ["demo", "dev", "api", "worker", "sweep", "provision"])

@@ -159,13 +159,6 @@ async def test_unknown_fields_are_ignored(agent: Agent, worker: ScriptedWorker) 
     assert answer.state == "COMPLETED"
 
 
-@pytest.mark.parametrize("key", ["x" * 600])
-async def test_a_key_that_is_too_long(agent: Agent, key: str) -> None:
-    """InvalidParams; a key has at most 512 bytes."""
-    answer = await agent.send("go", headers={"Idempotency-Key": key})
-    assert answer.reason == "INVALID_PARAMS"
-
-
 class TestContentTypes:
     async def test_a_body_that_says_it_is_no_json(self, agent: Agent) -> None:
         """-32005; in HTTP+JSON it is HTTP's own 415."""
@@ -189,7 +182,7 @@ class TestContentTypes:
         [("text/plain; charset=utf-8", True), ("image/png", True), ("video/mp4", False)],
     )
     async def test_parts_of_a_type_that_the_card_excludes(
-        self, agent: Agent, worker: ScriptedWorker, media_type: str, is_taken: bool
+        self, agent: Agent, worker: ScriptedWorker, media_type: str, *, is_taken: bool
     ) -> None:
         """ContentTypeNotSupportedError (3.1.1); ranges and parameters are understood."""
         answer = await agent.send("", parts=[{"text": "go", "mediaType": media_type}])
@@ -316,3 +309,45 @@ async def test_what_nobody_foresaw_tells_nothing(
     record = next(r for r in caplog.records if getattr(r, "action", "") == "get_task")
     assert record.correlation_id in answer.message
     assert "the secret inside" in caplog.text
+
+
+class TestOlderDialect:
+    @pytest.mark.parametrize(
+        "body", [{}, {"message": 5}, {"message": {}}, {"message": {"role": 1}}]
+    )
+    @pytest.mark.parametrize("operation", ["send", "stream"])
+    async def test_rest(self, client: httpx.AsyncClient, operation: str, body: Any) -> None:
+        """0.3 over HTTP+JSON refuses what is no message with 400."""
+        response = await client.post(
+            f"/v1/message:{operation}", json=body, headers={"A2A-Version": "0.3"}
+        )
+        assert response.status_code == 400
+        assert response.headers["content-type"] == "application/json"
+
+    @pytest.mark.parametrize("params", [{}, [], {"message": 5}, {"message": {"role": "king"}}])
+    @pytest.mark.parametrize("method", ["message/send", "message/stream"])
+    async def test_jsonrpc(self, client: httpx.AsyncClient, method: str, params: Any) -> None:
+        """0.3 over JSON-RPC refuses them with the code of the SDK's compatibility layer."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        response = await client.post("/", json=body)
+        assert read(response).code in (-32600, -32602)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "pageSize=abc",
+        "pageSize=99999999999",
+        "historyLength=1.5",
+        "statusTimestampAfter=yesterday",
+        "statusTimestampAfter=0000-01-01T00:00:00Z",
+        "contextId=" + "x" * 600,
+        "status=",
+        "status=ROLE_USER",
+    ],
+)
+async def test_filters_that_make_no_sense(client: httpx.AsyncClient, query: str) -> None:
+    """400 for each, over HTTP+JSON's query."""
+    response = await client.get(f"/tasks?{query}", headers=VERSION)
+    assert response.status_code == 400
+    assert read(response).reason in {"INVALID_PARAMS", "INVALID_REQUEST"}

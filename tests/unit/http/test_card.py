@@ -22,6 +22,18 @@ from a2a_serverless.wiring import Backends
 PATH = "/.well-known/agent-card.json"
 OWN = "http://host.example"
 STREAM = "https://stream.example"
+GRPC = json.dumps(
+    {
+        "name": "n",
+        "description": "d",
+        "version": "1",
+        "capabilities": {},
+        "supportedInterfaces": [{"url": "", "protocolBinding": "GRPC", "protocolVersion": "1.0"}],
+        "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [{"id": "s", "name": "s", "description": "s", "tags": ["s"]}],
+    }
+)
 PUBLIC = "https://agents.example/mine"
 
 
@@ -45,7 +57,7 @@ async def fetch(
     ],
 )
 async def test_interfaces(
-    backends: Backends, card: AgentCard, door: Door, urls: dict[str, str], bases: list[str]
+    backends: Backends, card: AgentCard, door: Door, urls: dict[str, Any], bases: list[str]
 ) -> None:
     """The streaming door first, then the API; each in both bindings and both versions."""
     fetched = await fetch(Settings(auth="none", **urls), backends, card, door)
@@ -74,6 +86,15 @@ async def test_security_follows_the_deployment(backends: Backends, card: AgentCa
     assert fetched["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]["scheme"] == "Bearer"
     assert [list(r["schemes"]) for r in fetched["securityRequirements"]] == [["apiKey"], ["bearer"]]
     assert "securitySchemes" not in await fetch(Settings(auth="none"), backends, card)
+
+
+async def test_a_card_may_offer_less(backends: Backends, card: AgentCard) -> None:
+    """Where the file names bindings and versions, these alone are offered: here none of 0.3."""
+    card.supported_interfaces.add(protocol_binding="HTTP+JSON", protocol_version="1.0")
+    settings = Settings(auth="none", stream_url=STREAM)
+    fetched = await fetch(settings, backends, card)
+    assert [i["url"] for i in fetched["supportedInterfaces"]] == [STREAM, OWN]
+    assert "preferredTransport" not in fetched
 
 
 async def test_push_is_not_offered(backends: Backends, card: AgentCard) -> None:
@@ -119,6 +140,7 @@ class TestFile:
             ('{"name": 5}', "is not a card"),
             ('{"name": "Only a name"}', "lacks description, version, capabilities"),
             ("\ud800", "is not a card"),
+            (GRPC, "offers GRPC 1.0, which nothing here serves"),
         ],
     )
     def test_a_wrong_card_is_refused(self, tmp_path: Path, content: str, complaint: str) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from a2a.types import SendMessageRequest
 
 from a2a_serverless.broker.memory import MemoryBroker
 from a2a_serverless.errors import UnavailableError
+from a2a_serverless.http.intake import storable
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, digest
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import Agent
+from tests.a2a_calls import Agent, message
 from tests.scripted_worker import ScriptedWorker
 
 IMMEDIATELY = {"returnImmediately": True}
@@ -55,9 +56,8 @@ async def test_a_slow_agents_task_comes_back_working(
 ) -> None:
     """At the blocking limit the client gets the working task, not an error."""
     headers = {"Idempotency-Key": "key-1"}
-    sent = await agent.send("wait", headers=headers, configuration=IMMEDIATELY)
-    while (await agent.call("GetTask", {"id": sent.task["id"]})).state != "WORKING":
-        await asyncio.sleep(0)
+    await agent.send("wait", headers=headers, configuration=IMMEDIATELY)
+    await worker.waiting.wait()
     hasty = agent_with(Settings(auth="none", blocking_limit_s=0.05))
     answer = await hasty.send("wait", headers=headers)
     assert answer.response.status_code == 200
@@ -274,14 +274,10 @@ class TestSendingTheTurn:
         assert handle.operation.is_new_task
 
 
-async def test_the_log_holds_no_push_credentials(backends: Backends) -> None:
+def test_the_log_holds_no_push_credentials() -> None:
     """What is stored of a request has no push configuration: its token is a secret."""
-    from a2a.types import SendMessageRequest
-
-    from a2a_serverless.http.intake import storable
-
     request = SendMessageRequest()
-    request.configuration.task_push_notification_config.token = "secret"  # noqa: S105 - a test's
+    request.configuration.task_push_notification_config.token = "secret"
     request.configuration.return_immediately = True
     stored = storable(request)
     assert b"secret" not in stored.SerializeToString()
@@ -293,8 +289,7 @@ async def test_the_key_is_the_scopes_own(agent: Agent, backends: Backends) -> No
     """The same key under another tenant makes another task: keys live inside a scope."""
     headers = {"Idempotency-Key": "key-1", "A2A-Version": "1.0"}
     mine = await agent.send("go", headers=headers, configuration=IMMEDIATELY)
-    body = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "other"}]}}
-    body["configuration"] = IMMEDIATELY
+    body = {"message": message("other"), "configuration": IMMEDIATELY}
     response = await agent.client.post("/acme/message:send", json=body, headers=headers)
     assert response.status_code == 200
     assert mine.task["contextId"] == digest("context", "key-1")

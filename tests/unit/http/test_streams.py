@@ -136,7 +136,7 @@ async def test_a_follow_ups_stream_begins_with_the_task(
 async def test_the_opening_task_has_as_much_history_as_asked(
     app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
-    """historyLength 0 leaves the history out of the stream's Task as well."""
+    """A historyLength of 0 leaves the history out of the stream's Task as well."""
     params = {"message": message("go"), "configuration": {"historyLength": 0}}
     events = await all_events(app, binding, "SendStreamingMessage", params)
     assert "history" not in payload(events[0])["task"]
@@ -194,7 +194,7 @@ class TestSubscriptions:
     async def test_a_finished_task_can_be_read_on_from_any_event(
         self, app: FastAPI, binding: str, worker: ScriptedWorker, last: int
     ) -> None:
-        """With Last-Event-ID: the Task as of that event, then exactly what followed, then the end."""
+        """With Last-Event-ID: the Task as of that event, then what followed, then the end."""
         params = {"message": message("go")}
         events = await all_events(app, binding, "SendStreamingMessage", params)
         task_id, seen = payload(events[0])["task"]["id"], events[last]

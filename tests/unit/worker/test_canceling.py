@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
+from a2a_serverless.errors import TaskTerminalStateError
 from a2a_serverless.tasks.rules import Commit
 from tests.messages import request
 from tests.workers import (
@@ -261,3 +264,45 @@ async def test_a_cancel_of_an_ended_task_only_removes_its_flag() -> None:
     assert await bench.head(task) == before
     assert agent.cancelled == []
     assert not await bench.registry.is_cancelled(task.task_id)
+
+
+async def race(seed: int) -> tuple[TaskState, TaskState | None]:
+    """The end of a task that is canceled about when it completes, and what the client was told.
+
+    None: the cancel was refused, as the task had ended.
+    """
+    dice, clock = random.Random(seed), PacedClock()  # noqa: S311 - repeatable, guards nothing
+
+    async def finish(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(dice.uniform(0.5, 4))
+        await complete(context, queue)
+
+    bench = Bench(Agent(finish, publish_canceled), clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(dice.uniform(0.5, 4))
+    is_refused = False
+    try:
+        await bench.registry.request_cancel(task.task_id)
+    except TaskTerminalStateError:
+        is_refused = True
+    await bench.broker.cancel_task(params_of(task))
+    await clock.pass_time(dice.uniform(0, 1))
+    if dice.random() < 0.5 and not is_refused:  # the client asks again
+        with contextlib.suppress(TaskTerminalStateError):
+            await bench.registry.request_cancel(task.task_id)
+    await clock.pass_time(15)
+    assert await working
+    ended = await bench.head(task)
+    assert await bench.work()
+    assert await bench.head(task) == ended
+    assert not await bench.registry.is_cancelled(task.task_id)
+    return ended.state, None if is_refused else ended.state
+
+
+async def test_a_cancel_that_races_with_the_completion_has_one_winner() -> None:
+    """A hundred races: the task ends once, as one or the other, and no flag is left."""
+    outcomes = [await race(seed) for seed in range(100)]
+    assert {state for state, _ in outcomes} == {S.TASK_STATE_CANCELED, S.TASK_STATE_COMPLETED}
+    refused = [state for state, told in outcomes if told is None]
+    assert set(refused) == {S.TASK_STATE_COMPLETED}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -45,11 +46,7 @@ async def run(handle: Handle, request: SendMessageRequest | None = None) -> tupl
 async def test_what_was_asked() -> None:
     """Ids, text, files, data, metadata and caller of the user's message are there to be read."""
     seen: dict[str, Any] = {}
-    names = (  # all that can be read
-        "message_id user_text parts files data_parts metadata reference_task_ids user tenant "
-        "message_extensions requested_extensions history previous_artifacts is_cancelled "
-        "turn_ended task_id context_id"
-    ).split()
+    names = [name for name, kind in inspect.getmembers(TaskContext) if isinstance(kind, property)]
 
     async def handle(ctx: TaskContext) -> None:
         seen.update({name: getattr(ctx, name) for name in names})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from a2a.types import (
@@ -26,13 +26,23 @@ from google.protobuf.json_format import Parse, ParseError
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 
+_JSONRPC, _REST = TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value
+SERVED = tuple(
+    (binding, version)
+    for version in (PROTOCOL_VERSION_1_0, PROTOCOL_VERSION_0_3)
+    for binding in (_JSONRPC, _REST)
+)
+"""What every deployment speaks, in the order in which the card names it."""
+
 _SOMEWHERE = "https://localhost"
 
 
 def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
-    """The card of a file in the protocol's JSON, without interfaces and security.
+    """The card of a file in the protocol's JSON, as its author writes it.
 
-    A relative `path` starts at `folder`.
+    It need not have interfaces: the deployment knows its URLs. Where it has some, only their
+    bindings and versions are offered; so a card without 0.3 is one of 1.0 alone. A relative `path`
+    starts at `folder`.
 
     Raises:
         ConfigurationError: the file is missing, unreadable, or not a complete card.
@@ -50,6 +60,10 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     if missing:
         msg = f"The agent card {path} lacks {', '.join(missing)}."
         raise ConfigurationError(msg)
+    unknown = [" ".join(way) for way in _ways(card) if way not in SERVED]
+    if unknown:
+        msg = f"The agent card {path} offers {', '.join(unknown)}, which nothing here serves."
+        raise ConfigurationError(msg)
     return card
 
 
@@ -61,8 +75,7 @@ def deployed_card(card: AgentCard, settings: Settings, bases: Sequence[str]) -> 
     deployed = AgentCard()
     deployed.CopyFrom(card)
     del deployed.supported_interfaces[:]
-    for base in bases:
-        deployed.supported_interfaces.extend(_interfaces(base))
+    deployed.supported_interfaces.extend(_interfaces(_ways(card), bases))
     deployed.capabilities.push_notifications = False
     deployed.security_schemes.clear()
     del deployed.security_requirements[:]
@@ -71,16 +84,22 @@ def deployed_card(card: AgentCard, settings: Settings, bases: Sequence[str]) -> 
     return deployed
 
 
-def _interfaces(base: str) -> list[AgentInterface]:
-    base = base.rstrip("/")
-    places = (
-        (f"{base}/", TransportProtocol.JSONRPC),
-        (base, TransportProtocol.HTTP_JSON),
-    )
+def _ways(card: AgentCard) -> list[tuple[str, str]]:
+    """The bindings and versions that a card offers; all where it says nothing."""
+    named = [(i.protocol_binding, i.protocol_version) for i in card.supported_interfaces]
+    return list(dict.fromkeys(named or SERVED))
+
+
+def _interfaces(ways: Iterable[tuple[str, str]], bases: Sequence[str]) -> list[AgentInterface]:
+    ways = tuple(ways)
     return [
-        AgentInterface(url=url, protocol_binding=binding.value, protocol_version=version)
-        for version in (PROTOCOL_VERSION_1_0, PROTOCOL_VERSION_0_3)
-        for url, binding in places
+        AgentInterface(
+            url=f"{base.rstrip('/')}/" if binding == _JSONRPC else base.rstrip("/"),
+            protocol_binding=binding,
+            protocol_version=version,
+        )
+        for base in bases
+        for binding, version in ways
     ]
 
 
@@ -102,8 +121,8 @@ def _missing_fields(card: AgentCard) -> list[str]:
     """The required fields that the file has to give (section 4.4.1)."""
     whole = AgentCard()
     whole.CopyFrom(card)
-    if not whole.supported_interfaces:
-        whole.supported_interfaces.extend(_interfaces(_SOMEWHERE))
+    del whole.supported_interfaces[:]
+    whole.supported_interfaces.extend(_interfaces(SERVED, [_SOMEWHERE]))
     try:
         validate_proto_required_fields(whole)
     except InvalidParamsError as error:

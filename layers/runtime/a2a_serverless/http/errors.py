@@ -12,6 +12,7 @@ from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.utils import errors as protocol
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import A2AError
+from google.protobuf.json_format import ParseError
 from starlette.responses import JSONResponse
 
 from a2a_serverless import errors
@@ -87,7 +88,7 @@ def jsonrpc_error(
     return JSONResponse(build_error_response(request_id, stated), status_code=status)
 
 
-def rest_error(error: A2AError, *, status: int | None = None) -> JSONResponse:
+def rest_error(error: A2AError | ParseError, *, status: int | None = None) -> JSONResponse:
     """An error in HTTP+JSON's form (A2A 1.0.1, section 11.6).
 
     `status` overrides the HTTP status of the protocol's table, where HTTP itself has a better one.

@@ -42,7 +42,7 @@ from a2a_serverless.http.listing import query_of, response_of
 from a2a_serverless.http.streaming import announce
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.tail import Delivery, Tail, settle
+from a2a_serverless.storage.tail import Tail, settle
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import bound
 from a2a_serverless.tasks.head import Head
@@ -83,11 +83,11 @@ class DurableRequestHandler(RequestHandler):
         A turn that outlasts `blocking_limit_s` comes back as the working task.
         """
         with protocol_errors("send_message", params.message.task_id):
+            deadline = self._now() + self._settings.blocking_limit_s
             check_send(params, self._card)
             accepted = await self._intake.accept(params, context)
             tail = accepted.tail
             if not params.configuration.return_immediately:
-                deadline = self._now() + self._settings.blocking_limit_s
                 await settle(tail, until=accepted.is_answered, deadline=deadline)
             if tail.fold.reply is not None:
                 return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
@@ -99,15 +99,16 @@ class DurableRequestHandler(RequestHandler):
     ) -> AsyncGenerator[Event]:
         """Accept a message and stream its turn: the Task, then what happens (section 3.1.2)."""
         with protocol_errors("send_streaming_message", params.message.task_id):
+            deadline = self._stream_deadline(context)
             check_streaming(self._card)
             check_send(params, self._card)
             accepted = await self._intake.accept(params, context)
             opening = accepted.opening
             if isinstance(opening.event, Task):
                 _trim(opening.event, history_length(params))
-            async for event in self._stream(
-                accepted.tail, opening, until=accepted.is_over, context=context
-            ):
+            announce(opening.cursor)
+            yield opening.event
+            async for event in _following(accepted.tail, accepted.is_over, deadline):
                 yield event
 
     @validate_request_params
@@ -120,6 +121,7 @@ class DurableRequestHandler(RequestHandler):
         also on a task that has ended. An id of another task or time counts for nothing.
         """
         with protocol_errors("subscribe_to_task", params.id):
+            deadline = self._stream_deadline(context)
             check_streaming(self._card)
             storage, cursor = self._storage(context), last_event_id(context)
             if cursor is None:
@@ -130,7 +132,9 @@ class DurableRequestHandler(RequestHandler):
                 opening = tail.snapshot()
             else:
                 tail, opening = await Tail.resume(storage, params.id, cursor)
-            async for event in self._stream(tail, opening, until=_has_ended, context=context):
+            announce(opening.cursor)
+            yield opening.event
+            async for event in _following(tail, _has_ended, deadline):
                 yield event
 
     # -- tasks ---------------------------------------------------------------------------------
@@ -205,36 +209,31 @@ class DurableRequestHandler(RequestHandler):
 
     # ------------------------------------------------------------------------------------------
 
-    async def _stream(
-        self,
-        tail: Tail,
-        opening: Delivery,
-        *,
-        until: Callable[[Head], bool],
-        context: ServerCallContext,
-    ) -> AsyncIterator[Event]:
-        """The opening, then the tail's events until `until` or the door's limit."""
-        deadline = self._now() + self._stream_limit_s(context)
-        announce(opening.cursor)
-        yield opening.event
-        async for delivery in tail.deliveries(until=until, deadline=deadline):
-            announce(delivery.cursor)
-            yield delivery.event
-
-    def _stream_limit_s(self, context: ServerCallContext) -> float:
+    def _stream_deadline(self, context: ServerCallContext) -> float:
+        """When a stream that is asked for now ends by itself, in monotonic seconds."""
+        limit_s = self._settings.stream_limit_s
         if self._door == "api":
-            return self._settings.blocking_limit_s
+            limit_s = self._settings.blocking_limit_s
         stopped_at_ms = function_deadline_ms(context)
-        if stopped_at_ms is None:
-            return self._settings.stream_limit_s
-        left_s = (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000 - STOP_MARGIN_S
-        return min(self._settings.stream_limit_s, left_s)
+        if stopped_at_ms is not None:
+            left_s = (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000
+            limit_s = min(limit_s, left_s - STOP_MARGIN_S)
+        return self._now() + limit_s
 
     def _storage(self, context: ServerCallContext) -> DurableStorage:
         return self._backends.storage.for_scope(scope_of(context))
 
     def _now(self) -> float:
         return self._backends.storage.clock.monotonic()
+
+
+async def _following(
+    tail: Tail, until: Callable[[Head], bool], deadline: float
+) -> AsyncIterator[Event]:
+    """The tail's events, each announced by its cursor."""
+    async for delivery in tail.deliveries(until=until, deadline=deadline):
+        announce(delivery.cursor)
+        yield delivery.event
 
 
 def _has_ended(head: Head) -> bool:

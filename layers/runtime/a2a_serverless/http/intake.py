@@ -174,17 +174,15 @@ def storable(request: SendMessageRequest) -> SendMessageRequest:
 
 
 def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:
-    """What makes a creation idempotent: the caller's key, else the messageId in a named context.
-
-    The prefixes keep a key from meaning some message's id.
-    """
+    """What makes a creation idempotent: the caller's key, else the messageId in a named context."""
     if key is None and request.message.context_id:
-        return f"message:{request.message.message_id}"
+        return digest("message-key", request.message.message_id)
     return _header_key(key)
 
 
 def _header_key(key: str | None) -> str | None:
-    return None if key is None else f"key:{key}"
+    """The caller's key, of whatever length, apart from every messageId."""
+    return None if key is None else digest("header-key", key)
 
 
 def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> int | None:

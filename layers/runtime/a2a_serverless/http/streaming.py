@@ -15,6 +15,7 @@ from typing import Any
 from a2a.utils import json_utils
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import A2AError
+from google.protobuf.json_format import ParseError
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 from starlette.requests import Request
@@ -66,7 +67,7 @@ def with_event_ids(endpoint: Endpoint, *, keep_alive_s: float) -> Endpoint:
             first = await anext(items)
         except StopAsyncIteration:
             return response
-        except A2AError as error:
+        except (A2AError, ParseError) as error:
             # The 0.3 dialect starts its stream before it knows whether there is one.
             return rest_error(error)
         response.body_iterator = _numbered(first, items, slot)

@@ -21,7 +21,7 @@ from typing import Any
 Handler = Callable[[dict[str, Any], Any], Any]
 """A Lambda handler: an event and a context give an answer."""
 
-JOIN_S = 5.0
+JOIN_S = 2.0
 """How long closing waits for an invocation that is running."""
 
 

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any, Self
 
 import uvicorn
 
 from a2a_serverless.errors import ConfigurationError
 
+_uvicorn_log = logging.getLogger("uvicorn.error")
+
 HOST = "127.0.0.1"
 START_S = 15.0
-DRAIN_S = 2
+DRAIN_S = 1
 """How long open streams may go on when the server stops."""
 
 
-def bind(port: int, host: str = HOST) -> socket.socket:
-    """A socket that holds `port`; 0 takes a free one.
+def bind(port: int) -> socket.socket:
+    """A socket that holds `port` of the loopback; 0 takes a free one.
 
     Raises:
         ConfigurationError: somebody else has the port.
     """
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((host, port))
+        bound.bind((HOST, port))
+        bound.listen()  # else Linux lets a second process bind the port as well
     except OSError as error:
         bound.close()
-        msg = f"Port {port} of {host} cannot be used: {error.strerror}."
+        msg = f"Port {port} of {HOST} cannot be used: {error.strerror}."
         raise ConfigurationError(msg) from error
     return bound
 
@@ -41,15 +44,14 @@ def bind_neighbours(port: int) -> tuple[socket.socket, socket.socket]:
     Raises:
         ConfigurationError: one of the ports is taken.
     """
-    for attempt in range(50):
+    while True:
         first = bind(port)
         try:
             return first, bind(first.getsockname()[1] + 1)
         except (ConfigurationError, OverflowError):
             first.close()
-            if port or attempt == 49:  # noqa: PLR2004 - the last of the range
+            if port:
                 raise
-    raise AssertionError  # the loop returns or raises
 
 
 class HttpServer:
@@ -85,11 +87,17 @@ class HttpServer:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Close the port; open streams end after `DRAIN_S` seconds."""
+        """Close the port; open streams are cut off after `DRAIN_S` seconds."""
         self._server.should_exit = True
         if self._thread.ident is not None:
+            _uvicorn_log.addFilter(self._is_news)
             self._thread.join(DRAIN_S + 3)
+            _uvicorn_log.removeFilter(self._is_news)
         self._socket.close()
+
+    def _is_news(self, record: logging.LogRecord) -> bool:
+        """Not so while stopping: uvicorn reports every stream that it cuts off as an error."""
+        return record.thread != self._thread.ident
 
     def __enter__(self) -> Self:
         self.start()
@@ -99,5 +107,4 @@ class HttpServer:
         self.stop()
 
     def _run(self) -> None:
-        sockets: Sequence[socket.socket] = [self._socket]
-        self._server.run(sockets=list(sockets))
+        self._server.run(sockets=[self._socket])

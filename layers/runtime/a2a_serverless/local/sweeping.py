@@ -49,7 +49,9 @@ class SweepRounds:
     """
 
     def __init__(self, backends: Backends, dead_letters: SqsSource | None) -> None:
-        self._sweeper = Sweeper(backends.storage, backends.broker, backends.registry)
+        self._sweeper = Sweeper(
+            backends.storage, backends.broker, backends.registry, clock=backends.storage.clock
+        )
         self._letters = DeadLetters(backends.storage, backends.registry, backends.broker)
         self._source = dead_letters
 

@@ -100,7 +100,7 @@ class MemoryStorage(DurableStorage):
                 and head.due_at <= now_ms
                 and not head.has_expired(now_ms)
             ]
-        return sorted(overdue, key=lambda due: due.due_at)[:limit]
+        return sorted(overdue, key=lambda due: (due.due_at, due.task_id))[:limit]
 
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
         with self._tables.lock:

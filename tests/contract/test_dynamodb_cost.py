@@ -1,0 +1,179 @@
+"""What storage costs, where a count is exact (benchmarks/storage.py prints the whole table)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from a2a_serverless.local.emulators import Emulator
+from a2a_serverless.storage.base import ListTasksQuery
+from a2a_serverless.storage.dynamodb_items import HEAD, head_item, key
+from a2a_serverless.tasks.entries import ArtifactWritten
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+from benchmarks.meter import Usage, item_bytes
+from benchmarks.storage import BATCH, CHUNK_BYTES, Bench, echo_commit, metered, seed_tasks
+from tests.databases import emulator_client
+from tests.messages import artifact, chunk, message, request
+
+pytestmark = pytest.mark.emulators
+
+CHUNKS = 1600
+
+
+@pytest.fixture
+def observer(local_dynamodb: Emulator) -> Iterator[Any]:
+    """A client that is not metered."""
+    client = emulator_client(local_dynamodb)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def bench(local_dynamodb: Emulator, observer: Any) -> Iterator[Bench]:
+    """A metered storage in a scope of its own."""
+    client = emulator_client(local_dynamodb)
+    yield metered(client, observer)
+    client.close()
+
+
+def cost(usage: Usage) -> tuple[int, float, float]:
+    return usage.requests, usage.write_units, usage.read_units
+
+
+async def test_a_creation_is_one_request(bench: Bench) -> None:
+    """A task with a short message and a key costs 1 request and 7 write units."""
+    with bench.meter.measure() as usage:
+        await bench.storage.create_task("context", message(), idempotency_key="key")
+    assert cost(usage) == (1, 7, 0)
+
+
+async def test_a_fast_agent_costs_one_commit(bench: Bench) -> None:
+    """Working, artifact and completed in one commit cost 1 request and at most 8 write units."""
+    head = (await bench.storage.open_task("context", request())).head
+    with bench.meter.measure() as usage:
+        await bench.storage.commit(head, echo_commit("hello"))
+    assert cost(usage) == (1, 7, 0)
+
+
+async def test_an_echo_task_in_all(bench: Bench) -> None:
+    """Create, worker's load, commit and one GetTask: 4 requests, 15 write and 4 read units."""
+    with bench.meter.measure() as usage:
+        task = await bench.storage.create_task("context", message())
+        log = await bench.storage.read(task.id)
+        assert log is not None
+        await bench.storage.commit(log.head, echo_commit("hello"))
+        await bench.storage.load_task(task.id)
+    assert cost(usage) == (4, 14, 2)
+
+
+async def stream(bench: Bench, chunks: int) -> tuple[Usage, Head]:
+    head = (await bench.storage.open_task("context", request())).head
+    piece = ArtifactWritten(artifact("answer", "x" * CHUNK_BYTES), append=True)
+    with bench.meter.measure() as usage:
+        for _ in range(chunks // BATCH):
+            head = await bench.storage.commit(head, Commit(entries=(piece,) * BATCH))
+    return usage, head
+
+
+async def test_a_chunk_costs_the_same_in_a_long_artifact(bench: Bench) -> None:
+    """1,600 chunks in batches of 40 are 40 requests; twice the chunks cost twice the units."""
+    once, _ = await stream(bench, CHUNKS)
+    twice, head = await stream(bench, 2 * CHUNKS)
+    assert (once.requests, twice.requests) == (40, 80)
+    assert twice.write_units == 2 * once.write_units
+    assert twice.sent_bytes <= 2.01 * once.sent_bytes
+    assert (once.read_units, twice.read_units) == (0, 0)
+    with bench.meter.measure() as usage:
+        task = await bench.storage.load_task(head.task_id, 0, include_artifacts=False)
+    assert task is not None
+    assert cost(usage) == (1, 0, 1)
+    with bench.meter.measure() as usage:
+        await bench.storage.read(head.task_id, after=head.version, incarnation=head.incarnation)
+    assert cost(usage) == (1, 0, 1)
+
+
+async def test_a_page_does_not_pay_for_the_others(bench: Bench, observer: Any) -> None:
+    """A page of 50 costs the same of 200 and of 1,000 tasks; `total_size` is counted once."""
+    query = ListTasksQuery(page_size=50, history_length=0)
+    pages, firsts = [], []
+    for tasks in (200, 800):
+        await asyncio.to_thread(seed_tasks, bench.storage, observer, tasks)
+        with bench.meter.measure() as usage:
+            first = await bench.storage.list_tasks(query)
+        firsts.append(usage)
+        with bench.meter.measure() as usage:
+            later = await bench.storage.list_tasks(
+                query.model_copy(update={"page_token": first.next_page_token})
+            )
+        pages.append(usage)
+        assert len(later.tasks) == 50
+    assert later.total_size == 1000
+    assert [page.requests for page in pages] == [5, 5]
+    assert pages[1].read_units == pytest.approx(pages[0].read_units, abs=2)
+    assert [first.requests for first in firsts] == [9, 9]
+    assert firsts[1].read_units > firsts[0].read_units
+
+
+async def test_every_request_is_by_key(bench: Bench) -> None:
+    """All of the contract is done by these requests: no scan, whatever is asked."""
+    storage, operations = bench.storage, set()
+
+    def note(model: Any, **_: Any) -> None:
+        operations.add(model.name)
+
+    storage._client.meta.events.register("before-call.dynamodb.*", note)
+    head = (await storage.open_task("context", request())).head
+    await storage.update_task(head.task_id, artifacts=[chunk("a", "x")])
+    await storage.load_task(head.task_id, 0, include_artifacts=False)
+    await storage.load_task(head.task_id)
+    await storage.postpone(head, due_at=1, sends=1)
+    await storage.due(1)
+    for context_id in (None, "context"):
+        await storage.list_tasks(ListTasksQuery(context_id=context_id))
+    await storage.update_context("context", 1)
+    await storage.load_context("context")
+    await storage.delete_task(head.task_id)
+    await storage.delete_context("context")
+    assert operations == {
+        "BatchGetItem",
+        "BatchWriteItem",
+        "GetItem",
+        "Query",
+        "TransactWriteItems",
+        "UpdateItem",
+    }
+
+
+async def test_head_is_small(bench: Bench) -> None:
+    """HEAD of a small task stays under 1 KB, through claims and turns."""
+    head = (await bench.storage.open_task("x" * 36, request(), idempotency_key="key")).head
+    assert item_bytes(head_item(head)) < 800
+    head = await bench.storage.commit(head, echo_commit("hello"))
+    assert item_bytes(head_item(head)) < 800
+
+
+async def test_the_rule_agrees_with_plain_requests(bench: Bench, observer: Any) -> None:
+    """The rule by which transactions are counted gives what DynamoDB Local says of plain writes.
+
+    HEAD goes through its life by plain puts: created, claimed, with large content, ended.
+    """
+    storage = bench.storage
+    head = (await storage.open_task("context", request())).head
+    before: dict[str, Any] = {}
+    for entries in ((), (artifact("a", "x"),)):
+        for inline in (10, 2000, 4000):
+            after = head_item(head) | {"status": {"B": b"x" * inline}}
+            after |= key(after["PK"]["S"] + "-plain", HEAD)
+            if entries:
+                after = {name: v for name, v in after.items() if not name.startswith("due_")}
+                after["status_key"] = {"S": f"{inline:015d}#moved"}
+            answer = observer.put_item(
+                TableName=storage._name, Item=after, ReturnConsumedCapacity="TOTAL"
+            )
+            consumed = answer["ConsumedCapacity"]["CapacityUnits"]
+            assert consumed == bench.meter.plain_units(before, after), (entries, inline)
+            before = after

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from a2a.types import TaskState
+
+from a2a_serverless import aws
+from a2a_serverless.broker.base import operation_of
+from a2a_serverless.local.event_sources import SqsSource
+from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.local.sweeping import SweepRounds
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.wiring import aws_backends, memory_backends
+from tests.clocks import ManualClock
+from tests.messages import request
+
+
+async def test_round_sends_a_lost_turn_again() -> None:
+    """A task whose message was never sent gets one when its due time has passed."""
+    clock = ManualClock()
+    backends = memory_backends(Settings(waiting_s=1), clock)
+    opened = await backends.storage.open_task("context", request())
+    rounds = SweepRounds(backends, None)
+
+    assert not (await rounds.once()).did_something
+    clock.advance(2)
+    done = await rounds.once()
+
+    assert str(done).startswith("sent 1, ")
+    handle = await anext(aiter(backends.broker.receive_task_operations()))
+    assert handle.operation.params.task_id == opened.head.task_id
+
+
+async def test_round_ends_the_tasks_of_dead_letters() -> None:
+    """Every dead letter is read once: its task fails, what is unreadable is set aside."""
+    with simulated_aws() as names:
+        settings = Settings(
+            table=names.table, queue=names.queue, undecodable_queue=names.undecodable_queue
+        )
+        backends = aws_backends(settings)
+        head = (await backends.storage.open_task("context", request())).head
+        params = OperationParams(
+            scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn
+        )
+        for body in ("not an operation", operation_of("run", params).model_dump_json()):
+            aws.client("sqs").send_message(
+                QueueUrl=names.dead_letter_queue,
+                MessageBody=body,
+                MessageGroupId=body[:10],
+                MessageDeduplicationId=body[:10],
+            )
+
+        source = SqsSource(names.dead_letter_queue, wait_s=0)
+        first = await SweepRounds(backends, source).once()
+        second = await SweepRounds(backends, source).once()
+        task = await backends.storage.load_task(head.task_id)
+
+    assert (first.dead_letters, second.dead_letters) == (2, 0)
+    assert task is not None
+    assert task.status.state == TaskState.TASK_STATE_FAILED

@@ -1,0 +1,183 @@
+"""The codec between items and HEADs or commits."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.storage import dynamodb_items as items
+from a2a_serverless.storage.durable import Write
+from a2a_serverless.storage.dynamodb_items import Commits
+from a2a_serverless.tasks.entries import MessageAppended, encode_entries
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.states import KNOWN
+from tests.messages import agent_message
+
+SMALL = Head(
+    scope="scope",
+    task_id="a:b.c",
+    context_id="context",
+    incarnation="incarnation1",
+    version=1,
+    state=TaskState.TASK_STATE_SUBMITTED,
+    status_at=1_700_000_000_001,
+    status=b"",
+    metadata=b"",
+    created_at=1_700_000_000_000,
+    expires_at=1_700_000_001_000,
+    turn=1,
+    turn_base=1,
+)
+FULL = replace(
+    SMALL,
+    version=999_999_999_999,
+    status=bytes(range(256)),
+    metadata=b"\x00\xff",
+    next_turn=5,
+    finished_turn=4,
+    token="token",
+    attempts=3,
+    due_at=1_700_000_500_000,
+    sends=2,
+    replied=True,
+    key_digest="k",
+    message_digest="m",
+    content_digest="c",
+)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [SMALL, FULL, replace(FULL, status=None, metadata=None), replace(FULL, due_at=None, token=None)]
+    + [replace(FULL, state=state) for state in sorted(KNOWN)],
+)
+def test_head_comes_back_as_it_was(head: Head) -> None:
+    """A HEAD read from its item is the HEAD that was written."""
+    assert items.head_of(items.head_item(head)) == head
+
+
+def test_no_field_of_head_is_forgotten() -> None:
+    """Every field of HEAD has a value here that its item must carry."""
+    differing = {f.name for f in fields(Head) if getattr(SMALL, f.name) != getattr(FULL, f.name)}
+    fixed = {f.name for f in fields(Head)} - differing
+    assert fixed == {
+        "scope",
+        "task_id",
+        "context_id",
+        "incarnation",
+        "state",
+        "status_at",
+        "created_at",
+        "expires_at",
+        "turn",
+        "turn_base",
+    }
+
+
+def test_a_task_without_due_time_is_not_in_the_due_index() -> None:
+    """The due index is sparse: both keys are there, or none."""
+    assert {"due_key", "due_at"} <= items.head_item(FULL).keys()
+    assert not {"due_key", "due_at"} & items.head_item(SMALL).keys()
+
+
+def test_shards_are_used_evenly() -> None:
+    """Task ids spread over all shards, always the same way."""
+    shards = [items.shard_of(f"task-{number}") for number in range(4000)]
+    assert set(shards) == set(range(items.SHARDS))
+    assert min(map(shards.count, range(items.SHARDS))) > 800
+    assert items.shard_of("task-1") == items.shard_of("task-1")
+
+
+def test_an_owner_is_read_from_the_key() -> None:
+    """Scope and task id stand in the partition key, whatever the id holds."""
+    assert items.owner_of(items.task_partition("scope", "a:b.c_-")) == ("scope", "a:b.c_-")
+
+
+def test_seconds_round_up() -> None:
+    """An item expires with the second in which its time ends."""
+    assert [items.seconds(ms) for ms in (0, 1, 999, 1000, 1001)] == [0, 1, 1, 1, 2]
+
+
+def written(version: int, size: int = 1) -> list[items.Item]:
+    """The items of a commit of about `size` bytes."""
+    return items.event_items(
+        Write(
+            before=None,
+            after=replace(SMALL, version=version),
+            body=encode_entries([MessageAppended(agent_message("x" * size))]),
+            token="token" if version % 2 else None,
+            commit_id=f"commit-{version}",
+        )
+    )
+
+
+def test_a_commit_is_cut_into_parts() -> None:
+    """A large commit becomes parts under 350 KB that carry the same marks."""
+    parts = written(7, 1_000_000)
+    assert [part["SK"]["S"][-4:] for part in parts] == ["#000", "#001", "#002"]
+    assert all(len(part["body"]["B"]) <= 340_000 for part in parts)
+    marks = [{**part, "SK": None, "body": None} for part in parts]
+    assert marks == [marks[0]] * 3
+    assert marks[0]["parts"] == {"N": "3"}
+
+
+def test_parts_sort_by_version_and_part() -> None:
+    """The order of keys is the order of commits."""
+    keys = [items.event_sort("i", v, p) for v, p in itertools.product((1, 9, 10, 100), (0, 1, 12))]
+    assert keys == sorted(keys)
+    assert items.event_sort("i", 10) < items.event_sort("i", 10, 0)
+    assert items.event_sort("i", 10) > items.event_sort("i", 9, 999)
+    assert max(keys) < items.HEAD < items.PUSH
+    assert min(keys) > items.CANCEL
+
+
+def versions(*pages: list[items.Item], after: int = 0) -> list[int]:
+    commits = Commits(SMALL.incarnation, after)
+    for page in pages:
+        commits.add(page)
+    return [record.version for record in commits.records]
+
+
+def test_commits_are_complete_and_in_order() -> None:
+    """Half a commit and what follows a gap are left out; what comes later completes them."""
+    one, two, three = written(1), written(2, 700_000), written(3)
+    assert versions(one + two + three) == [1, 2, 3]
+    assert versions(one + two[:2] + three) == [1]
+    assert versions(one + two[1:] + three) == [1]
+    assert versions(one + three) == [1]
+    assert versions(two + three) == []
+    assert versions(two + three, after=1) == [2, 3]
+    assert versions(one + two[:1] + three, two + three) == [1, 2, 3]
+    assert versions(one + two[:1], two[1:] + three) == [1, 2, 3]
+    assert versions(one + two + three, one + two + three) == [1, 2, 3]
+
+
+def test_another_incarnations_events_are_ignored() -> None:
+    """Events of an earlier task with the same id are not of this one."""
+    other: Any = items.event_items(
+        Write(
+            before=None,
+            after=replace(SMALL, incarnation="incarnation0"),
+            body=b"",
+            token=None,
+            commit_id="c",
+        )
+    )
+    assert versions(other + written(1)) == [1]
+    assert versions(other) == []
+
+
+def test_a_record_has_what_was_written() -> None:
+    """Entries, token and commit id of a record are those of its commit."""
+    commits = Commits(SMALL.incarnation, 0)
+    commits.add(written(1, 400_000) + written(2))
+    first, second = commits.records
+    assert (first.token, first.commit_id) == ("token", "commit-1")
+    assert (second.token, second.commit_id) == (None, "commit-2")
+    (entry,) = first.entries
+    assert isinstance(entry, MessageAppended)
+    assert len(entry.message.parts[0].text) == 400_000

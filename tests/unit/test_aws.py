@@ -1,0 +1,206 @@
+"""boto3 in threads, and what its errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ParamValidationError,
+    ReadTimeoutError,
+)
+
+from a2a_serverless import aws
+from a2a_serverless.aws import ConditionFailedError, Outcome
+from a2a_serverless.errors import ConfigurationError, UnavailableError
+from tests.clocks import ManualClock
+
+
+def error(code: str, *, status: int = 400, reasons: list[dict[str, Any]] | None = None) -> Any:
+    """A ClientError as botocore raises it."""
+    response: Any = {
+        "Error": {"Code": code, "Message": code},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    if reasons is not None:
+        response["CancellationReasons"] = reasons
+    return ClientError(response, "Operation")
+
+
+def cancelled(*codes: str) -> Any:
+    """A transaction cancelled for these reasons, one an action."""
+    return error("TransactionCanceledException", reasons=[{"Code": code} for code in codes])
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome"),
+    [
+        (error("ConditionalCheckFailedException"), Outcome.LOST),
+        (cancelled("ConditionalCheckFailed", "None"), Outcome.LOST),
+        (cancelled("None", "ConditionalCheckFailed"), Outcome.LOST),
+        # The condition is final; the conflict of another action is not.
+        (cancelled("TransactionConflict", "ConditionalCheckFailed"), Outcome.LOST),
+        (cancelled("TransactionConflict", "None"), Outcome.REPEAT),
+        (cancelled("None", "ProvisionedThroughputExceeded"), Outcome.REPEAT),
+        (cancelled("ThrottlingError"), Outcome.REPEAT),
+        (cancelled("ValidationError", "None"), Outcome.FATAL),
+        (cancelled("ItemCollectionSizeLimitExceeded"), Outcome.FATAL),
+        (error("TransactionInProgressException"), Outcome.REPEAT),
+        (error("IdempotentParameterMismatchException"), Outcome.FATAL),
+        (error("TransactionConflictException"), Outcome.REPEAT),
+        (error("ProvisionedThroughputExceededException"), Outcome.REPEAT),
+        (error("ThrottlingException"), Outcome.REPEAT),
+        (error("RequestLimitExceeded"), Outcome.REPEAT),
+        (error("InternalServerError", status=500), Outcome.REPEAT),
+        (error("Whatever", status=503), Outcome.REPEAT),
+        (error("ValidationException"), Outcome.FATAL),
+        (error("AccessDeniedException"), Outcome.FATAL),
+        (error("ResourceNotFoundException"), Outcome.FATAL),
+        (ReadTimeoutError(endpoint_url="http://x"), Outcome.REPEAT),
+        (ConnectTimeoutError(endpoint_url="http://x"), Outcome.REPEAT),
+        (EndpointConnectionError(endpoint_url="http://x"), Outcome.REPEAT),
+        (ParamValidationError(report="x"), Outcome.FATAL),
+        (ValueError("x"), Outcome.FATAL),
+    ],
+)
+def test_outcomes(raised: Exception, outcome: Outcome) -> None:
+    """Only a failed condition is a loss; what may pass is repeated; the rest is fatal."""
+    assert aws.outcome_of(raised) is outcome
+
+
+async def test_a_call_does_not_hold_the_loop() -> None:
+    """Calls run in threads, many at a time, and see the caller's context variables."""
+    variable: ContextVar[str] = ContextVar("variable", default="")
+    variable.set("seen")
+    together = threading.Barrier(32, timeout=10)
+
+    def method(**kwargs: Any) -> tuple[str, Any]:
+        together.wait()
+        return variable.get(), kwargs["value"]
+
+    results = await asyncio.gather(*(aws.call(method, value=n) for n in range(32)))
+    assert results == [("seen", n) for n in range(32)]
+
+
+async def test_repeat_sends_the_same_again() -> None:
+    """A request is repeated, unchanged, until it is answered."""
+    sent: list[Any] = []
+
+    def method(**kwargs: Any) -> str:
+        sent.append(kwargs)
+        if len(sent) < 4:
+            raise error("ThrottlingException")
+        return "answer"
+
+    assert await aws.repeat(method, clock=ManualClock(), token="t") == "answer"
+    assert sent == [{"token": "t"}] * 4
+
+
+async def test_repeat_is_bounded() -> None:
+    """Without an answer the end is UnavailableError: after so many attempts, or so long."""
+    sent: list[float] = []
+
+    def throttled() -> None:
+        sent.append(time.monotonic())
+        raise error("ThrottlingException")
+
+    with pytest.raises(UnavailableError):
+        await aws.repeat(throttled, clock=ManualClock())
+    assert len(sent) == aws.ATTEMPTS
+    clock = ManualClock()
+
+    def slow() -> None:
+        clock.advance(aws.BUDGET_S / 2)
+        throttled()
+
+    sent.clear()
+    with pytest.raises(UnavailableError):
+        await aws.repeat(slow, clock=clock)
+    assert len(sent) <= 3
+
+
+async def test_repeat_tells_a_loss() -> None:
+    """A failed condition comes at once, with the items as they stood, by place."""
+    item = {"PK": {"S": "x"}}
+    reasons: list[dict[str, Any]] = [
+        {"Code": "None"},
+        {"Code": "ConditionalCheckFailed", "Item": item},
+    ]
+
+    def transaction() -> None:
+        raise error("TransactionCanceledException", reasons=reasons)
+
+    with pytest.raises(ConditionFailedError) as caught:
+        await aws.repeat(transaction)
+    assert caught.value.items == {1: item}
+
+    def single() -> None:
+        failed = error("ConditionalCheckFailedException")
+        failed.response["Item"] = item
+        raise failed
+
+    with pytest.raises(ConditionFailedError) as caught:
+        await aws.repeat(single)
+    assert caught.value.items == {0: item}
+
+
+async def test_repeat_raises_what_is_fatal() -> None:
+    """What no repetition cures is raised as it came, once."""
+    sent = []
+
+    def denied() -> None:
+        sent.append(True)
+        raise error("AccessDeniedException")
+
+    with pytest.raises(ClientError):
+        await aws.repeat(denied)
+    assert len(sent) == 1
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    """Back-off is between nothing and a ceiling that doubles up to two seconds."""
+    for attempt, ceiling in [(1, 0.04), (2, 0.08), (5, 0.64), (30, 2.0)]:
+        pauses = [aws.pause_s(attempt) for _ in range(200)]
+        assert 0 <= min(pauses) <= max(pauses) <= ceiling
+        assert max(pauses) > ceiling / 2
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """An environment without AWS in it, and no client from before."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    aws.forget_clients()
+    yield monkeypatch
+    aws.forget_clients()
+
+
+def test_one_client_a_process(environment: pytest.MonkeyPatch) -> None:
+    """All threads get the same client of a service, with a connection for each thread."""
+    environment.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    environment.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:1")
+    with ThreadPoolExecutor(8) as threads:
+        clients = set(threads.map(lambda _: aws.client("dynamodb"), range(16)))
+    (client,) = clients
+    assert client.meta.region_name == "eu-central-1"
+    assert client.meta.endpoint_url == "http://127.0.0.1:1"
+    assert client.meta.config.max_pool_connections >= 32
+    assert aws.client("sqs") is not client
+
+
+def test_without_a_region_the_error_says_so(environment: pytest.MonkeyPatch) -> None:
+    """A process without a region ends with one sentence that names the variable."""
+    assert environment is not None
+    with pytest.raises(ConfigurationError, match="AWS_REGION"):
+        aws.client("dynamodb")
