@@ -53,7 +53,7 @@ faults: $(VENV)/.stamp emulators ## the long form of the fault tests
 
 .PHONY: bench-storage
 bench-storage: $(VENV)/.stamp emulators ## what the storage costs, on DynamoDB Local
-	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python -m benchmarks.storage
 
 .PHONY: emulators
 emulators: tests/emulators/node_modules/.stamp ## DynamoDB Local and fauxqs (Node.js 20, Java 17)

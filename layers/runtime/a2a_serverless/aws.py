@@ -37,8 +37,9 @@ _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 2.0
 _SERVER_ERROR: Final = 500
 
-_READ_TIMEOUT_S: Final = {"sqs": 30}
-"""Above the longest long poll; other services answer in milliseconds."""
+_READ_TIMEOUT_S: Final = 5
+_LONG_POLL_TIMEOUT_S: Final = 30
+"""Above the longest long poll of SQS, 20 s; everything else answers in milliseconds."""
 
 _LOST_CODES: Final = frozenset({"ConditionalCheckFailed", "ConditionalCheckFailedException"})
 _REPEAT_CODES: Final = frozenset(
@@ -63,7 +64,7 @@ _REPEAT_CODES: Final = frozenset(
 _NO_ANSWER: Final = (boto.ConnectionError, boto.HTTPClientError, ResponseParserError)
 
 _executor = ThreadPoolExecutor(THREADS, thread_name_prefix="aws")
-_clients: dict[str, Any] = {}
+_clients: dict[tuple[str, int], Any] = {}
 _lock = threading.Lock()
 
 
@@ -90,18 +91,20 @@ class ConditionFailedError(A2AServerlessError):
         self.items = items
 
 
-def client(service: str) -> Any:
+def client(service: str, *, long_poll: bool = False) -> Any:
     """The process's client of `service`, such as `dynamodb`.
 
-    Region, credentials and `AWS_ENDPOINT_URL_*` come from the environment.
+    `long_poll` gives one that waits for slow answers, which a sender must not do. Region,
+    credentials and `AWS_ENDPOINT_URL_*` come from the environment.
 
     Raises:
         ConfigurationError: there is no region.
     """
+    timeout_s = _LONG_POLL_TIMEOUT_S if long_poll else _READ_TIMEOUT_S
     with _lock:
-        if service not in _clients:
-            _clients[service] = _connect(service)
-        return _clients[service]
+        if (service, timeout_s) not in _clients:
+            _clients[service, timeout_s] = _connect(service, timeout_s)
+        return _clients[service, timeout_s]
 
 
 def forget_clients() -> None:
@@ -198,10 +201,10 @@ def _reasons(error: boto.ClientError) -> list[Any]:
     return response.get("CancellationReasons") or []
 
 
-def _connect(service: str) -> Any:
+def _connect(service: str, read_timeout_s: int) -> Any:
     config = Config(
         connect_timeout=3,
-        read_timeout=_READ_TIMEOUT_S.get(service, 5),
+        read_timeout=read_timeout_s,
         max_pool_connections=THREADS,
         retries={"mode": "standard", "total_max_attempts": 3},
     )
@@ -209,5 +212,5 @@ def _connect(service: str) -> Any:
         # A session of its own: boto3's default session is not safe under threads.
         return boto3.session.Session().client(service, config=config)
     except boto.NoRegionError as error:
-        msg = f"There is no AWS region for {service}: set AWS_REGION."
+        msg = f"There is no AWS region for {service}: set AWS_DEFAULT_REGION."
         raise ConfigurationError(msg) from error

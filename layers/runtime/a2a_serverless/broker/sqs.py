@@ -61,9 +61,12 @@ class SqsQueue:
 
     @property
     def client(self) -> SQSClient:
-        if self._client is None:
-            self._client = aws.client("sqs")
-        return self._client
+        return self._client or aws.client("sqs")
+
+    @property
+    def polling_client(self) -> SQSClient:
+        """A client that waits for a long poll's answer."""
+        return self._client or aws.client("sqs", long_poll=True)
 
     async def url(self) -> str:
         """The queue's URL; a name is looked up once."""
@@ -317,7 +320,7 @@ class SqsFifoBroker(Broker):
 
     def _poll(self, url: str, poll: Future[list[MessageTypeDef]]) -> None:
         try:
-            answer = self._queue.client.receive_message(
+            answer = self._queue.polling_client.receive_message(
                 QueueUrl=url,
                 MaxNumberOfMessages=1,
                 WaitTimeSeconds=LONG_POLL_S,

@@ -50,7 +50,7 @@ class SqsSource(EventSource):
         self._queue = queue
         self._wait_s = wait_s
         self._pause_s = pause_s
-        self._client: Any = aws.client("sqs")
+        self._client: Any = aws.client("sqs", long_poll=True)
         self._url = self._arn = ""
 
     async def records(self) -> AsyncIterator[dict[str, Any]]:
