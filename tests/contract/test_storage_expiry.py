@@ -78,6 +78,16 @@ async def test_an_expired_task_is_not_written(storage: DurableStorage, clock: Ma
     assert await storage.delete_context("ctx") == 0
 
 
+async def test_an_expired_turn_is_not_due(storage: DurableStorage, clock: ManualClock) -> None:
+    """It may stay stored for days; the sweeper's time goes to those that are alive."""
+    gone = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head
+    alive = (await storage.open_task("ctx", request())).head
+    clock.advance(HOUR)
+    due = {entry.task_id for entry in await storage.due(clock.now_ms(), limit=1000)}
+    assert alive.task_id in due
+    assert gone.task_id not in due
+
+
 async def test_an_expired_id_can_be_used_again(storage: DurableStorage, clock: ManualClock) -> None:
     """The same key makes a new task that shares nothing with the expired one."""
     old = await storage.open_task("ctx", request("old"), idempotency_key="key", ttl_s=HOUR)

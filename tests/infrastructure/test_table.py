@@ -50,7 +50,11 @@ def test_table_is_billed_per_request(template: Template) -> None:
             ["context_key", "created_key"],
             {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["expires_at"]},
         ),
-        ("by-due", ["due_key", "due_at"], {"ProjectionType": "KEYS_ONLY"}),
+        (
+            "by-due",
+            ["due_key", "due_at"],
+            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["expires_at"]},
+        ),
     ],
 )
 def test_indexes(template: Template, name: str, keys: list[str], projection: Json) -> None:

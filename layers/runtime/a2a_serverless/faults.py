@@ -99,4 +99,4 @@ class _Trap:
 
 
 point: Callable[[str], None] = armed(os.environ)
-"""Pass a point by its name. Call it as `faults.point("…")`, so that tests can arm it anew."""
+"""Pass a point by its name. Call it through the module, so that a test can arm it anew."""

@@ -55,6 +55,11 @@ class Settings(BaseSettings):
     retry_cap_s: float = Field(default=300, gt=0)
     max_body_bytes: int = Field(default=4_000_000, gt=0)
 
+    older_dialects: bool = False
+    """Whether the methods of A2A 0.1, and `tasks/submit` and `tasks/status`, are served too."""
+    submitted_ttl_s: float = Field(default=3600, gt=0)
+    """How long a task of `tasks/submit` is kept after its creation."""
+
     agent: str = "agent.py:agent"
     """The agent as `FILE.py:NAME`: an `AgentExecutor` or a `Worker`, class or instance."""
     card: str = "agent_card.json"

@@ -14,13 +14,14 @@ from a2a.server.routes import (
 )
 from a2a.server.routes.fastapi_routes import add_a2a_routes_to_fastapi
 from a2a.types import AgentCard
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from a2a_serverless.http.auth import HEALTH_PATH, ApiKeyAuth, api_key_of
+from a2a_serverless.http.auth import HEALTH_PATH, OLDER_CARD_PATH, ApiKeyAuth, api_key_of
 from a2a_serverless.http.card import deployed_card
 from a2a_serverless.http.context import CallContextBuilder
 from a2a_serverless.http.errors import http_error, internal_error, rest_error
@@ -28,6 +29,7 @@ from a2a_serverless.http.guard import jsonrpc_guard, rest_guard, rewired
 from a2a_serverless.http.handler import Door, DurableRequestHandler
 from a2a_serverless.http.limits import BodyLimit
 from a2a_serverless.http.negotiation import Negotiation
+from a2a_serverless.http.older import OlderDialects
 from a2a_serverless.http.streaming import Endpoint, with_event_ids
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
@@ -68,9 +70,7 @@ def create_app(
     add_a2a_routes_to_fastapi(
         app,
         agent_card_routes=_card_routes(card, settings, door),
-        jsonrpc_routes=_streaming(
-            create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True), settings
-        ),
+        jsonrpc_routes=_streaming(_jsonrpc_routes(handler, context, settings), settings),
         # Last, because the SDK's tenant routes take every path of two segments or more.
         rest_routes=_streaming(
             create_rest_routes(handler, context, enable_v0_3_compat=True), settings, is_rest=True
@@ -83,6 +83,18 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(Exception, _unforeseen)
     return app
+
+
+def _jsonrpc_routes(
+    handler: DurableRequestHandler, context: CallContextBuilder, settings: Settings
+) -> list[BaseRoute]:
+    routes: list[BaseRoute] = [
+        *create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True)
+    ]
+    if not settings.older_dialects:
+        return routes
+    older = OlderDialects(handler, context, submitted_ttl_s=settings.submitted_ttl_s)
+    return older.routes(routes)
 
 
 def _streaming(
@@ -112,7 +124,13 @@ def _card_routes(card: AgentCard, settings: Settings, door: Door) -> list[BaseRo
         return with_host
 
     cache_control = f"public, max-age={CARD_MAX_AGE_S}"
-    return rewired(create_agent_card_routes(card, at_this_host, cache_control=cache_control), wrap)
+    paths = [AGENT_CARD_WELL_KNOWN_PATH, *([OLDER_CARD_PATH] if settings.older_dialects else [])]
+    routes = [
+        route
+        for path in paths
+        for route in create_agent_card_routes(card, at_this_host, path, cache_control)
+    ]
+    return rewired(routes, wrap)
 
 
 def _bases(settings: Settings, door: Door, own: str) -> list[str]:

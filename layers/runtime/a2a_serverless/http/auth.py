@@ -17,7 +17,9 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest
 
 HEALTH_PATH = "/healthz"
-PUBLIC_PATHS = frozenset({AGENT_CARD_WELL_KNOWN_PATH, HEALTH_PATH})
+OLDER_CARD_PATH = "/.well-known/agent.json"
+"""Where the card was until 0.2; served with the older dialects."""
+PUBLIC_PATHS = frozenset({AGENT_CARD_WELL_KNOWN_PATH, OLDER_CARD_PATH, HEALTH_PATH})
 
 _log = logging.getLogger(__name__)
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from a2a.utils.errors import InvalidParamsError, JSONParseError
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
+
+M = TypeVar("M", bound=Message)
 
 
 def read_json(body: bytes) -> Any:
@@ -45,14 +47,15 @@ def check_enums(value: Any, model: type[Message]) -> None:
         )
 
 
-def check_form(value: Any, model: type[Message]) -> None:
-    """Refuse what is no ProtoJSON of `model`.
+def parsed(value: Any, model: type[M]) -> M:
+    """The message that a ProtoJSON value stands for; unknown fields are ignored.
 
     Raises:
-        InvalidParamsError: a field of another type.
+        InvalidParamsError: a field of another type, or an unknown enum value.
     """
+    check_enums(value, model)
     try:
-        ParseDict(value, model(), ignore_unknown_fields=True)
+        return ParseDict(value, model(), ignore_unknown_fields=True)
     except Exception as error:
         # ParseDict promises ParseError and lets more through: OverflowError, AttributeError, …
         raise InvalidParamsError(message=f"The body is not a {model.DESCRIPTOR.name}.") from error

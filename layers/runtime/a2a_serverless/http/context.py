@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
 from a2a.server.context import ServerCallContext
@@ -27,6 +28,7 @@ LEGACY_EXTENSION_HEADER = "X-A2A-Extensions"
 
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "x-api-key"})
 _TRACE_HEADERS = ("traceparent", "tracestate", "x-amzn-trace-id")
+_CHOSEN_ID = "a2a_serverless.chosen_id"
 _VERSIONS = (PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0)
 
 
@@ -133,6 +135,28 @@ def last_event_id(context: ServerCallContext) -> Cursor | None:
         msg = "Last-Event-ID is not the id of an event of this server."
         raise InvalidArgumentError(msg)
     return cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenId:
+    """The id that a client has given to its task, as only the older dialects allow."""
+
+    task_id: str
+    ttl_s: float | None = None
+
+
+def choose_id(context: ServerCallContext, task_id: str, *, ttl_s: float | None = None) -> None:
+    """Let the call's message go to the task `task_id`, which is created if there is none.
+
+    `ttl_s` is how long a created task is kept, by default as long as any other.
+    """
+    context.state[_CHOSEN_ID] = ChosenId(task_id=task_id, ttl_s=ttl_s)
+
+
+def chosen_id(context: ServerCallContext) -> ChosenId | None:
+    """The id chosen by the client; None when the server chooses, which is the rule."""
+    chosen: ChosenId | None = context.state.get(_CHOSEN_ID)
+    return chosen
 
 
 def trace_context(context: ServerCallContext) -> dict[str, str]:

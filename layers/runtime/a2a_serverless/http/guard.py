@@ -20,9 +20,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from a2a_serverless.http.bodies import check_enums, check_form, read_json
+from a2a_serverless.http.bodies import check_enums, parsed, read_json
 from a2a_serverless.http.errors import jsonrpc_error, rest_error
 from a2a_serverless.http.streaming import Endpoint
+
+SUBMIT_PATH = "/api/a2a/tasks"
+"""Where clients of `tasks/submit` expect the JSON-RPC endpoint, which is the same one."""
+JSONRPC_PATHS = frozenset({"", "/", SUBMIT_PATH})
 
 JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
 
@@ -50,7 +54,7 @@ def jsonrpc_guard(endpoint: Endpoint) -> Endpoint:
             _check_content_type(request)
             envelope = read_json(await request.body())
             if isinstance(envelope, dict):
-                request_id = _request_id(envelope)
+                request_id = request_id_of(envelope)
                 model = _JSONRPC_PARAMS.get(str(envelope.get("method")))
                 if model is not None:
                     check_enums(envelope.get("params"), model)
@@ -118,11 +122,11 @@ async def _check_rest_body(request: Request, model: type[Message] | None) -> Non
     if not isinstance(value, dict):
         raise InvalidRequestError(message="The body is not a JSON object.")
     if model is not None:
-        check_enums(value, model)
-        check_form(value, model)
+        parsed(value, model)
 
 
-def _request_id(envelope: Mapping[str, object]) -> str | int | None:
+def request_id_of(envelope: Mapping[str, object]) -> str | int | None:
+    """The id of a JSON-RPC request; None when it has none that JSON-RPC allows."""
     request_id = envelope.get("id")
     is_valid = isinstance(request_id, str | int) and not isinstance(request_id, bool)
     return request_id if is_valid else None  # type: ignore[return-value]  # narrowed above

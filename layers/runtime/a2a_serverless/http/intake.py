@@ -15,7 +15,13 @@ from a2a_serverless.errors import (
     IdempotencyConflictError,
     TaskNotFoundError,
 )
-from a2a_serverless.http.context import caller_of, idempotency_key, scope_of, trace_context
+from a2a_serverless.http.context import (
+    caller_of,
+    chosen_id,
+    idempotency_key,
+    scope_of,
+    trace_context,
+)
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.tail import Delivery, Tail
 from a2a_serverless.tasks.entries import TurnOpened
@@ -83,18 +89,25 @@ class Intake:
     ) -> Accepted:
         message, key = request.message, idempotency_key(context)
         derived = digest("context", key) if key else new_context_id()
+        chosen = chosen_id(context)
         opened = await storage.open_task(
             message.context_id or derived,
             storable(request),
             caller=caller_of(context),
-            idempotency_key=_creation_key(request, key),
+            task_id=chosen.task_id if chosen else None,
+            idempotency_key=None if chosen else _creation_key(request, key),
+            ttl_s=chosen.ttl_s if chosen else None,
         )
         head, turn = opened.head, 1
         if opened.created and opened.log is not None:
             await self._send(head, turn, context, is_new_task=True)
             tail = Tail(storage, head, opened.log.fold(), [])
             return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
-        return await self._rejoin(storage, head, turn, request, context)
+        if chosen is None:
+            return await self._rejoin(storage, head, turn, request, context)
+        if _repeats_outcome(head, request):
+            return await self._rejoin(storage, head, head.turn, request, context)
+        return await self._follow_up(storage, _addressed(request, chosen.task_id), context)
 
     async def _follow_up(
         self, storage: DurableStorage, request: SendMessageRequest, context: ServerCallContext
@@ -183,6 +196,24 @@ def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:
 def _header_key(key: str | None) -> str | None:
     """The caller's key, of whatever length, apart from every messageId."""
     return None if key is None else digest("header-key", key)
+
+
+def _addressed(request: SendMessageRequest, task_id: str) -> SendMessageRequest:
+    """A copy of `request` whose message names its task."""
+    copy = SendMessageRequest()
+    copy.CopyFrom(request)
+    copy.message.task_id = task_id
+    return copy
+
+
+def _repeats_outcome(head: Head, request: SendMessageRequest) -> bool:
+    """Whether a message to a task of the client's own id asks again for what it has led to.
+
+    That is the last message of a task that has ended, or the first one of a task that waits. A
+    later answer that says the same as the one before it is an answer: a second "yes".
+    """
+    is_same = content_digest(request.message) == head.content_digest
+    return is_same and not head.turn_is_open and (head.is_terminal or head.turn == 1)
 
 
 def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> int | None:

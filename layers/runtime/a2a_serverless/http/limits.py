@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.http.errors import jsonrpc_error, rest_error
+from a2a_serverless.http.guard import JSONRPC_PATHS
 
 _HTTP_CONTENT_TOO_LARGE = 413
 
@@ -58,6 +59,6 @@ class BodyLimit:
 
     def _refusal(self, scope: Scope) -> JSONResponse:
         error = InvalidRequestError(message=f"The body is longer than {self._limit} bytes.")
-        if scope["path"] in {"", "/"}:
+        if scope["path"] in JSONRPC_PATHS:
             return jsonrpc_error(error, status=_HTTP_CONTENT_TOO_LARGE)
         return rest_error(error, status=_HTTP_CONTENT_TOO_LARGE)

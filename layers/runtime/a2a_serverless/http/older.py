@@ -1,8 +1,8 @@
 """Clients from before A2A 0.2: their JSON-RPC methods, translated onto the handler.
 
-`tasks/send`, `tasks/sendSubscribe`, `tasks/get`, `tasks/cancel` and `tasks/resubscribe` are those of
-A2A 0.1; `tasks/submit` and `tasks/status` are a dialect that submits under an id of its own and asks
-for the result later. All of them serve only requests that name no version, which is what sets
+`tasks/send`, `tasks/sendSubscribe`, `tasks/get`, `tasks/cancel` and `tasks/resubscribe` are those
+of A2A 0.1; `tasks/submit` and `tasks/status` are a dialect that submits under an id of its own and
+asks for the result later. All of them serve only requests that name no version, which is what sets
 their clients apart; a request with `A2A-Version` is answered as without this module.
 
 Three of the names live on in 0.3. There the answer is 0.3's with the names of 0.1 beside it, so
@@ -15,6 +15,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from a2a.compat.v0_3 import conversions
 from a2a.server.context import ServerCallContext
 from a2a.server.routes.common import ServerCallContextBuilder, create_event_source_response
 from a2a.types import (
@@ -24,6 +25,9 @@ from a2a.types import (
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
 )
 from a2a.utils.constants import VERSION_HEADER
 from a2a.utils.errors import (
@@ -32,6 +36,7 @@ from a2a.utils.errors import (
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -39,17 +44,20 @@ from starlette.routing import BaseRoute, Route
 from a2a_serverless.http.bodies import parsed, read_json
 from a2a_serverless.http.context import choose_id
 from a2a_serverless.http.errors import jsonrpc_error, protocol_errors
-from a2a_serverless.http.guard import rewired
+from a2a_serverless.http.guard import SUBMIT_PATH, request_id_of, rewired
 from a2a_serverless.http.handler import DurableRequestHandler
-from a2a_serverless.http.older_shapes import Shapes, request_of, submitted
 from a2a_serverless.http.streaming import Endpoint
 from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.states import is_terminal
 
-SUBMIT_PATH = "/api/a2a/tasks"
-"""Where clients of `tasks/submit` expect the JSON-RPC endpoint; it is the same one."""
-
+Json = dict[str, Any]
 Params = Mapping[str, Any]
-Result = Mapping[str, Any] | AsyncIterator[Mapping[str, Any]]
+Result = Json | AsyncIterator[Json]
+
+_ROLES = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
+_STATES_OF_0_1 = {"rejected": "failed", "auth-required": "input-required"}
+"""States that came later, and what a client of 0.1 does the right thing with."""
 
 
 class OlderDialects:
@@ -83,17 +91,20 @@ class OlderDialects:
     def routes(self, jsonrpc: Sequence[BaseRoute]) -> list[BaseRoute]:
         """The JSON-RPC routes with the older methods, and once more under `SUBMIT_PATH`."""
         routes = rewired(jsonrpc, lambda route: self._before(route.endpoint))
-        again = [Route(SUBMIT_PATH, r.endpoint, methods=["POST"]) for r in routes if _is_route(r)]
+        again = [
+            Route(SUBMIT_PATH, route.endpoint, methods=["POST"])
+            for route in routes
+            if isinstance(route, Route)
+        ]
         return [*routes, *again]
 
     def _before(self, endpoint: Endpoint) -> Endpoint:
         async def with_older_dialects(request: Request) -> Response:
             envelope = read_json(await request.body())
-            is_call = isinstance(envelope, dict) and envelope.get("jsonrpc") == "2.0"
-            method = self._methods.get(str(envelope.get("method"))) if is_call else None
+            method = self._methods.get(_method_of(envelope))
             if method is None or _names_version(request):
                 return await endpoint(request)
-            request_id = envelope.get("id")
+            request_id = request_id_of(envelope)
             try:
                 with protocol_errors("older_dialect"):
                     context = self._context.build(request)
@@ -106,11 +117,7 @@ class OlderDialects:
     # -- A2A 0.1 -------------------------------------------------------------------------------
 
     async def _send(self, params: Params, context: ServerCallContext) -> Result:
-        request = self._sent(params, context)
-        task = await self._finished(request, context)
-        length = request.configuration.history_length
-        del task.history[: len(task.history) - length if length else len(task.history)]
-        return Shapes(is_0_1=True).task(task)
+        return Shapes(is_0_1=True).task(await self._finished(self._sent(params, context), context))
 
     async def _send_subscribe(self, params: Params, context: ServerCallContext) -> Result:
         request = self._sent(params, context)
@@ -159,13 +166,16 @@ class OlderDialects:
     async def _finished(self, request: SendMessageRequest, context: ServerCallContext) -> Task:
         """The task after its turn, also where the agent has answered with a Message alone."""
         answer = await self._handler.on_message_send(request, context)
-        if isinstance(answer, Message):
-            return await self._handler.on_get_task(GetTaskRequest(id=answer.task_id), context)
-        return answer
+        if isinstance(answer, Task):
+            return answer
+        length = request.configuration.history_length
+        asked = GetTaskRequest(id=answer.task_id, history_length=length)
+        task: Task = await self._handler.on_get_task(asked, context)
+        return task
 
 
 async def _answer(request_id: Any, result: Result) -> Response:
-    if isinstance(result, Mapping):
+    if isinstance(result, dict):
         return JSONResponse(_envelope(request_id, result))
     try:
         first = await anext(result)  # what refuses the stream is an answer of its own
@@ -185,14 +195,24 @@ async def _answer(request_id: Any, result: Result) -> Response:
 
 
 async def _shown(
-    events: AsyncIterator[Event], shown: Callable[[Event], Mapping[str, Any]]
-) -> AsyncIterator[Mapping[str, Any]]:
+    events: AsyncIterator[Event], shown: Callable[[Event], Json]
+) -> AsyncIterator[Json]:
     async for event in events:
         yield shown(event)
 
 
-def _envelope(request_id: Any, result: Mapping[str, Any]) -> dict[str, Any]:
+def _envelope(request_id: Any, result: Json) -> Json:
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def _method_of(envelope: Any) -> str:
+    """The method that is called; empty for what is no call, which the dispatcher then refuses."""
+    is_call = (
+        isinstance(envelope, dict)
+        and envelope.get("jsonrpc") == "2.0"
+        and request_id_of(envelope) == envelope.get("id")
+    )
+    return str(envelope.get("method")) if is_call else ""
 
 
 def _params(envelope: Params) -> Params:
@@ -218,5 +238,146 @@ def _names_version(request: Request) -> bool:
     return VERSION_HEADER.lower() in names
 
 
-def _is_route(route: BaseRoute) -> bool:
-    return isinstance(route, Route)
+def request_of(params: Mapping[str, Any]) -> SendMessageRequest:
+    """The message of `tasks/send` or `tasks/submit` (0.1: TaskSendParams).
+
+    Parts may also have the form of 1.0. A message without id gets one that follows from its
+    content, so that a client that repeats itself is recognised. 0.1 sends no history back unless
+    it is asked for.
+
+    Raises:
+        InvalidParamsError: there is no message, or none that 1.0 could express.
+    """
+    message = params.get("message")
+    if not isinstance(message, Mapping):
+        raise InvalidParamsError(message="message is missing.")
+    parts = message.get("parts")
+    if not isinstance(parts, list):
+        raise InvalidParamsError(message="message.parts is missing: a list.")
+    content = json.dumps(message, sort_keys=True)
+    return parsed(
+        {
+            "message": {
+                "messageId": message.get("messageId") or digest("older-message", content),
+                "contextId": params.get("sessionId") or message.get("contextId"),
+                "role": _ROLES.get(str(message.get("role", "user")), message.get("role")),
+                "parts": [_part_of(part) for part in parts],
+                "metadata": message.get("metadata"),
+            },
+            "configuration": {
+                "historyLength": params.get("historyLength") or 0,
+                "acceptedOutputModes": params.get("acceptedOutputModes"),
+            },
+            "metadata": params.get("metadata"),
+        },
+        SendMessageRequest,
+    )
+
+
+def _part_of(part: Any) -> Any:
+    if not isinstance(part, Mapping):
+        return part
+    kind = part.get("type", part.get("kind"))
+    file = part.get("file")
+    match kind:
+        case None:
+            return part
+        case "text" | "data":
+            fields = {kind: part.get(kind)}
+        case "file" if isinstance(file, Mapping):
+            names = {"bytes": "raw", "uri": "url", "name": "filename", "mimeType": "mediaType"}
+            fields = {ours: file.get(name) for name, ours in names.items()}
+        case _:
+            raise InvalidParamsError(message=f"No part is of type {str(kind)[:20]!r}.")
+    fields["metadata"] = part.get("metadata")
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+class Shapes:
+    """Turns tasks and events into JSON: that of 0.3, with the names of 0.1 beside its own.
+
+    One instance serves one answer: it numbers the artifacts, which have no ids in 0.1.
+
+    Args:
+        is_0_1: whether the client can only be one of 0.1, which knows fewer states.
+    """
+
+    def __init__(self, *, is_0_1: bool = False) -> None:
+        self._is_0_1 = is_0_1
+        self._numbers: dict[str, int] = {}
+
+    def task(self, task: Task) -> Json:
+        shown = _dumped(conversions.to_compat_task(task))
+        shown |= {"sessionId": task.context_id, "status": self._status(shown["status"])}
+        for name, translated in (("artifacts", self._artifact), ("history", _message)):
+            if name in shown:
+                shown[name] = [translated(item) for item in shown[name]]
+        return shown
+
+    def events(self, event: Event) -> Json:
+        """An event of a subscription, which begins with the Task."""
+        match event:
+            case Task():
+                return self.task(event)
+            case TaskStatusUpdateEvent():
+                shown = _dumped(conversions.to_compat_task_status_update_event(event))
+                shown["status"] = self._status(shown["status"])
+                return self._named(shown, "TaskStatusUpdateEvent")
+            case TaskArtifactUpdateEvent():
+                shown = _dumped(conversions.to_compat_task_artifact_update_event(event))
+                artifact = self._artifact(shown["artifact"])
+                artifact |= {"append": event.append, "lastChunk": event.last_chunk}
+                return self._named({**shown, "artifact": artifact}, "TaskArtifactUpdateEvent")
+            case Message():
+                return _message(_dumped(conversions.to_compat_message(event)))
+
+    def own_events(self, event: Event) -> Json:
+        """An event of `tasks/sendSubscribe`, where 0.1 says `final` at a pause too.
+
+        The Task that opens the stream reads as a status there, too.
+        """
+        shown = self.events(event)
+        if isinstance(event, Task | TaskStatusUpdateEvent):
+            state = event.status.state
+            shown["final"] = is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED
+        return shown
+
+    def _named(self, event: Json, kind: str) -> Json:
+        return {**event, "id": event["taskId"], "sessionId": event["contextId"], "type": kind}
+
+    def _status(self, status: Json) -> Json:
+        if self._is_0_1:
+            status = {**status, "state": _STATES_OF_0_1.get(status["state"], status["state"])}
+        if "message" in status:
+            status = {**status, "message": _message(status["message"])}
+        return status
+
+    def _artifact(self, artifact: Json) -> Json:
+        number = self._numbers.setdefault(artifact["artifactId"], len(self._numbers))
+        return {**artifact, "index": number, "parts": [_part(p) for p in artifact["parts"]]}
+
+
+def submitted(task: Task) -> Json:
+    """The task of `tasks/submit` and `tasks/status`: a flat status and the newest artifact.
+
+    An agent that answered in words alone has said them in its status: they are the artifact then.
+    """
+    shown = Shapes(is_0_1=True).task(task)
+    artifact = shown["artifacts"][-1] if "artifacts" in shown else None
+    said = shown["status"].get("message")
+    if artifact is None and said is not None:
+        artifact = {"parts": said["parts"]}
+    return {"id": task.id, "status": shown["status"]["state"], "artifact": artifact}
+
+
+def _message(message: Json) -> Json:
+    return {**message, "parts": [_part(part) for part in message["parts"]]}
+
+
+def _part(part: Json) -> Json:
+    return {**part, "type": part["kind"]}
+
+
+def _dumped(model: BaseModel) -> Json:
+    dumped: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped

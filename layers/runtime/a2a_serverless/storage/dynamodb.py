@@ -218,7 +218,6 @@ class DynamoStorage(DurableStorage):
     # -- due turns -----------------------------------------------------------------------------
 
     async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
-        """As the contract says; an expired task may be among them until DynamoDB removes it."""
         return await self._index.due(now_ms, limit)
 
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:

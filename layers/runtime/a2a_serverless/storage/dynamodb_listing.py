@@ -80,8 +80,14 @@ class Index:
         return await self._first(
             limit,
             IndexName=items.BY_DUE,
-            KeyConditionExpression="due_key = :due_key AND due_at <= :now",
-            ExpressionAttributeValues={":due_key": attribute(due_key), ":now": attribute(now_ms)},
+            KeyConditionExpression="due_key = :due_key AND due_at <= :due",
+            # Expired turns stay in the index for up to two days; they must not starve the others.
+            FilterExpression="expires_at > :now",
+            ExpressionAttributeValues={
+                ":due_key": attribute(due_key),
+                ":due": attribute(now_ms),
+                ":now": attribute(self._now_s()),
+            },
         )
 
     async def _candidates(self, listing: Listing, before: str | None, limit: int) -> list[Item]:

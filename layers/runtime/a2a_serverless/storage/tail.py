@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -36,7 +37,7 @@ class Tail:
 
     def __init__(self, source: TaskLog, head: Head, fold: Fold, backlog: list[Delivery]) -> None:
         self._source = source
-        self._backlog = backlog
+        self._backlog = deque(backlog)
         self.head = head
         self.fold = fold
 
@@ -69,7 +70,7 @@ class Tail:
         tail = cls(source, log.head, Fold(log.head.task_id, log.head.context_id), [])
         tail._skip(log, cursor)
         as_of = _task_at(log, cursor)
-        tail._backlog = [d for d in tail._take(log) if d.cursor > cursor]
+        tail._backlog.extend(d for d in tail._take(log) if d.cursor > cursor)
         return tail, Delivery(cursor=cursor, event=as_of)
 
     def snapshot(self) -> Delivery:
@@ -83,7 +84,8 @@ class Tail:
     ) -> AsyncIterator[Delivery]:
         """Events as they are committed, until HEAD satisfies `until` and all were delivered.
 
-        Ends early at `deadline` (monotonic seconds). The tail can be continued after that.
+        Ends early at `deadline` (monotonic seconds), also for a reader who is so slow that events
+        are left. The tail can be continued after that.
 
         Raises:
             TaskNotFoundError: the task was deleted or has expired.
@@ -93,7 +95,9 @@ class Tail:
         while True:
             news = bool(self._backlog)
             while self._backlog:
-                yield self._backlog.pop(0)
+                yield self._backlog.popleft()
+                if clock.monotonic() >= deadline:
+                    return
             now = clock.monotonic()
             if until(self.head) or now >= deadline:
                 return

@@ -56,7 +56,7 @@ def on_delivery(
         return Delivered.DROP
     if is_cancelled or operation.operation == "cancel":
         return Delivered.CANCEL
-    if is_over(head, params):
+    if is_over(head, params) or not head.turn_is_open:
         return Delivered.DROP
     was_claimed = head.token is not None
     return Delivered.CLAIM if was_claimed or receives > 1 else Delivered.START

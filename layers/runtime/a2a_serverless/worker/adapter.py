@@ -149,7 +149,8 @@ class _Delivery:
         while self._deadline is None or adapter.clock.monotonic() < self._deadline:
             log = await self._read()
             verdict = await self._act(log)
-            waits = log is not None and log.head.turn < self._params.turn
+            # Not behind a turn that is over: the task has ended, and the turn will never come.
+            waits = log is not None and log.head.turn_is_open and log.head.turn < self._params.turn
             if not (verdict.is_done and waits and self._operation.operation == "run"):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")

@@ -52,7 +52,8 @@ def request_context(
     """The context of `execute()`, or of `cancel()`, which has no request.
 
     `given` is the Task as it was before the message: None on a first turn, as on the SDK's own
-    server, where the agent's first event creates the task.
+    server, where the agent's first event creates the task. `state` is what the API sent along of
+    the request's headers, which executors look for in the call context's `state["headers"]`.
     """
     own_request = None
     if request is not None:
@@ -60,7 +61,7 @@ def request_context(
         own_request.CopyFrom(request)
     return RequestContext(
         ServerCallContext(
-            state=dict(state or {}),
+            state={"headers": dict(state or {})},
             user=CallerUser(caller.user),
             tenant=caller.tenant,
             requested_extensions=set(caller.extensions),

@@ -29,7 +29,7 @@ def turn_of(log: Log, state: Mapping[str, str]) -> Turn:
     """The current turn of a log that was read from its beginning.
 
     Whatever earlier attempts have written is left out: the view stands where the turn began.
-    `state` goes to the call context's state.
+    `state` goes to the call context's headers.
     """
     head = log.head
     began = log.records[: head.turn_base]

@@ -1,0 +1,142 @@
+"""Counts what a DynamoDB client sends: requests, bytes, and units.
+
+Plain requests report their units. DynamoDB Local reports those of transactions wrongly, so they
+are counted by rule: per table action 2 x the KB of the larger of the item before and after it,
+rounded up, and per index 1 x the KB of each entry put or deleted. `plain_units` is the same rule
+for a plain write, which can be compared with what DynamoDB Local reports.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from a2a_serverless.local.template import Template
+
+Item = Mapping[str, Any]
+
+_TRANSACTION = "TransactWriteItems"
+_WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem"})
+
+
+@dataclass
+class Usage:
+    """What was sent, and what it cost."""
+
+    requests: int = 0
+    sent_bytes: int = 0
+    write_units: float = 0
+    read_units: float = 0
+
+
+class Meter:
+    """Measures a client's requests to one table; `observer` is another client of the same table."""
+
+    def __init__(self, client: Any, observer: Any, table: str) -> None:
+        self._observer = observer
+        self._table = table
+        self._indexes = Template.load().table(stream=False)["GlobalSecondaryIndexes"]
+        self._usage = Usage()
+        self._before: list[Item] = []
+        events = client.meta.events
+        events.register("provide-client-params.dynamodb.*", self._ask_for_units)
+        events.register("before-send.dynamodb.*", self._count)
+        events.register("after-call.dynamodb.*", self._add_units)
+
+    @contextmanager
+    def measure(self) -> Iterator[Usage]:
+        """The usage of the block; complete at its end."""
+        before, self._usage = self._usage, Usage()
+        try:
+            yield self._usage
+        finally:
+            self._usage = before
+
+    def plain_units(self, before: Item, after: Item) -> float:
+        """Write units of a plain write that turns `before` into `after`; {} is no item."""
+        return self._units(before, after, table_factor=1)
+
+    def _ask_for_units(self, params: dict[str, Any], model: Any, **_: Any) -> None:
+        if "ReturnConsumedCapacity" in model.input_shape.members:
+            params["ReturnConsumedCapacity"] = "TOTAL"
+
+    def _count(self, request: Any, event_name: str, **_: Any) -> None:
+        self._usage.requests += 1
+        self._usage.sent_bytes += len(request.body)
+        if event_name.endswith(_TRANSACTION):
+            self._actions = json.loads(request.body)["TransactItems"]
+            self._before = [self._stored(_key_of(action)) for action in self._actions]
+
+    def _add_units(self, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+        if model.name == _TRANSACTION:
+            for action, before in zip(self._actions, self._before, strict=True):
+                after = self._stored(_key_of(action))
+                self._usage.write_units += self._units(before, after, table_factor=2)
+            return
+        consumed = parsed.get("ConsumedCapacity", [])
+        consumed = consumed if isinstance(consumed, list) else [consumed]
+        units = sum(one["CapacityUnits"] for one in consumed)
+        if model.name in _WRITES:
+            self._usage.write_units += units
+        else:
+            self._usage.read_units += units
+
+    def _stored(self, key: Item) -> Item:
+        answer = self._observer.get_item(TableName=self._table, Key=key, ConsistentRead=True)
+        item: Item = answer.get("Item", {})
+        return item
+
+    def _units(self, before: Item, after: Item, *, table_factor: int) -> float:
+        units = table_factor * max(1, kilobytes(before), kilobytes(after))
+        for index in self._indexes:
+            old, new = _entry(index, before), _entry(index, after)
+            if old == new:
+                continue
+            keys = [attribute["AttributeName"] for attribute in index["KeySchema"]]
+            is_moved = any(old.get(name) != new.get(name) for name in keys)
+            if is_moved:
+                units += kilobytes(old) + kilobytes(new)
+            else:
+                units += max(kilobytes(old), kilobytes(new))
+        return units
+
+
+def kilobytes(item: Item) -> int:
+    """The size of an item in KB, rounded up; 0 for none."""
+    return -(-item_bytes(item) // 1024)
+
+
+def item_bytes(item: Item) -> int:
+    """The size of an item as DynamoDB counts it."""
+    return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
+
+
+def _value_bytes(value: Mapping[str, Any]) -> int:
+    ((kind, content),) = value.items()
+    match kind:
+        case "S":
+            return len(content.encode())
+        case "B":
+            return len(content)
+        case "N":
+            return -(-len(content.strip("-").rstrip("0")) // 2) + 1
+        case _:
+            return 1
+
+
+def _entry(index: Mapping[str, Any], item: Item) -> Item:
+    """What an index holds of an item; {} when the item is not in it."""
+    keys = [attribute["AttributeName"] for attribute in index["KeySchema"]]
+    if not all(name in item for name in keys):
+        return {}
+    projected = index["Projection"].get("NonKeyAttributes", [])
+    return {name: item[name] for name in ("PK", "SK", *keys, *projected) if name in item}
+
+
+def _key_of(action: Mapping[str, Any]) -> Item:
+    ((_, request),) = action.items()
+    source = request["Key"] if "Key" in request else request["Item"]
+    return {name: source[name] for name in ("PK", "SK")}
