@@ -1,10 +1,10 @@
 """The official SDK's own server over SQLite, as `benchmarks.stream` compares with it.
 
 `python -m benchmarks.stream_stock LOG DATABASE`: DefaultRequestHandler with the SDK's database
-store and database event stream in their defaults, and SQLite in WAL mode, as it suits them. Two of these on one file are two replicas: the
-one that took the message runs the agent, the other one follows through the event stream. It needs
-sqlalchemy and aiosqlite, which `uv run --with` lays over the environment. LOG is written as by
-`benchmarks.stream_probe`; a read is a SELECT.
+store and database event stream in their defaults, and SQLite in WAL mode, which suits them. Two of
+these on one file are two replicas: the one that took the message runs the agent, the other one
+follows through the event stream. It needs sqlalchemy and aiosqlite, which `uv run --with` lays over
+the environment. LOG is written as by `benchmarks.stream_probe`; a read is a SELECT.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ import uvicorn
 from a2a.server.cluster import DatabaseTaskEventStream, VersionedDatabaseTaskStore
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_rest_routes
-from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    AgentSkill,
+    TaskArtifactUpdateEvent,
+)
 from fastapi import FastAPI
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -47,12 +53,12 @@ class TimedStore(VersionedDatabaseTaskStore):
 
     notes: Notes
 
-    async def save(self, task: Any, **options: Any) -> Any:  # type: ignore[override]
+    async def save(self, task: Any, **options: Any) -> Any:
         """Save, then note."""
         version = await super().save(task, **options)
         returned_ns = time.monotonic_ns()
         saved = options.get("event")
-        if hasattr(saved, "artifact"):
+        if isinstance(saved, TaskArtifactUpdateEvent):
             number = saved.artifact.parts[0].text.split()[0]
             self.notes.add("commit", task.id, number, returned_ns)
         return version

@@ -44,24 +44,30 @@ def target(binding: str, method: str, params: Mapping[str, Any]) -> tuple[str, s
     if binding == JSONRPC:
         return "POST", "/", {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
     rest = dict(params)
-    match method:
-        case "SendMessage":
-            return "POST", "/message:send", rest
-        case "SendStreamingMessage":
-            return "POST", "/message:stream", rest
-        case "GetTask":
-            return "GET", _with_query(f"/tasks/{rest.pop('id')}", rest), None
-        case "ListTasks":
-            return "GET", _with_query("/tasks", rest), None
-        case "CancelTask":
-            return "POST", f"/tasks/{rest['id']}:cancel", None
-        case "SubscribeToTask":
-            return "POST", f"/tasks/{rest['id']}:subscribe", None
-        case "CreateTaskPushNotificationConfig":
-            return "POST", f"/tasks/{rest.pop('taskId')}/pushNotificationConfigs", rest
-        case "GetExtendedAgentCard":
-            return "GET", "/extendedAgentCard", None
-    raise ValueError(method)
+    tenant = rest.pop("tenant", "")
+    verb, path, body = _rest_target(method, rest)
+    return verb, f"/{tenant}{path}" if tenant else path, body
+
+
+def _rest_target(method: str, rest: dict[str, Any]) -> tuple[str, str, Any]:
+    if method.startswith("Send"):
+        return "POST", "/message:send" if method == "SendMessage" else "/message:stream", rest
+    if method in {"GetTask", "ListTasks"}:
+        task = f"/{rest.pop('id')}" if method == "GetTask" else ""
+        return "GET", _with_query(f"/tasks{task}", rest), None
+    configs = f"/tasks/{rest.get('taskId')}/pushNotificationConfigs"
+    others: Mapping[str, tuple[str, str]] = {
+        "CancelTask": ("POST", f"/tasks/{rest.get('id')}:cancel"),
+        "SubscribeToTask": ("POST", f"/tasks/{rest.get('id')}:subscribe"),
+        "CreateTaskPushNotificationConfig": ("POST", configs),
+        "ListTaskPushNotificationConfigs": ("GET", configs),
+        "GetTaskPushNotificationConfig": ("GET", f"{configs}/{rest.get('id')}"),
+        "DeleteTaskPushNotificationConfig": ("DELETE", f"{configs}/{rest.get('id')}"),
+        "GetExtendedAgentCard": ("GET", "/extendedAgentCard"),
+    }
+    verb, path = others[method]
+    is_config = method == "CreateTaskPushNotificationConfig"
+    return verb, path, {k: v for k, v in rest.items() if k != "taskId"} if is_config else None
 
 
 class Agent:

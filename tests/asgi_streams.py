@@ -24,12 +24,24 @@ class ServerEvent:
 class LiveResponse:
     """An answer whose body still comes."""
 
-    def __init__(self) -> None:
-        self.messages: asyncio.Queue[Message | None] = asyncio.Queue()
+    def __init__(self, window: int = 0) -> None:
+        self.messages: asyncio.Queue[Message | None] = asyncio.Queue(window)
         self.status = 0
         self.headers: dict[str, str] = {}
         self.comments: list[str] = []
         self._buffer = ""
+        self._is_read = True
+
+    async def put(self, message: Message | None) -> None:
+        """Take what the application sends, None at its end."""
+        if self._is_read:
+            await self.messages.put(message)
+
+    def abandon(self) -> None:
+        """Read no more; whoever waits for that goes on."""
+        self._is_read = False
+        while not self.messages.empty():
+            self.messages.get_nowait()
 
     async def start(self) -> None:
         message = await self.messages.get()
@@ -77,8 +89,13 @@ async def live(
     *,
     body: Any = None,
     headers: Mapping[str, str] | None = None,
+    window: int = 0,
 ) -> AsyncIterator[LiveResponse]:
-    """The answer to a request, from its first byte on; leaving the block is a disconnect."""
+    """The answer to a request, from its first byte on; leaving the block is a disconnect.
+
+    The application may be `window` messages ahead of the reader, 0: any number; then its sending
+    blocks, as that of a server does whose client does not read.
+    """
     path, _, query = target.partition("?")
     content = (
         b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -99,7 +116,7 @@ async def live(
         "server": ("test", 80),
         "client": ("127.0.0.1", 1),
     }
-    response = LiveResponse()
+    response = LiveResponse(window)
     gone = asyncio.Event()
     requests: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
@@ -110,13 +127,13 @@ async def live(
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
-        response.messages.put_nowait(message)
+        await response.put(message)
 
     async def serve() -> None:
         try:
             await app(scope, receive, send)
         finally:
-            response.messages.put_nowait(None)
+            await response.put(None)
 
     serving = asyncio.create_task(serve())
     try:
@@ -124,4 +141,5 @@ async def live(
         yield response
     finally:
         gone.set()
+        response.abandon()
         await serving

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 
 class ManualClock:
@@ -26,3 +27,24 @@ class ManualClock:
         """Let `seconds` pass."""
         self._now_ms += seconds * 1000
         self._monotonic += seconds
+
+
+class Timetable(ManualClock):
+    """A manual clock with appointments: a sleep that passes one does what is due, in its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._due: list[tuple[float, Callable[[], Awaitable[object]]]] = []
+
+    def at(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
+        """Do `action` when the monotonic clock shows `seconds`."""
+        self._due.append((seconds, action))
+        self._due.sort(key=lambda appointment: appointment[0])
+
+    async def sleep(self, seconds: float) -> None:
+        until = self.monotonic() + seconds
+        while self._due and self._due[0][0] <= until:
+            at, action = self._due.pop(0)
+            self.advance(max(0.0, at - self.monotonic()))
+            await action()
+        await super().sleep(max(0.0, until - self.monotonic()))

@@ -7,11 +7,11 @@ from typing import Any
 
 from a2a_serverless.settings import load_settings
 from a2a_serverless.wiring import aws_backends
-from a2a_serverless.worker.agents import load_agent
+from a2a_serverless.worker.agents import deployed_agent
 from a2a_serverless.worker.function import WorkerFunction
 
 settings = load_settings()
-agent = load_agent(settings.agent, folder=Path(__file__).parent)
+agent = deployed_agent(settings.agent, folder=Path(__file__).parent)
 function = WorkerFunction(aws_backends(settings), agent, settings)
 
 

@@ -127,6 +127,31 @@ async def test_an_unknown_task_is_not_found(cancels: Cancels, task_id: str) -> N
 
 
 @everywhere
+async def test_a_cleanup_spares_the_flag_of_a_later_task(cancels: Cancels) -> None:
+    """Whoever ends a task removes the flag of that incarnation alone."""
+    opened = await cancels.storage.open_task("context", request(), task_id="reused")
+    await cancels.storage.delete_task("reused")
+    await cancels.storage.open_task("context", request(), task_id="reused")
+    await cancels.registry.request_cancel("reused")
+    await cancels.registry.cleanup("reused", incarnation=opened.head.incarnation)
+    assert await cancels.registry.is_cancelled("reused")
+    await cancels.registry.cleanup("reused")
+    assert not await cancels.registry.is_cancelled("reused")
+
+
+@everywhere
+async def test_an_overdue_cancel_names_its_incarnation(cancels: Cancels) -> None:
+    """So that the sweeper does not cancel a successor with the same id."""
+    opened = await cancels.storage.open_task("context", request())
+    await cancels.registry.request_cancel(opened.head.task_id)
+    cancels.clock.advance(TIMEOUT_S)
+    found = await cancels.registry.overdue(cancels.clock.now_ms())
+    assert {f.incarnation for f in found if f.scope == cancels.storage.scope} == {
+        opened.head.incarnation
+    }
+
+
+@everywhere
 async def test_an_expired_task_is_not_found(cancels: Cancels) -> None:
     """A task is gone when its time is over, whatever is still stored."""
     task_id = await cancels.task()
@@ -222,9 +247,11 @@ async def test_overdue_cancels_of_all_scopes_are_found(cancels: Cancels) -> None
     scopes = [new_scope() for _ in range(3)]
     owners = []
     for scope in scopes:
-        task = await cancels.storage.for_scope(scope).create_task("context", message())
-        await cancels.registry.for_scope(scope).request_cancel(task.id)
-        owners.append(OverdueCancel(scope=scope, task_id=task.id))
+        head = (await cancels.storage.for_scope(scope).open_task("context", request())).head
+        await cancels.registry.for_scope(scope).request_cancel(head.task_id)
+        owners.append(
+            OverdueCancel(scope=scope, task_id=head.task_id, incarnation=head.incarnation)
+        )
         cancels.clock.advance(1)
     cancels.clock.advance(TIMEOUT_S)
     assert await cancels.registry.overdue(cancels.clock.now_ms()) == owners

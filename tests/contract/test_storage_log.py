@@ -308,6 +308,19 @@ async def test_postponing_does_not_disturb_a_commit(
     assert head.task_id not in {one.task_id for one in due}
 
 
+async def test_a_commit_keeps_what_was_postponed_meanwhile(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """The sweeper's count of copies is not set back, or the queue would drop the next copy."""
+    head = (await storage.open_task("ctx", request())).head
+    later = clock.now_ms() + 500_000
+    assert await storage.postpone(head, due_at=later, sends=1)
+    await storage.commit(head, Commit(entries=(MessageAppended(agent_message("more")),)))
+    stored = await storage.head(head.task_id)
+    assert stored is not None
+    assert (stored.sends, stored.due_at) == (1, later)
+
+
 async def test_a_missing_task_is_not_postponed(storage: DurableStorage) -> None:
     """Postponing a deleted task is False and leaves nothing behind."""
     head = await opened(storage)

@@ -60,22 +60,26 @@ def at_door(card: AgentCard, url: str) -> AgentCard:
     return narrowed
 
 
-async def send(client: Client, text: str, *, task: Task | None = None) -> Task:
+async def send(
+    client: Client, text: str, *, task: Task | None = None, context_id: str = ""
+) -> Task:
     """The task that a send answers with, or the last one that a stream shows."""
-    events = [event async for event in stream(client, text, task=task)]
+    events = [event async for event in stream(client, text, task=task, context_id=context_id)]
     return events[-1].task
 
 
 async def stream(
-    client: Client, text: str, *, task: Task | None = None
+    client: Client, text: str, *, task: Task | None = None, context_id: str = ""
 ) -> AsyncIterator[StreamResponse]:
     """What the client gets for a message, a new task's or the next one of `task`."""
-    async for event in client.send_message(SendMessageRequest(message=_message(text, task))):
+    said = _message(text, task, context_id)
+    async for event in client.send_message(SendMessageRequest(message=said)):
         yield event
 
 
-def _message(text: str, task: Task | None) -> Message:
+def _message(text: str, task: Task | None, context_id: str) -> Message:
     said = message(text)
+    said.context_id = context_id
     if task is not None:
         said.task_id, said.context_id = task.id, task.context_id
     return said

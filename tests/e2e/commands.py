@@ -15,8 +15,8 @@ from pathlib import Path
 
 import a2a_serverless
 
-START_S = 30.0
-STOP_S = 20.0
+START_S = 100.0
+STOP_S = 40.0
 
 _OURS = ("A2A_", "AWS_", "AGENT_", "PROBE_", "NO_COLOR")
 
@@ -42,7 +42,7 @@ def run(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
 

@@ -200,7 +200,7 @@ async def test_without_a_queue_for_it_the_letter_stays(
 ) -> None:
     """An unreadable message is not lost because a queue is not configured."""
 
-    async def no_queue(body: str, *, reason: str) -> bool:  # noqa: ARG001
+    async def no_queue(body: str, *, reason: str) -> bool:
         return False
 
     monkeypatch.setattr(stack.broker, "set_aside", no_queue)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import Any
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -15,48 +13,10 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import JSONRPC, Agent, message, target
-from tests.asgi_streams import LiveResponse, ServerEvent, live
+from tests.a2a_calls import JSONRPC, Agent, message
+from tests.asgi_streams import ServerEvent, live
 from tests.scripted_worker import ScriptedWorker
-
-
-def open_stream(
-    app: FastAPI,
-    binding: str,
-    method: str,
-    params: Mapping[str, Any],
-    headers: Mapping[str, str] | None = None,
-) -> AbstractAsyncContextManager[LiveResponse]:
-    verb, path, body = target(binding, method, params)
-    return live(app, verb, path, body=body, headers=headers)
-
-
-def payload(event: ServerEvent) -> dict[str, Any]:
-    """The StreamResponse of an event, whatever the binding."""
-    data: dict[str, Any] = event.data.get("result", event.data)
-    return data
-
-
-def kinds(events: list[ServerEvent]) -> list[str]:
-    return [next(iter(payload(event))) for event in events]
-
-
-def chunks(events: list[ServerEvent]) -> str:
-    """The text of the artifact updates, in their order."""
-    updates = [payload(e)["artifactUpdate"] for e in events if "artifactUpdate" in payload(e)]
-    return "".join(part["text"] for update in updates for part in update["artifact"]["parts"])
-
-
-async def all_events(
-    app: FastAPI,
-    binding: str,
-    method: str,
-    params: Mapping[str, Any],
-    headers: Mapping[str, str] | None = None,
-) -> list[ServerEvent]:
-    async with open_stream(app, binding, method, params, headers) as response:
-        assert response.status == 200
-        return [event async for event in response.events()]
+from tests.stream_calls import all_events, chunks, kinds, open_stream, payload
 
 
 async def test_a_send_streams_the_task_and_then_what_happens(

@@ -25,6 +25,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
+from tests.clocks import ManualClock
 
 
 def request(text: str = "hi") -> SendMessageRequest:
@@ -153,6 +154,25 @@ async def test_settling_gives_up_at_its_deadline() -> None:
     head = (await storage.open_task("c", request())).head
     tail = await Tail.open(storage, head.task_id)
     assert not await settle(tail, until=ended, deadline=asyncio.get_running_loop().time())
+
+
+async def test_a_reader_who_is_too_slow_is_ended_at_the_deadline() -> None:
+    """However much is left; the next reader goes on behind the last event that was taken."""
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    head = await written(storage)
+    tail, _ = await Tail.resume(storage, head.task_id, await start_of(storage, head))
+    taken = []
+    async for delivery in tail.deliveries(until=ended, deadline=2.0):
+        taken.append(delivery)
+        clock.advance(1.0)
+    assert [shown(d) for d in taken] == ["working", "1"]
+    tail, _ = await Tail.resume(storage, head.task_id, taken[-1].cursor)
+    assert [shown(d) for d in await follow(tail)] == ["2", "3", "completed"]
+
+
+async def start_of(storage: MemoryStorage, head: Head) -> Cursor:
+    return _cursor(await Tail.open(storage, head.task_id), 1, 0)
 
 
 def test_a_quiet_task_is_read_once_a_second_at_most() -> None:

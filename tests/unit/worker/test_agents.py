@@ -8,8 +8,10 @@ import pytest
 from a2a.server.agent_execution import AgentExecutor
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.worker.agents import load_agent
+from a2a_serverless.worker.agents import deployed_agent, load_agent
 from a2a_serverless.worker.context import WorkerExecutor
+from tests.messages import said
+from tests.workers import Bench, S
 
 SOURCE = """
 from dataclasses import dataclass
@@ -31,7 +33,23 @@ class Demanding(Executor):
 
 class Abstract(Worker): ...
 
+class Keyless(Executor):
+    def __init__(self):
+        raise RuntimeError("no key")
+
+class Stranger: ...
+
+def factory():
+    return Executor()
+
 executor, waiter, number = Executor(), Waiter(), 7
+"""
+ASKING = """
+class Asking(Worker):
+    async def handle(self, ctx):
+        await ctx.request_input("which?")
+
+agent = Asking()
 """
 
 
@@ -41,6 +59,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "neighbour.py").write_text("NAME = 'x'\n")
     (tmp_path / "agent_file.py").write_text(SOURCE)
     (tmp_path / "broken.py").write_text("raise ValueError('no key\\nset')\n")
+    (tmp_path / "typo.py").write_text("def agent(:\n")
+    (tmp_path / "needy.py").write_text("import a_framework_that_is_not_there\n")
     return tmp_path
 
 
@@ -68,7 +88,21 @@ def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
         ("@/agent_file.py:number", "The agent '{}' is neither an AgentExecutor nor a Worker."),
         ("@/agent_file.py:Path", "The agent '{}' cannot be used: @/agent_file.py has no 'Path'."),
         ("@/agent_file.py:NAME", "The agent '{}' is neither an AgentExecutor nor a Worker."),
+        ("@/agent_file.py:Stranger", "The agent '{}' is neither an AgentExecutor nor a Worker."),
+        ("@/agent_file.py:factory", "The agent '{}' is neither an AgentExecutor nor a Worker."),
+        ("@/agent_file.py:Keyless", "The agent '{}' cannot be made: RuntimeError: no key."),
         ("@/broken.py:agent", "The agent '{}' cannot be imported: ValueError: no key set."),
+        (
+            "@/typo.py:agent",
+            "The agent '{}' cannot be imported: SyntaxError: invalid syntax (typo.py, line 1).",
+        ),
+        (
+            "@/needy.py:agent",
+            (
+                "The agent '{}' cannot be imported: ModuleNotFoundError: "
+                "No module named 'a_framework_that_is_not_there'."
+            ),
+        ),
     ],
 )
 def test_what_is_no_agent_is_named(folder: Path, reference: str, sentence: str) -> None:
@@ -86,3 +120,32 @@ def test_an_agent_that_cannot_be_made_is_named(folder: Path, name: str) -> None:
         ConfigurationError, match=rf"agent_file.py:{name}' cannot be made: TypeError"
     ):
         load_agent(f"{folder}/agent_file.py:{name}")
+
+
+async def test_a_deployed_agent_that_cannot_be_loaded_fails_its_tasks(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tasks fail after their attempts, with the reason in the log; nothing else is written."""
+    bench = Bench(deployed_agent("broken.py:agent", folder=folder), retry_base_s=0)
+    head = await bench.send()
+    assert [await bench.work() for _ in range(3)] == [False, False, True]
+    task = await bench.task(head)
+    assert task.status.state == S.TASK_STATE_FAILED
+    assert (said(task), len(task.artifacts)) == (["hello"], 0)
+    reason = "The agent 'broken.py:agent' cannot be imported: ValueError: no key set."
+    actions = [record.__dict__["action"] for record in caplog.records]
+    assert actions == ["agent_not_loaded", "retry", "retry", "gave_up"]
+    assert caplog.text.count(reason) == 4
+
+
+async def test_a_deployed_agent_is_loaded_again_with_the_next_attempt(folder: Path) -> None:
+    """What failed at the start, a service that did not answer for one, may work a second later."""
+    agent = deployed_agent("broken.py:agent", folder=folder)
+    (folder / "broken.py").write_text(SOURCE + ASKING)
+    bench = Bench(agent)
+    head = await bench.send()
+    assert await bench.work()
+    assert (await bench.task(head)).status.state == S.TASK_STATE_INPUT_REQUIRED
+    await bench.cancel(head)
+    assert await bench.work()
+    assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED

@@ -11,6 +11,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
+from a2a_serverless.cancel.memory import _Flag
 from a2a_serverless.errors import TaskTerminalStateError
 from a2a_serverless.tasks.rules import Commit
 from tests.messages import request
@@ -258,7 +259,8 @@ async def test_a_cancel_of_an_ended_task_only_removes_its_flag() -> None:
     assert await bench.work()
     before = await bench.head(task)
     # The flag went up between the last look at it and the end of the task.
-    bench.registry._flags.deadlines[task.scope, task.task_id] = 0  # type: ignore[attr-defined]
+    flag = _Flag(deadline=0, incarnation=task.incarnation)
+    bench.registry._flags.raised[task.scope, task.task_id] = flag  # type: ignore[attr-defined]
     await bench.broker.cancel_task(params_of(task))
     assert await bench.work()
     assert await bench.head(task) == before

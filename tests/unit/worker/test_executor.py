@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Sequence
+from contextvars import ContextVar
 
 import pytest
 from a2a.helpers import new_task_from_user_message
@@ -250,6 +251,53 @@ async def test_a_large_artifact_is_committed_while_it_is_emitted() -> None:
     assert sum(sizes) == 10
     assert max(sizes) == 3
     assert len("".join(artifact_texts(task)["a"])) == 300_000
+
+
+async def test_a_task_event_with_a_fault_is_not_written_in_part() -> None:
+    """What is right in an impossible event is not written either, nor what came with it later."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "before"))
+        task = new_task_from_user_message(context.message)  # type: ignore[arg-type]
+        task.history.append(text_message("note"))
+        task.artifacts.append(Artifact(artifact_id="b", parts=[Part(text="right")]))
+        task.artifacts.append(Artifact(artifact_id="c", parts=[Part()]))
+        task.metadata["cost"] = 3
+        task.status.CopyFrom(TaskStatus(state=S.TASK_STATE_COMPLETED))
+        await queue.enqueue_event(task)
+
+    _, task = await run(execute)
+    assert task.status.state == S.TASK_STATE_FAILED
+    assert status_text(task) == "Artifact 'c' of the agent has a part without content."
+    assert (said(task), artifact_texts(task)) == (["hello"], {"a": ["before"]})
+    assert not task.metadata.fields
+
+
+async def test_an_agent_sees_the_context_variables_of_its_invocation() -> None:
+    """Each turn runs in a copy of its delivery's context; what it sets stays its own."""
+    seen = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        seen.append((invocation.get(), turn.get("")))
+        turn.set("mine")
+        await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
+
+    async def cancel(_context: RequestContext, _queue: EventQueue) -> None:
+        seen.append((invocation.get(), turn.get("")))
+
+    invocation: ContextVar[str] = ContextVar("invocation")
+    turn: ContextVar[str] = ContextVar("turn")
+    bench = Bench(Agent(execute, cancel))
+    head = await bench.send()
+    for number in ("one", "two"):
+        invocation.set(number)
+        if number == "two":
+            await bench.follow_up(head, "that")
+        assert await bench.work()
+    invocation.set("three")
+    await bench.cancel(head)
+    assert await bench.work()
+    assert seen == [("one", ""), ("two", ""), ("three", "")]
 
 
 async def test_an_agent_that_emits_all_the_time_can_be_cancelled() -> None:

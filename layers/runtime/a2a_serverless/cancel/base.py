@@ -47,10 +47,11 @@ class CancelScope(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverdueCancel:
-    """A cancel that nobody has ended by its deadline."""
+    """A cancel that nobody has ended by its deadline, and the incarnation it was meant for."""
 
     scope: Scope
     task_id: str
+    incarnation: str
 
 
 class CancelRegistry(ABC):
@@ -87,10 +88,11 @@ class CancelRegistry(ABC):
         """
 
     @abstractmethod
-    async def cleanup(self, task_id: str) -> None:
+    async def cleanup(self, task_id: str, *, incarnation: str | None = None) -> None:
         """Remove the flag and release the scopes of an ended task. Idempotent.
 
-        Other tasks are untouched. Whoever commits a terminal state calls it after that.
+        Other tasks are untouched, and with `incarnation` also the flag of a later task with the
+        same id. Whoever commits a terminal state calls it after that.
         """
 
     @abstractmethod

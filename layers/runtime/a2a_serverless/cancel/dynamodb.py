@@ -165,19 +165,20 @@ class DynamoCancelRegistry(CancelRegistry):
     def on_cancel(self, task_id: str) -> CancelScope:
         return DynamoCancelScope(self._flags, self._partition(task_id))
 
-    async def cleanup(self, task_id: str) -> None:
+    async def cleanup(self, task_id: str, *, incarnation: str | None = None) -> None:
         partition = self._partition(task_id)
         await self._flags.poller().remove_all(partition)
         # Most tasks have no flag, and a read costs a fifth of a delete that finds nothing.
         flag = await self._table.get(key(partition, CANCEL))
-        if flag is not None:
+        if flag is not None and incarnation in (None, flag["incarnation"]["S"]):
             await self._delete(flag)
 
     async def overdue(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
         pages = [await self._overdue(due_key, now_ms, limit) for due_key in due_keys(CANCEL)]
-        flags = sorted((flag for page in pages for flag in page), key=_deadline)
-        owners = [owner_of(flag["PK"]["S"]) for flag in flags[:limit]]
-        return [OverdueCancel(scope=Scope(scope), task_id=task_id) for scope, task_id in owners]
+        entries = sorted((flag for page in pages for flag in page), key=_deadline)
+        # The index lags behind, and does not say which incarnation a flag is meant for.
+        flags = await self._table.load([key(e["PK"]["S"], CANCEL) for e in entries[:limit]])
+        return [_overdue_of(f) for f in sorted(flags, key=_deadline) if _deadline(f) <= now_ms]
 
     async def _open_head(self, task_id: str) -> Head:
         item = None
@@ -250,6 +251,12 @@ class DynamoCancelRegistry(CancelRegistry):
 
     def _partition(self, task_id: str) -> str:
         return task_partition(self.scope.digest, task_id)
+
+
+def _overdue_of(flag: Item) -> OverdueCancel:
+    scope, task_id = owner_of(flag["PK"]["S"])
+    incarnation = flag["incarnation"]["S"]
+    return OverdueCancel(scope=Scope(scope), task_id=task_id, incarnation=incarnation)
 
 
 def _deadline(flag: Item) -> int:

@@ -12,18 +12,27 @@ from a2a_serverless.cancel.base import CancelRegistry, CancelScope, OverdueCance
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.states import state_name
 
 Key = tuple[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    """A raised flag; its deadline is in milliseconds since the epoch."""
+
+    deadline: int
+    incarnation: str
+
+
 @dataclass(slots=True)
 class _Flags:
-    """What all scoped views share: deadlines in milliseconds, and the scopes that listen."""
+    """What all scoped views share: the flags, and the scopes that listen."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    deadlines: dict[Key, int] = field(default_factory=dict)
+    raised: dict[Key, _Flag] = field(default_factory=dict)
     scopes: defaultdict[Key, set[MemoryCancelScope]] = field(
         default_factory=lambda: defaultdict(set)
     )
@@ -66,8 +75,11 @@ class MemoryCancelScope(CancelScope):
 class MemoryCancelRegistry(CancelRegistry):
     """Flags in a dictionary; lost with the process.
 
+    A scope trusts the flag of its id: unlike `is_cancelled` it does not ask which incarnation the
+    flag is meant for.
+
     Args:
-        log: the tasks, where the registry should refuse those that are gone or have ended.
+        log: the tasks; those that are gone or have ended are refused.
         timeout_s: seconds from a request to its deadline.
         scope: the owner.
         clock: by default the system's.
@@ -76,7 +88,7 @@ class MemoryCancelRegistry(CancelRegistry):
     def __init__(
         self,
         *,
-        log: TaskLog | None = None,
+        log: TaskLog,
         timeout_s: float = 10,
         scope: Scope = ANONYMOUS,
         clock: Clock | None = None,
@@ -84,7 +96,7 @@ class MemoryCancelRegistry(CancelRegistry):
     ) -> None:
         self.timeout_s = timeout_s
         self.scope = scope
-        self._log = log and log.for_scope(scope)
+        self._log = log.for_scope(scope)
         self._clock = clock or SystemClock()
         self._flags = _flags or _Flags()
 
@@ -98,14 +110,17 @@ class MemoryCancelRegistry(CancelRegistry):
         )
 
     async def request_cancel(self, task_id: str) -> None:
+        head = await self._open_head(task_id)
         deadline = self._clock.now_ms() + int(self.timeout_s * 1000)
         with self._flags.lock:
-            self._flags.deadlines.setdefault(self._key(task_id), deadline)
+            raised = self._flags.raised.get(self._key(task_id))
+            if raised is None or raised.incarnation != head.incarnation:
+                self._flags.raised[self._key(task_id)] = _Flag(deadline, head.incarnation)
         try:
-            # Looked at after the flag is up: a task that ends later finds it and cleans it up.
-            await self._refuse_what_is_over(task_id)
+            # Looked at again after the flag is up: a task that ends later finds it and removes it.
+            await self._open_head(task_id)
         except (TaskNotFoundError, TaskTerminalStateError):
-            await self.cleanup(task_id)
+            await self.cleanup(task_id, incarnation=head.incarnation)
             raise
         with self._flags.lock:
             for scope in self._flags.scopes.get(self._key(task_id), ()):
@@ -113,35 +128,44 @@ class MemoryCancelRegistry(CancelRegistry):
 
     async def is_cancelled(self, task_id: str) -> bool:
         with self._flags.lock:
-            return self._key(task_id) in self._flags.deadlines
+            flag = self._flags.raised.get(self._key(task_id))
+        if flag is None:
+            return False
+        head = await self._log.head(task_id)
+        return head is not None and head.incarnation == flag.incarnation
 
     def on_cancel(self, task_id: str) -> CancelScope:
         scope = MemoryCancelScope(self._flags, self._key(task_id))
         with self._flags.lock:
             self._flags.scopes[self._key(task_id)].add(scope)
-            if self._key(task_id) in self._flags.deadlines:
+            if self._key(task_id) in self._flags.raised:
                 scope.set()
         return scope
 
-    async def cleanup(self, task_id: str) -> None:
+    async def cleanup(self, task_id: str, *, incarnation: str | None = None) -> None:
+        key = self._key(task_id)
         with self._flags.lock:
-            self._flags.deadlines.pop(self._key(task_id), None)
-            self._flags.scopes.pop(self._key(task_id), None)
+            self._flags.scopes.pop(key, None)
+            flag = self._flags.raised.get(key)
+            if flag is not None and incarnation in (None, flag.incarnation):
+                del self._flags.raised[key]
 
     async def overdue(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
         with self._flags.lock:
-            passed = sorted((at, key) for key, at in self._flags.deadlines.items() if at <= now_ms)
-        return [OverdueCancel(scope=Scope(key[0]), task_id=key[1]) for _, key in passed[:limit]]
+            passed = [i for i in self._flags.raised.items() if i[1].deadline <= now_ms]
+        return [
+            OverdueCancel(scope=Scope(scope), task_id=task_id, incarnation=flag.incarnation)
+            for (scope, task_id), flag in sorted(passed, key=lambda item: item[1].deadline)[:limit]
+        ]
 
-    async def _refuse_what_is_over(self, task_id: str) -> None:
-        if self._log is None:
-            return
+    async def _open_head(self, task_id: str) -> Head:
         head = await self._log.head(task_id)
         if head is None:
             raise TaskNotFoundError
         if head.is_terminal:
             msg = f"The task is {state_name(head.state)}."
             raise TaskTerminalStateError(msg)
+        return head
 
     def _key(self, task_id: str) -> Key:
         return (self.scope.digest, task_id)

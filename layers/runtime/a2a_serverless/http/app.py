@@ -30,6 +30,7 @@ from a2a_serverless.http.handler import Door, DurableRequestHandler
 from a2a_serverless.http.limits import BodyLimit
 from a2a_serverless.http.negotiation import Negotiation
 from a2a_serverless.http.older import OlderDialects
+from a2a_serverless.http.openapi import describe
 from a2a_serverless.http.streaming import Endpoint, with_event_ids
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
@@ -76,6 +77,7 @@ def create_app(
             create_rest_routes(handler, context, enable_v0_3_compat=True), settings, is_rest=True
         ),
     )
+    describe(app)
     app.add_middleware(Negotiation, card=card)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     if key is not None:

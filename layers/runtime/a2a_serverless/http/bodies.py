@@ -10,8 +10,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from a2a.compat.v0_3 import a2a_v0_3_pb2 as pb2_v03
+from a2a.compat.v0_3 import conversions
+from a2a.compat.v0_3 import types as types_v03
+from a2a.compat.v0_3.proto_utils import FromProto
 from a2a.utils.errors import InvalidParamsError, JSONParseError
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
@@ -59,6 +64,41 @@ def parsed(value: Any, model: type[M]) -> M:
     except Exception as error:
         # ParseDict promises ParseError and lets more through: OverflowError, AttributeError, …
         raise InvalidParamsError(message=f"The body is not a {model.DESCRIPTOR.name}.") from error
+
+
+def check_0_3_params(params: Any) -> None:
+    """Refuse params of 0.3's `message/send` that 0.3 does not have, or 1.0 cannot express.
+
+    The SDK's compatibility layer answers some of them with an internal error and its text.
+
+    Raises:
+        InvalidParamsError: as it says.
+    """
+    with _conversion():
+        _to_1_0(types_v03.MessageSendParams.model_validate(params))
+
+
+def check_0_3_body(body: Any) -> None:
+    """The same for HTTP+JSON, whose 0.3 is another JSON."""
+    with _conversion():
+        request = ParseDict(body, pb2_v03.SendMessageRequest(), ignore_unknown_fields=True)
+        for part in request.request.content:
+            if part.HasField("file") and part.file.WhichOneof("file") is None:
+                raise InvalidParamsError(message="A file has one of fileWithUri, fileWithBytes.")
+        _to_1_0(FromProto.message_send_params(request))
+
+
+@contextmanager
+def _conversion() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # Whatever it stumbles over: pydantic, protobuf, base64, Unicode.
+        raise InvalidParamsError(message="This is no message of A2A 0.3.") from error
+
+
+def _to_1_0(params: types_v03.MessageSendParams) -> None:
+    conversions.to_core_send_message_request(types_v03.SendMessageRequest(id=None, params=params))
 
 
 def _unknown_enums(value: Any, descriptor: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from a2a_serverless.storage.tail import Tail, settle
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.repairs import operation_of
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.states import state_name
 from a2a_serverless.wiring import Backends
@@ -65,19 +65,13 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
     deadline = storage.clock.monotonic() + timeout_s
     if not await settle(tail, until=_has_ended, deadline=deadline):
         await _end(storage, tail)
-    await registry.cleanup(task_id)
+    await registry.cleanup(task_id, incarnation=tail.head.incarnation)
     return tail
 
 
 async def _send(backends: Backends, head: Head) -> None:
-    params = OperationParams(
-        scope=head.scope,
-        task_id=head.task_id,
-        incarnation=head.incarnation,
-        turn=head.turn,
-        # A request of its own: an earlier one may have been dropped by a worker meanwhile.
-        copy_number=secrets.randbelow(_MANY),
-    )
+    # A request of its own: an earlier one may have been dropped by a worker meanwhile.
+    params = operation_of(head, head.turn, secrets.randbelow(_MANY))
     extra = {"task_id": head.task_id, "turn": head.turn}
     try:
         await backends.broker.cancel_task(params)

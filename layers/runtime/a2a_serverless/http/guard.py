@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from a2a.types import (
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
     SendMessageRequest,
+    SubscribeToTaskRequest,
     TaskPushNotificationConfig,
 )
 from a2a.utils.errors import (
@@ -20,7 +27,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from a2a_serverless.http.bodies import check_enums, parsed, read_json
+from a2a_serverless.http.bodies import (
+    check_0_3_body,
+    check_0_3_params,
+    check_enums,
+    parsed,
+    read_json,
+)
 from a2a_serverless.http.errors import jsonrpc_error, rest_error
 from a2a_serverless.http.streaming import Endpoint
 
@@ -30,23 +43,43 @@ JSONRPC_PATHS = frozenset({"", "/", SUBMIT_PATH})
 
 JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
 
-_JSONRPC_PARAMS: Mapping[str, type[Message]] = {
-    "SendMessage": SendMessageRequest,
-    "SendStreamingMessage": SendMessageRequest,
-    "ListTasks": ListTasksRequest,
-}
-"""Where an enum is in the parameters."""
+Check = Callable[[Any], object]
+"""Raises InvalidParamsError for what is no valid content."""
 
-_REST_BODIES: Mapping[str, type[Message]] = {
-    "/message:send": SendMessageRequest,
-    "/message:stream": SendMessageRequest,
-    "/tasks/{id}/pushNotificationConfigs": TaskPushNotificationConfig,
+
+def _is(model: type[Message]) -> Check:
+    return lambda value: parsed(value, model)
+
+
+_JSONRPC_PARAMS: Mapping[str, Check] = {
+    "SendMessage": _is(SendMessageRequest),
+    "SendStreamingMessage": _is(SendMessageRequest),
+    "GetTask": _is(GetTaskRequest),
+    "ListTasks": _is(ListTasksRequest),
+    "CancelTask": _is(CancelTaskRequest),
+    "SubscribeToTask": _is(SubscribeToTaskRequest),
+    "CreateTaskPushNotificationConfig": _is(TaskPushNotificationConfig),
+    "GetTaskPushNotificationConfig": _is(GetTaskPushNotificationConfigRequest),
+    "ListTaskPushNotificationConfigs": _is(ListTaskPushNotificationConfigsRequest),
+    "DeleteTaskPushNotificationConfig": _is(DeleteTaskPushNotificationConfigRequest),
+    "message/send": check_0_3_params,
+    "message/stream": check_0_3_params,
+}
+_REST_BODIES: Mapping[str, Check] = {
+    "/message:send": _is(SendMessageRequest),
+    "/message:stream": _is(SendMessageRequest),
+    "/tasks/{id}/pushNotificationConfigs": _is(TaskPushNotificationConfig),
+    "/v1/message:send": check_0_3_body,
+    "/v1/message:stream": check_0_3_body,
 }
 _HTTP_UNSUPPORTED_MEDIA_TYPE = 415
 
 
 def jsonrpc_guard(endpoint: Endpoint) -> Endpoint:
-    """Content type (-32005), JSON (-32700) and enum values (-32602) before the dispatcher."""
+    """Content type (-32005), JSON (-32700) and parameters (-32602) before the dispatcher.
+
+    Its own complaint about parameters repeats the parser's words, and logs them as a failure.
+    """
 
     async def guarded(request: Request) -> Response:
         request_id = None
@@ -55,9 +88,9 @@ def jsonrpc_guard(endpoint: Endpoint) -> Endpoint:
             envelope = read_json(await request.body())
             if isinstance(envelope, dict):
                 request_id = request_id_of(envelope)
-                model = _JSONRPC_PARAMS.get(str(envelope.get("method")))
-                if model is not None:
-                    check_enums(envelope.get("params"), model)
+                check = _JSONRPC_PARAMS.get(str(envelope.get("method")))
+                if check is not None and envelope.get("jsonrpc") == "2.0":
+                    check(envelope.get("params", {}))
         except A2AError as error:
             return jsonrpc_error(error, request_id)
         return await endpoint(request)
@@ -67,7 +100,7 @@ def jsonrpc_guard(endpoint: Endpoint) -> Endpoint:
 
 def rest_guard(endpoint: Endpoint, route: Route) -> Endpoint:
     """Content type, JSON and enum values, of body and query, before the dispatcher."""
-    model = _REST_BODIES.get(route.path)
+    check = _REST_BODIES.get(route.path)
     has_body = "POST" in (route.methods or ())
     has_filters = route.path == "/tasks"
 
@@ -77,7 +110,7 @@ def rest_guard(endpoint: Endpoint, route: Route) -> Endpoint:
                 check_enums(dict(request.query_params), ListTasksRequest)
             if has_body:
                 _check_content_type(request)
-                await _check_rest_body(request, model)
+                await _check_rest_body(request, check)
         except ContentTypeNotSupportedError as error:
             # It is HTTP's own header that is wrong here, not a part of a message (400).
             return rest_error(error, status=_HTTP_UNSUPPORTED_MEDIA_TYPE)
@@ -114,15 +147,15 @@ def _check_content_type(request: Request) -> None:
         )
 
 
-async def _check_rest_body(request: Request, model: type[Message] | None) -> None:
+async def _check_rest_body(request: Request, check: Check | None) -> None:
     body = await request.body()
-    if not body and model is None:
+    if not body and check is None:
         return
     value = read_json(body)
     if not isinstance(value, dict):
         raise InvalidRequestError(message="The body is not a JSON object.")
-    if model is not None:
-        parsed(value, model)
+    if check is not None:
+        check(value)
 
 
 def request_id_of(envelope: Mapping[str, object]) -> str | int | None:

@@ -29,6 +29,7 @@ from a2a_serverless.tasks.events import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import digest, new_context_id
 from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.repairs import operation_of, repeated_turn
 from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
 from a2a_serverless.tasks.states import is_interrupted
 from a2a_serverless.wiring import Backends
@@ -100,7 +101,7 @@ class Intake:
         )
         head, turn = opened.head, 1
         if opened.created and opened.log is not None:
-            await self._send(head, turn, context, is_new_task=True)
+            await self._send(operation_of(head, turn), context, is_new_task=True)
             tail = Tail(storage, head, opened.log.fold(), [])
             return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
         if chosen is None:
@@ -128,7 +129,7 @@ class Intake:
                 head = await storage.commit(head, commit)
             except ConcurrencyError:
                 continue
-            await self._send(head, head.version, context)
+            await self._send(operation_of(head, head.version), context)
             accepted_at = Cursor(head.version, 0, incarnation_tag(head.incarnation))
             tail, opening = await Tail.resume(storage, head.task_id, accepted_at)
             return Accepted(turn=head.version, opening=opening, tail=tail)
@@ -148,22 +149,15 @@ class Intake:
             first, _ = tail.fold.opening(turn)
             if content_digest(first.message) != content_digest(request.message):
                 raise IdempotencyConflictError
-        waits_for_worker = tail.head.turn == turn and tail.head.turn_is_open and not tail.head.token
-        if waits_for_worker:
-            await self._send(tail.head, turn, context)
+        again = repeated_turn(tail.head, turn)
+        if again is not None:
+            await self._send(again, context)
         return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
 
     async def _send(
-        self, head: Head, turn: int, context: ServerCallContext, *, is_new_task: bool = False
+        self, params: OperationParams, context: ServerCallContext, *, is_new_task: bool = False
     ) -> None:
-        params = OperationParams(
-            scope=head.scope,
-            task_id=head.task_id,
-            incarnation=head.incarnation,
-            turn=turn,
-            copy_number=head.sends if head.turn == turn else 0,
-        )
-        extra = {"task_id": head.task_id, "turn": turn}
+        extra = {"task_id": params.task_id, "turn": params.turn}
         faults.point("after-create")
         try:
             await self._backends.broker.run_task(
@@ -217,7 +211,14 @@ def _repeats_outcome(head: Head, request: SendMessageRequest) -> bool:
 
 
 def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> int | None:
-    """The turn that a copy of this follow-up has opened; None when it is a new message."""
+    """The turn that a copy of this follow-up has opened; None when it is a new message.
+
+    Clients use one messageId for many messages: without a key, a copy has the same content too.
+    """
     has_key_of_latest = key is not None and key_digest(key) == head.key_digest
-    is_of_open_turn = head.turn_is_open and message_digest(request.message) == head.message_digest
+    is_same = (
+        message_digest(request.message) == head.message_digest
+        and content_digest(request.message) == head.content_digest
+    )
+    is_of_open_turn = head.turn_is_open and is_same
     return (head.next_turn or head.turn) if has_key_of_latest or is_of_open_turn else None

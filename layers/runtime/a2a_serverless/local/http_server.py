@@ -18,6 +18,8 @@ HOST = "127.0.0.1"
 START_S = 15.0
 DRAIN_S = 1
 """How long open streams may go on when the server stops."""
+KEEP_ALIVE_S = 60
+"""Longer than clients keep an idle connection: else one is closed just as a request goes out."""
 
 
 def bind(port: int) -> socket.socket:
@@ -67,6 +69,7 @@ class HttpServer:
             access_log=False,
             lifespan="auto" if lifespan else "off",
             timeout_graceful_shutdown=DRAIN_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
             server_header=False,
         )
         self._server = uvicorn.Server(config)

@@ -151,7 +151,7 @@ class MemoryStorage(DurableStorage):
                 raise ConcurrencyError(current_version=current.version)
             if write.context_write is not None:
                 self._write_context(write.after.context_id, write.context_write)
-            self._tables.heads[key] = write.after
+            self._tables.heads[key] = _postponed(write, current)
             self._tables.logs[key].append(write)
             self._wake(key)
 
@@ -224,3 +224,15 @@ class MemoryStorage(DurableStorage):
     def _wake(self, key: Key) -> None:
         for waiter in self._tables.waiters.get(key, ()):
             waiter.wake()
+
+
+def _postponed(write: Write, current: Head) -> Head:
+    """HEAD after a commit; what the sweeper has postponed since `write.before` was read stays."""
+    before, after = write.before, write.after
+    if before is None:
+        return after
+    return replace(
+        after,
+        sends=current.sends if after.sends == before.sends else after.sends,
+        due_at=current.due_at if after.due_at == before.due_at else after.due_at,
+    )

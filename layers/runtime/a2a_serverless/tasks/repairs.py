@@ -1,15 +1,13 @@
 """What repairs a task that its workers have left: the decisions, without their reads and writes.
 
-The sweeper, the consumer of the dead letters and a client that repeats itself decide here; they
-read HEAD, ask, and put what they are told on exactly that HEAD.
+The sweeper and a client that repeats itself decide here; they read HEAD, ask, and put what they are
+told on exactly that HEAD. A dead letter is decided as any delivery is, see `deliveries`.
 """
 
 from __future__ import annotations
 
-from a2a.types import TaskState
-
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.operations import OperationParams
 
 
 def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:
@@ -20,7 +18,7 @@ def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:
     """
     if head is None or not head.turn_is_open or head.due_at is None or head.due_at > now_ms:
         return None
-    return _copy(head, head.turn, head.sends + 1)
+    return operation_of(head, head.turn, head.sends + 1)
 
 
 def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
@@ -30,7 +28,7 @@ def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
     """
     if head is None or head.turn != turn or not head.turn_is_open or head.token is not None:
         return None
-    return _copy(head, turn, head.sends)
+    return operation_of(head, turn, head.sends)
 
 
 def overdue_cancel(head: Head | None, *, incarnation: str) -> bool:
@@ -42,27 +40,12 @@ def overdue_cancel(head: Head | None, *, incarnation: str) -> bool:
     return head is not None and head.incarnation == incarnation and not head.is_terminal
 
 
-def dead_letter(head: Head | None, operation: Operation, *, is_cancelled: bool) -> TaskState | None:
-    """The state in which a dead letter ends its task; None when it has nothing left to end.
-
-    So it is with a task that is gone or has ended, with one that only has the same id, and with
-    the run of a turn that is finished. A cancel is about the task, not about a turn.
-    """
-    params = operation.params
-    if head is None or head.incarnation != params.incarnation or head.is_terminal:
-        return None
-    if operation.operation == "cancel":
-        return TaskState.TASK_STATE_CANCELED
-    if head.finished_turn >= params.turn:
-        return None
-    return TaskState.TASK_STATE_CANCELED if is_cancelled else TaskState.TASK_STATE_FAILED
-
-
-def _copy(head: Head, turn: int, number: int) -> OperationParams:
+def operation_of(head: Head, turn: int, copy_number: int = 0) -> OperationParams:
+    """Send number `copy_number` of a turn's operation; 0 is the first."""
     return OperationParams(
         scope=head.scope,
         task_id=head.task_id,
         incarnation=head.incarnation,
         turn=turn,
-        copy_number=number,
+        copy_number=copy_number,
     )

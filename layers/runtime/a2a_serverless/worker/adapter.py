@@ -261,7 +261,9 @@ class _Delivery:
         try:
             head = await self._storage.head(self._params.task_id)
             if head is not None and head.is_terminal:
-                await self._registry.cleanup(self._params.task_id)
+                await self._registry.cleanup(
+                    self._params.task_id, incarnation=self._params.incarnation
+                )
         except A2AServerlessError as error:
             _log(self._handle, logging.WARNING, "cleanup_failed", f"Flag not removed: {error}")
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import logging
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from a2a.server.agent_execution import AgentExecutor
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker.context import Worker, WorkerExecutor
+
+logger = logging.getLogger(__name__)
 
 
 def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
@@ -35,6 +39,37 @@ def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
         msg = f"The agent {reference!r} cannot be used: {path} has no {name!r}."
         raise ConfigurationError(msg)
     return _executor(_instance(found, reference), reference)
+
+
+def deployed_agent(reference: str, *, folder: Path) -> AgentExecutor:
+    """`load_agent` for a function that nobody watches start.
+
+    An agent that cannot be loaded fails its tasks, each after its attempts, which try to load it
+    again. If the function did not start, the operations would go round until they are dead
+    letters, for hours, with their tasks submitted.
+    """
+    try:
+        return load_agent(reference, folder=folder)
+    except ConfigurationError:
+        logger.exception("Agent not loaded", extra={"action": "agent_not_loaded"})
+        return _UnloadedAgent(reference, folder)
+
+
+class _UnloadedAgent(AgentExecutor):
+    """Loads the agent when it is needed, and raises what keeps it from being loaded."""
+
+    def __init__(self, reference: str, folder: Path) -> None:
+        self._reference = reference
+        self._folder = folder
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self._load().execute(context, event_queue)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self._load().cancel(context, event_queue)
+
+    def _load(self) -> AgentExecutor:
+        return load_agent(self._reference, folder=self._folder)
 
 
 def _import(path: Path, reference: str) -> ModuleType:

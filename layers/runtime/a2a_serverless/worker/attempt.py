@@ -128,6 +128,8 @@ class Attempt:
         return DONE
 
     async def _supervise(self) -> None:
+        if self._stop_reason is not None:  # the delivery was lost while its turn was claimed
+            raise self._stop_reason
         execution = asyncio.create_task(self._agent.execute(self._turn.context, self._queue))
         timers = [
             asyncio.create_task(self._claim_in_time()),
@@ -136,7 +138,8 @@ class Attempt:
         try:
             stops = (self._stopped.wait(), self._cancel_requested.wait())
             await first_of(*stops, tasks=[execution])
-            is_cancelled = self._cancel_requested.is_set() and not execution.done()
+            # Also an agent that has noticed the cancel itself, and has returned, is cancelled.
+            is_cancelled = self._cancel_requested.is_set() and not self._queue.has_ended
             if is_cancelled and not self._stopped.is_set():
                 await self._cancel(execution)
             await self._settle(execution, is_cancelled=is_cancelled)

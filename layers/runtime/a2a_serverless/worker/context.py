@@ -119,7 +119,8 @@ class TaskContext(UserTurn):
         if hints:
             parts.append(new_data_part(hints, media_type="application/json"))
         message = self._message_of(parts or [Part(text="Authentication required.")])
-        await self._publish_status(TaskState.TASK_STATE_AUTH_REQUIRED, message)
+        # For an executor this state alone does not end the turn: it may stay and wait.
+        await self._queue.end_with(self._status_of(TaskState.TASK_STATE_AUTH_REQUIRED, message))
 
     # -- progress ------------------------------------------------------------------------------
 
@@ -232,12 +233,12 @@ class TaskContext(UserTurn):
 
     async def _status(self, state: TaskState, text: str | None = None) -> None:
         message = None if text is None else self._message_of([Part(text=text)])
-        await self._publish_status(state, message)
+        await self._queue.enqueue_event(self._status_of(state, message))
 
-    async def _publish_status(self, state: TaskState, message: Message | None) -> None:
+    def _status_of(self, state: TaskState, message: Message | None) -> TaskStatusUpdateEvent:
         status = TaskStatus(state=state, message=message)
-        await self._queue.enqueue_event(
-            TaskStatusUpdateEvent(task_id=self.task_id, context_id=self.context_id, status=status)
+        return TaskStatusUpdateEvent(
+            task_id=self.task_id, context_id=self.context_id, status=status
         )
 
     async def _artifact(self, parts: list[Part], artifact_id: str) -> None:

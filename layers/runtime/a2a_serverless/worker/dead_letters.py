@@ -82,7 +82,7 @@ class DeadLetters:
         faults.point("after-dead-letter")
         head = await log.head(task_id)
         if head is None or head.is_terminal:
-            await registry.cleanup(task_id)
+            await registry.cleanup(task_id, incarnation=operation.params.incarnation)
         self._report(operation, outcome, correlation_id)
         return outcome
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from types import TracebackType
@@ -85,7 +86,8 @@ class TurnQueue(EventQueue):
         self._view = view
         self._storage = storage
         self._is_closed = False
-        self._state: tuple[Any] | None = None
+        self._is_over = False
+        self._state: str | None = None
         self.fault: InvalidAgentEventError | None = None
         """The event that no task can hold; it fails the task, also if the agent goes on."""
         self.is_cancelled = False
@@ -100,8 +102,9 @@ class TurnQueue(EventQueue):
     def has_ended(self) -> bool:
         """Whether the agent has emitted what ends the turn."""
         state = self._view.state
-        return state is not None and (
-            is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED
+        return self._is_over or (
+            state is not None
+            and (is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED)
         )
 
     async def enqueue_event(self, event: Event) -> None:
@@ -110,15 +113,15 @@ class TurnQueue(EventQueue):
         Raises:
             InvalidAgentEventError: no A2A task can hold it; the turn fails.
         """
-        # The agent yields here, so that one that emits all the time can still be cancelled.
-        await asyncio.sleep(0)
-        if self._takes(type(event).__name__):
-            try:
-                entries = self._view.entries_of(event)
-            except InvalidAgentEventError as fault:
-                self.fault = self.fault or fault
-                raise
-            await self._write(entries)
+        await self._enqueue(event)
+
+    async def end_with(self, event: Event) -> None:
+        """Log an event that ends the turn, also where its state alone would not.
+
+        Raises:
+            InvalidAgentEventError: as `enqueue_event`.
+        """
+        await self._enqueue(event, ends_turn=True)
 
     async def reply(self, message: Message) -> None:
         """Answer with a message, also after task events; ends the turn."""
@@ -138,15 +141,15 @@ class TurnQueue(EventQueue):
     async def load_state(self) -> Any | None:
         """The conversation's state, with what this turn has stored already; None without any."""
         if self._state is not None:
-            return self._state[0]
+            return json.loads(self._state)
         context_id = self._writer.head.context_id
         value, self._writer.state_version = await self._storage.load_context_version(context_id)
         return value
 
     def store_state(self, value: Any) -> None:
         """Store the conversation's state with the turn's next commit."""
-        self._writer.put_state(context_write(value).value)
-        self._state = (value,)
+        self._state = context_write(value).value
+        self._writer.put_state(self._state)
 
     async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
         """Take no more events; return when those taken are committed, unless `immediate`."""
@@ -172,6 +175,17 @@ class TurnQueue(EventQueue):
     ) -> None:
         await self.close()
 
+    async def _enqueue(self, event: Event, *, ends_turn: bool = False) -> None:
+        # The agent yields here, so that one that emits all the time can still be cancelled.
+        await asyncio.sleep(0)
+        if self._takes(type(event).__name__):
+            try:
+                entries = self._view.entries_of(event)
+            except InvalidAgentEventError as fault:
+                self.fault = self.fault or fault
+                raise
+            await self._write(entries, ends_turn=ends_turn)
+
     def _takes(self, kind: str) -> bool:
         if not (self._is_closed or self.has_ended or self.fault):
             return True
@@ -179,8 +193,9 @@ class TurnQueue(EventQueue):
         logger.warning("Event after the end of the turn", extra=extra)
         return False
 
-    async def _write(self, entries: tuple[Entry, ...]) -> None:
+    async def _write(self, entries: tuple[Entry, ...], *, ends_turn: bool = False) -> None:
         self._writer.put(*entries)
+        self._is_over = ends_turn
         if self.has_ended or self._writer.is_full:
             # Where it fails, the attempt is told, and stops the agent.
-            await self._writer.drain()
+            await self._writer.drain(ends_turn=ends_turn)

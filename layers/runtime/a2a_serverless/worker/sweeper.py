@@ -19,7 +19,9 @@ from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.base import CancelRegistry, OverdueCancel
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.storage.log import Due, TaskLog
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.repairs import overdue_cancel, overdue_turn
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.endings import CANCEL_TIMED_OUT, end_task, ending
 
 LONGEST_WAIT_S = 3600
@@ -125,22 +127,16 @@ class Sweeper:
         log = self._tasks.for_scope(due.scope)
         head = await log.head(due.task_id)
         now_ms = self._clock.now_ms()
-        if head is None or not head.turn_is_open or head.due_at is None or head.due_at > now_ms:
+        copy = overdue_turn(head, now_ms=now_ms)
+        if head is None or copy is None:
             return "passed"  # the index lags behind
-        sends = head.sends + 1
+        sends = copy.copy_number
         due_at = now_ms + int(self._wait_s(log, sends) * 1000)
         # Postponed first: of two runs one sends, and a crash in between costs one wait, not a copy.
         if not await log.postpone(head, due_at=due_at, sends=sends):
             return "passed"
         faults.point("after-postpone")
-        params = OperationParams(
-            scope=head.scope,
-            task_id=head.task_id,
-            incarnation=head.incarnation,
-            turn=head.turn,
-            copy_number=sends,
-        )
-        await self._broker.run_task(params)
+        await self._broker.run_task(copy)
         _log.warning(
             "An overdue turn was sent again",
             extra={
@@ -157,14 +153,15 @@ class Sweeper:
         log = self._tasks.for_scope(overdue.scope)
         registry = self._registry.for_scope(overdue.scope)
         task_id = overdue.task_id
-        # Also false for a flag that an earlier task of the same id has left.
-        has_ended = await registry.is_cancelled(task_id) and await end_task(
-            log,
-            task_id,
-            lambda head: ending(head, TaskState.TASK_STATE_CANCELED, CANCEL_TIMED_OUT),
-        )
+
+        def decide(head: Head) -> Commit | None:
+            if not overdue_cancel(head, incarnation=overdue.incarnation):
+                return None
+            return ending(head, TaskState.TASK_STATE_CANCELED, CANCEL_TIMED_OUT)
+
+        has_ended = await end_task(log, task_id, decide)
         faults.point("after-overdue-cancel")
-        await registry.cleanup(task_id)
+        await registry.cleanup(task_id, incarnation=overdue.incarnation)
         if has_ended:
             extra = {"action": "cancel_at_deadline", "task_id": task_id}
             _log.warning("A task was canceled at its deadline", extra=extra)

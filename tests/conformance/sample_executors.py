@@ -1,0 +1,367 @@
+"""Executors as the SDK's samples and tests have them, written anew from what they do."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any
+
+from a2a.helpers import (
+    new_task_from_user_message,
+    new_text_artifact_update_event,
+    new_text_message,
+    new_text_status_update_event,
+)
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import Artifact, Part, Task, TaskState, TaskStatus
+from a2a.utils.errors import UnsupportedOperationError
+
+S = TaskState
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="unset")
+
+
+class Sample(AgentExecutor):
+    """Has the shorthands that samples write out, and notes what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.released = asyncio.Event()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise UnsupportedOperationError(message="This agent cannot be cancelled.")
+
+    async def open(self, context: RequestContext, queue: EventQueue) -> TaskUpdater:
+        """The usual beginning: a Task where there is none yet."""
+        if context.current_task is None:
+            await queue.enqueue_event(new_task(context))
+        return updater_of(context, queue)
+
+
+def new_task(context: RequestContext) -> Task:
+    assert context.message is not None
+    return new_task_from_user_message(context.message)
+
+
+def updater_of(context: RequestContext, queue: EventQueue) -> TaskUpdater:
+    assert context.task_id is not None
+    assert context.context_id is not None
+    return TaskUpdater(queue, context.task_id, context.context_id)
+
+
+def status(context: RequestContext, state: TaskState, text: str) -> Any:
+    return new_text_status_update_event(
+        context.task_id or "", context.context_id or "", state, text
+    )
+
+
+class HelloWorld(Sample):
+    """The first sample: one Message, no task."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await event_queue.enqueue_event(new_text_message("Hello, world"))
+
+
+class TaskFirst(Sample):
+    """Long-running: a Task, a status, an artifact, the end; all as plain events."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await event_queue.enqueue_event(new_task(context))
+        await event_queue.enqueue_event(status(context, S.TASK_STATE_WORKING, "Processing"))
+        await event_queue.enqueue_event(
+            new_text_artifact_update_event(
+                context.task_id or "", context.context_id or "", "result", "42", artifact_id="a"
+            )
+        )
+        await event_queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "Done"))
+
+
+class UpdaterThroughout(Sample):
+    """Everything by TaskUpdater, with messages, metadata and a named artifact."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        await updater.submit()
+        await updater.start_work(updater.new_agent_message([Part(text="Looking it up")]))
+        await updater.update_status(S.TASK_STATE_WORKING, metadata={"step": 2, "model": "none"})
+        await updater.add_artifact(
+            [Part(text="one"), Part(url="https://example.org/two")],
+            artifact_id="a",
+            name="answer",
+            metadata={"pages": 2},
+        )
+        await updater.complete(updater.new_agent_message([Part(text="There you are")]))
+
+
+class Rejecting(Sample):
+    """Rejects what it is asked for."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        await updater.reject(updater.new_agent_message([Part(text="Not for me")]))
+
+
+class Failing(Sample):
+    """Says itself that it has failed."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        await updater.failed(updater.new_agent_message([Part(text="No model")]))
+
+
+class StatusOnly(Sample):
+    """Statuses without a Task before them."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = updater_of(context, event_queue)
+        await updater.start_work()
+        await updater.complete(updater.new_agent_message([Part(text="Done")]))
+
+
+class Chunks(Sample):
+    """Two artifacts in chunks, one of them replaced in the middle."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        for artifact_id, text, append, last in (
+            ("a", "draft", False, False),
+            ("b", "one ", False, False),
+            ("a", "final ", False, False),
+            ("b", "two", True, True),
+            ("a", "text", True, True),
+        ):
+            await updater.add_artifact(
+                [Part(text=text)], artifact_id, name="n", append=append, last_chunk=last
+            )
+        await updater.complete()
+
+
+class AppendFirst(Sample):
+    """Appends to an artifact that is not there."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        for text in ("one ", "two"):
+            await updater.add_artifact([Part(text=text)], "a", append=True)
+        await updater.complete()
+
+
+class ArtifactFirst(Sample):
+    """An artifact before any Task or status."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = updater_of(context, event_queue)
+        await updater.add_artifact([Part(text="early")], "a")
+        await updater.complete()
+
+
+class Asking(Sample):
+    """Asks until it is told "done"; notes the task that each turn is given."""
+
+    pause = S.TASK_STATE_INPUT_REQUIRED
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        given = context.current_task
+        self.seen.append(
+            None
+            if given is None
+            else [given.status.message.parts[0].text, *(m.parts[0].text for m in given.history)]
+        )
+        updater = await self.open(context, event_queue)
+        await updater.start_work()
+        if context.get_user_input() == "done":
+            await updater.add_artifact([Part(text="bought")], "a")
+            await updater.complete(updater.new_agent_message([Part(text="Thanks")]))
+        else:
+            question = updater.new_agent_message([Part(text=f"Which {context.get_user_input()}?")])
+            await updater.update_status(self.pause, question)
+
+
+class AskingForCredentials(Asking):
+    """Asks for credentials, and returns: the in-bound model."""
+
+    pause = S.TASK_STATE_AUTH_REQUIRED
+
+
+class WaitingForCredentials(Sample):
+    """Asks for credentials, and stays until they come another way: the out-of-band model."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        await updater.requires_auth(updater.new_agent_message([Part(text="Log in")]))
+        await self.released.wait()
+        await updater.add_artifact([Part(text="secret")], "a")
+        await updater.complete(updater.new_agent_message([Part(text="Done")]))
+
+
+class TaskAgain(Sample):
+    """Enqueues its current task on every turn, as old samples do."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await event_queue.enqueue_event(context.current_task or new_task(context))
+        updater = updater_of(context, event_queue)
+        if context.get_user_input() == "done":
+            await updater.complete()
+        else:
+            await updater.requires_input(updater.new_agent_message([Part(text="Which?")]))
+
+
+class WholeTask(Sample):
+    """Ends with a Task that has everything in it."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task = new_task(context)
+        await event_queue.enqueue_event(task)
+        whole = Task()
+        whole.CopyFrom(task)
+        whole.artifacts.append(Artifact(artifact_id="a", parts=[Part(text="42")]))
+        whole.status.CopyFrom(TaskStatus(state=S.TASK_STATE_COMPLETED))
+        await event_queue.enqueue_event(whole)
+
+
+class Raising(Sample):
+    """Raises: before or after its Task, after its end, an error of the protocol or its own."""
+
+    def __init__(self, where: str, error: Exception) -> None:
+        super().__init__()
+        self._where = where
+        self._error = error
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.seen.append("run")
+        if self._where == "before":
+            raise self._error
+        updater = await self.open(context, event_queue)
+        await updater.start_work(updater.new_agent_message([Part(text="Thinking")]))
+        if self._where == "after the end":
+            await updater.complete()
+        raise self._error
+
+
+class Cancelled(Sample):
+    """Works until it is cancelled; `ending` is what its `cancel()` does."""
+
+    def __init__(self, ending: str) -> None:
+        super().__init__()
+        self._ending = ending
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        await updater.start_work(updater.new_agent_message([Part(text="Thinking")]))
+        await updater.add_artifact([Part(text="half")], "a")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.seen.append("CancelledError")
+            raise
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.seen.append(("cancel", context.message, context.current_task is not None))
+        if self._ending == "raises":
+            raise ValueError
+        if self._ending == "refuses":
+            raise UnsupportedOperationError
+        if self._ending == "event":
+            updater = updater_of(context, event_queue)
+            await updater.cancel(updater.new_agent_message([Part(text="Stopped")]))
+
+
+class CancelledWhilePaused(Asking):
+    """Is cancelled while it waits for the user."""
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.seen.append("cancel")
+        updater = updater_of(context, event_queue)
+        await updater.cancel(updater.new_agent_message([Part(text="Stopped")]))
+
+
+class AfterTheEnd(Sample):
+    """Goes on emitting after its terminal status."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await event_queue.enqueue_event(new_task(context))
+        await event_queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "Done"))
+        await event_queue.enqueue_event(status(context, S.TASK_STATE_WORKING, "More"))
+
+
+class Closing(Sample):
+    """Closes its queue, as half of the public executors do, and asks whether it is closed."""
+
+    async def execute(self, context: RequestContext, event_queue: Any) -> None:
+        updater = await self.open(context, event_queue)
+        self.seen.append(event_queue.is_closed())
+        await updater.complete()
+        await event_queue.close()
+        self.seen.append(event_queue.is_closed())
+
+
+class Unfinished(Sample):
+    """Returns while its task is working."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        await updater.start_work()
+
+
+class Silent(Sample):
+    """Emits nothing at all."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        return
+
+
+class WhoCalls(Sample):
+    """Says who called it and what the request had with it."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        call = context.call_context
+        self.seen.append(
+            {
+                "user": call.user.user_name,
+                "authenticated": call.user.is_authenticated,
+                "tenant": (call.tenant, context.tenant),
+                "extensions": (call.requested_extensions, context.requested_extensions),
+                "headers": isinstance(call.state["headers"], dict),
+                "immediately": context.configuration and context.configuration.return_immediately,
+                "ids": context.message is not None
+                and (context.message.task_id, context.message.context_id)
+                == (context.task_id, context.context_id),
+            }
+        )
+        updater = await self.open(context, event_queue)
+        await updater.complete()
+
+
+class ReadsContextVariable(Sample):
+    """Reads a context variable that somebody around the server may have set."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.seen.append(REQUEST_ID.get())
+        updater = await self.open(context, event_queue)
+        await updater.complete()
+
+
+class MessageAfterTask(Sample):
+    """Answers with a Message although it has begun a task."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await event_queue.enqueue_event(new_task(context))
+        await event_queue.enqueue_event(new_text_message("Hello"))
+
+
+class TwoMessages(Sample):
+    """Answers twice."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await event_queue.enqueue_event(new_text_message("Hello"))
+        await event_queue.enqueue_event(new_text_message("Hello again"))
+
+
+class AnotherTask(Sample):
+    """Speaks of a task that is not its own."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await event_queue.enqueue_event(new_task(context))
+        other = TaskUpdater(event_queue, "another", context.context_id or "")
+        await other.start_work()

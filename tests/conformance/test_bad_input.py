@@ -1,0 +1,195 @@
+"""Bad input through every door: the code and the reason that A2A 1.0.1 gives (5.4, 9.5, 11.6)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from a2a.types import AgentCard
+
+from tests.a2a_calls import JSONRPC, message, read, target
+from tests.conformance.conftest import Door
+
+HEADERS = {"A2A-Version": "1.0", "Content-Type": "application/json"}
+REQUIRED = "urn:test:required"
+TEN_MB = 10_000_000
+
+pytestmark = pytest.mark.usefixtures("worker")
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request that is wrong in one thing, and its answer in both bindings."""
+
+    code: int
+    status: int
+    reason: str
+    params: Any = field(default_factory=lambda: {"message": message("go")})
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    method: str = "SendMessage"
+
+
+def invalid(params: Any, method: str = "SendMessage") -> Case:
+    return Case(-32602, 400, "INVALID_PARAMS", params, method=method)
+
+
+def unread(body: bytes) -> Case:
+    """HTTP+JSON has no reason of its own for what is no JSON."""
+    return Case(-32700, 400, "INVALID_REQUEST", body=body)
+
+
+def untyped(content_type: str) -> Case:
+    headers = {"Content-Type": content_type}
+    return Case(-32005, 415, "CONTENT_TYPE_NOT_SUPPORTED", headers=headers)
+
+
+def unversioned(version: str) -> Case:
+    return Case(-32009, 400, "VERSION_NOT_SUPPORTED", headers={"A2A-Version": version})
+
+
+CASES = {
+    "no message": invalid({}),
+    "no messageId": invalid({"message": message(messageId="")}),
+    "no role": invalid({"message": message(role="ROLE_UNSPECIFIED")}),
+    "no parts": invalid({"message": message(parts=[])}),
+    "a part without content": invalid({"message": message(parts=[{}])}),
+    "a part of a name alone": invalid({"message": message(parts=[{"filename": "a"}])}),
+    "a part of two contents": invalid({"message": message(parts=[{"text": "a", "url": "b"}])}),
+    "no base64": invalid({"message": message(parts=[{"raw": "not base64!"}])}),
+    "a lone surrogate": invalid({"message": message(parts=[{"text": "\ud800"}])}),
+    "data of 46 levels": invalid({"message": message(parts=[{"data": nested(46)}])}),
+    "metadata of 300 levels": invalid({"message": message(metadata=nested(300))}),
+    "a body of 100,000 levels": unread(b"[" * 100_000),
+    "no JSON": unread(b'{"message": '),
+    "nothing": unread(b""),
+    "not a number": unread(b'{"a": NaN}'),
+    "no UTF-8": unread(b'{"a": "\xc3\x28"}'),
+    "another encoding": unread(json.dumps({"message": message("go")}).encode("utf-16-le")[1:]),
+    "10 MB": Case(-32600, 413, "INVALID_REQUEST", body=b'"' + b"x" * (TEN_MB - 2) + b'"'),
+    "plain text": untyped("text/plain"),
+    "a form": untyped("application/x-www-form-urlencoded"),
+    "XML": untyped("application/xml; charset=utf-8"),
+    "a media type that is not taken": Case(
+        -32005,
+        400,
+        "CONTENT_TYPE_NOT_SUPPORTED",
+        {"message": message(parts=[{"text": "a", "mediaType": "video/mp4"}])},
+    ),
+    "an unknown role": invalid({"message": message(role="ROLE_KING")}),
+    "a role by an unknown number": invalid({"message": message(role=9)}),
+    "an unknown state": invalid({"status": "TASK_STATE_RUNNING"}, "ListTasks"),
+    "a state in another case": invalid({"status": "task_state_working"}, "ListTasks"),
+    "a field of another type": invalid({"message": message(parts="text")}),
+    "a negative length": invalid({"message": message(), "configuration": {"historyLength": -1}}),
+    "a length beyond 32 bits": invalid(
+        {"message": message(), "configuration": {"historyLength": 2**31}}
+    ),
+    "a context of 513 bytes": invalid({"message": message(contextId="x" * 513)}),
+    "version 2": unversioned("2.0"),
+    "version 1.1": unversioned("1.1"),
+    "no version": unversioned(""),
+    "no version at all": unversioned("latest"),
+}
+
+
+@pytest.fixture
+def card(card: AgentCard) -> AgentCard:
+    card.capabilities.extensions.add(uri=REQUIRED, required=True)
+    return card
+
+
+async def send(door: Door, case: Case, **declared: str) -> Any:
+    verb, path, body = target(door.binding, case.method, case.params)
+    content = case.body
+    if content is None and body is not None:
+        content = json.dumps(body).encode()
+    headers = {**HEADERS, **declared, **case.headers}
+    return await door.client.request(verb, path, content=content, headers=headers)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+async def test_bad_input(door: Door, case: Case) -> None:
+    """3.3.2: refused before anything happens, in the binding's own form, without inner text."""
+    response = await send(door, case, **{"A2A-Extensions": REQUIRED})
+    answer = read(response)
+    assert response.headers["content-type"] == "application/json"
+    assert "Traceback" not in response.text
+    if door.binding == JSONRPC:
+        assert response.status_code == (413 if case.status == 413 else 200)
+        assert answer.code == case.code
+        assert response.json()["jsonrpc"] == "2.0"
+    else:
+        assert response.status_code == response.json()["error"]["code"] == case.status
+        assert answer.reason == case.reason
+    listed = await door.call("ListTasks", {}, {"A2A-Extensions": REQUIRED})
+    assert listed.result["totalSize"] == 0
+
+
+async def test_a_required_extension_that_is_not_declared(door: Door) -> None:
+    """3.3.4: -32008, whatever else is wrong with the request's content."""
+    response = await send(door, Case(-32008, 400, "EXTENSION_SUPPORT_REQUIRED"))
+    assert read(response).reason == "EXTENSION_SUPPORT_REQUIRED"
+    assert read(response).code == (-32008 if door.binding == JSONRPC else 0)
+    assert response.status_code == (200 if door.binding == JSONRPC else 400)
+
+
+async def test_unknown_fields_are_no_bad_input(door: Door) -> None:
+    """5.7: on any level, in bodies and in queries."""
+    params = {"message": message("go", surprise=[1], parts=[{"text": "go", "mood": {}}]), "x": 1}
+    answer = await door.call("SendMessage", params, {"A2A-Extensions": REQUIRED})
+    assert answer.state == "COMPLETED"
+    listed = await door.call("ListTasks", {"surprise": "1"}, {"A2A-Extensions": REQUIRED})
+    assert listed.result["totalSize"] == 1
+
+
+PARTS_OF_0_3: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "base64": (
+        {"kind": "file", "file": {"bytes": "not base64!"}},
+        {"file": {"fileWithBytes": "not base64!"}},
+    ),
+    "no file": ({"kind": "file", "file": {}}, {"file": {}}),
+    "no text": ({"kind": "text"}, {}),
+    "another type": ({"kind": "text", "text": 5}, {"text": 5}),
+    "unknown kind": ({"kind": "picture"}, {"picture": {}}),
+    "deep": ({"kind": "data", "data": nested(60)}, {"data": {"data": nested(60)}}),
+    "surrogate": ({"kind": "text", "text": "\ud800"}, {"text": "\ud800"}),
+    "metadata": (
+        {"kind": "text", "text": "a", "metadata": nested(60)},
+        {"text": "a", "metadata": nested(60)},
+    ),
+}
+"""A part in JSON-RPC's form and in that of HTTP+JSON."""
+
+
+@pytest.mark.parametrize("operation", ["send", "stream"])
+@pytest.mark.parametrize("part", PARTS_OF_0_3.values(), ids=PARTS_OF_0_3.keys())
+async def test_bad_parts_of_0_3(
+    door: Door, part: tuple[dict[str, Any], dict[str, Any]], operation: str
+) -> None:
+    """0.3: the client's mistakes are its own, and not internal errors, also in the older form."""
+    if door.binding == JSONRPC:
+        said = {"kind": "message", "messageId": "m", "role": "user", "parts": [part[0]]}
+        path = "/"
+        body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": f"message/{operation}"}
+        body["params"] = {"message": said}
+    else:
+        said = {"messageId": "m", "role": "ROLE_USER", "content": [part[1]]}
+        path, body = f"/v1/message:{operation}", {"message": said}
+    headers = {"Content-Type": "application/json", "A2A-Extensions": REQUIRED}
+    content = json.dumps(body).encode()
+    response = await door.client.post(path, content=content, headers=headers)
+    answer = read(response)
+    if door.binding == JSONRPC:
+        assert answer.code == -32602
+    else:
+        assert response.status_code == 400

@@ -1,0 +1,149 @@
+"""Whatever the OpenAPI description allows, and what it forbids, is answered without a 5xx.
+
+`A2A_SCHEMATHESIS` is the number of examples in all, 200 by default; the long form is 2,000.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import memory_backends
+from tests.conformance.test_client import CARD
+
+EXAMPLES = int(os.environ.get("A2A_SCHEMATHESIS", "200"))
+INTERNAL_ERROR = -32603
+MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
+
+# No worker answers here: what is sent comes back at the limits.
+CHOICES = Settings(auth="none", blocking_limit_s=0.01, stream_limit_s=0.01, older_dialects=True)
+APP = create_app(CHOICES, memory_backends(CHOICES), CARD, door="stream")
+SCHEMA = schemathesis.openapi.from_dict(APP.openapi())
+SCHEMA.app = APP
+
+
+def pairs() -> Iterator[Any]:
+    for found in SCHEMA.get_all_operations():
+        operation = found.ok()
+        for mode in MODES:
+            # Where nothing is read nothing can be wrong.
+            if mode == GenerationMode.POSITIVE or "{" in operation.path or operation.headers:
+                yield pytest.param(operation, mode, id=f"{operation.label} {mode.value}")
+
+
+PAIRS = list(pairs())
+EACH = math.ceil(EXAMPLES / len(PAIRS))
+GENERATED = settings(
+    max_examples=EACH,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("operation", "mode"), PAIRS)
+def test_no_request_breaks_the_server(operation: Any, mode: GenerationMode) -> None:
+    """Generated requests, right and wrong ones, get the protocol's answers and errors."""
+    statuses: list[int] = []
+
+    @GENERATED
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def examples(case: Any) -> None:
+        response = case.call()
+        statuses.append(response.status_code)
+        assert response.status_code < 500, response.text
+
+    examples()
+    assert statuses
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+PART = JSON | st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["text", "data", "file", "video"]) | JSON,
+        "kind": st.sampled_from(["text", "data", "file"]),
+        "text": st.text(max_size=20) | JSON,
+        "data": JSON,
+        "file": JSON | st.fixed_dictionaries({}, optional={"bytes": JSON, "uri": JSON}),
+        "metadata": JSON,
+    },
+)
+MESSAGE = JSON | st.fixed_dictionaries(
+    {},
+    optional={
+        "messageId": st.text(max_size=5) | JSON,
+        "role": st.sampled_from(["user", "agent", "king"]) | JSON,
+        "parts": st.lists(PART, max_size=2) | JSON,
+        "metadata": JSON,
+        "contextId": JSON,
+    },
+)
+ID = st.sampled_from(["t-1", "t-2", "no id/at all", ""]) | JSON
+PARAMS = JSON | st.fixed_dictionaries(
+    {},
+    optional={
+        "id": ID,
+        "taskId": ID,
+        "sessionId": JSON,
+        "message": MESSAGE,
+        "historyLength": JSON,
+        "acceptedOutputModes": JSON,
+        "metadata": JSON,
+        "configuration": JSON,
+        "pushNotification": JSON,
+    },
+)
+UNDESCRIBED = [
+    *("tasks/send", "tasks/sendSubscribe", "tasks/get", "tasks/cancel", "tasks/resubscribe"),
+    *("tasks/submit", "tasks/status", "message/send", "message/stream"),
+]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("method", UNDESCRIBED)
+def test_no_older_request_breaks_the_server(method: str) -> None:
+    """So do the methods of older versions, which OpenAPI does not describe."""
+
+    async def post(client: httpx.AsyncClient, body: Any) -> httpx.Response:
+        content = json.dumps(body).encode()  # ASCII, so that lone surrogates can be sent
+        return await client.post("/", content=content, headers={"Content-Type": "application/json"})
+
+    with asyncio.Runner() as runner:
+        transport = httpx.ASGITransport(APP)
+        client = httpx.AsyncClient(transport=transport, base_url="http://test")
+
+        @GENERATED
+        @given(params=PARAMS, request_id=st.integers() | st.text(max_size=5) | JSON)
+        def examples(params: Any, request_id: Any) -> None:
+            body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+            response = runner.run(post(client, body))
+            assert response.status_code < 500, response.text
+            if response.headers["content-type"] == "application/json":
+                error = response.json().get("error", {})
+                assert error.get("code") != INTERNAL_ERROR, error
+
+        examples()
+        runner.run(client.aclose())

@@ -1,0 +1,326 @@
+"""Executors of the SDK's samples on two servers: the same task, history and artifacts.
+
+What differs is listed here, field by field; `docs/executors.md` gives the reasons to users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+from a2a.utils.errors import InvalidParamsError
+
+import tests.conformance.sample_executors as x
+from tests.asgi_streams import live
+from tests.conformance.sides import Play, Script, Side, durable, outcome, stock
+
+DOC = Path(__file__).parents[2] / "docs/executors.md"
+S = TaskState
+
+
+def says(*texts: str, **options: Any) -> Script:
+    """One message after the other, each when the one before was answered."""
+
+    async def script(play: Play) -> None:
+        for text in texts:
+            await play.send(text, **options)
+
+    return script
+
+
+async def names_the_task_alone(play: Play) -> None:
+    for text in ("one", "two", "done"):
+        await play.send(text, in_context=False)
+
+
+async def cancels(play: Play) -> None:
+    await play.send("go", immediately=True)
+    await play.reaches(S.TASK_STATE_WORKING)
+    await play.cancel()
+    await play.reaches(S.TASK_STATE_CANCELED, S.TASK_STATE_FAILED)
+
+
+async def cancels_the_paused(play: Play) -> None:
+    await play.send("go")
+    await play.cancel()
+
+
+async def logs_in_elsewhere(play: Play) -> None:
+    await play.send("go")
+    play.executor.released.set()
+    await play.reaches(S.TASK_STATE_COMPLETED)
+
+
+async def sets_a_context_variable(play: Play) -> None:
+    token = x.REQUEST_ID.set("r1")
+    await play.send("hello")
+    x.REQUEST_ID.reset(token)
+
+
+HELLO = says("hello")
+NO_MODEL, WRONG = ValueError("no model"), InvalidParamsError(message="Wrong question.")
+
+CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
+    "a Message alone": (x.HelloWorld, HELLO),
+    "a Task first": (x.TaskFirst, HELLO),
+    "TaskUpdater throughout": (x.UpdaterThroughout, HELLO),
+    "rejected": (x.Rejecting, HELLO),
+    "failed": (x.Failing, HELLO),
+    "statuses alone": (x.StatusOnly, HELLO),
+    "chunks and a replacement": (x.Chunks, HELLO),
+    "append to nothing": (x.AppendFirst, HELLO),
+    "an artifact first": (x.ArtifactFirst, HELLO),
+    "input-required": (x.Asking, says("one", "two", "done")),
+    "one messageId for all": (x.Asking, says("one", "two", "done", message_id="m")),
+    "taskId alone": (x.Asking, names_the_task_alone),
+    "a message after the end": (x.Asking, says("one", "done", "more")),
+    "auth-required, returning": (x.AskingForCredentials, says("one", "done")),
+    "auth-required, staying": (x.WaitingForCredentials, logs_in_elsewhere),
+    "the Task again": (x.TaskAgain, says("one", "done")),
+    "a whole Task at the end": (x.WholeTask, HELLO),
+    "raises before its Task": (lambda: x.Raising("before", NO_MODEL), HELLO),
+    "raises after its Task": (lambda: x.Raising("after", NO_MODEL), HELLO),
+    "raises after the end": (lambda: x.Raising("after the end", NO_MODEL), HELLO),
+    "A2AError before its Task": (lambda: x.Raising("before", WRONG), HELLO),
+    "A2AError after its Task": (lambda: x.Raising("after", WRONG), HELLO),
+    "cancel() with an event": (lambda: x.Cancelled("event"), cancels),
+    "cancel() without an event": (lambda: x.Cancelled("nothing"), cancels),
+    "cancel() raises": (lambda: x.Cancelled("raises"), cancels),
+    "cancel() is not supported": (lambda: x.Cancelled("refuses"), cancels),
+    "cancelled while paused": (x.CancelledWhilePaused, cancels_the_paused),
+    "events after the end": (x.AfterTheEnd, HELLO),
+    "close() and is_closed()": (x.Closing, HELLO),
+    "returns working": (x.Unfinished, HELLO),
+    "emits nothing": (x.Silent, says("hello", waits_s=1)),
+    "the call context": (x.WhoCalls, says("hello", tenant="acme", extension="urn:x")),
+    "a context variable": (x.ReadsContextVariable, sets_a_context_variable),
+    "a Message after a Task": (x.MessageAfterTask, HELLO),
+    "two Messages": (x.TwoMessages, HELLO),
+    "another task's event": (x.AnotherTask, HELLO),
+}
+
+REASONS = {
+    "durable": "The task exists before the agent runs: that is what makes it durable.",
+    "lenient": "It is clear what is meant, and refusing it would fail a task for nothing.",
+    "history": "A client may repeat a messageId; no message of the user is ever dropped.",
+    "context": "The context is inferred from the task (A2A 1.0.1, section 3.4.3).",
+    "snapshot": "A Task is a snapshot: what it has more than the stored one is taken over.",
+    "retry": "An exception may be a passing fault: the turn is tried again, three times in all.",
+    "task": "The error is the task's, not the call's: the client gets the failed Task.",
+    "secret": "Texts of exceptions may hold secrets: the log has them, under the correlation id.",
+    "fault": "The status message names the agent's fault.",
+    "order": "As the SDK's documentation has it: CancelledError first, then cancel().",
+    "canceled": "Who asks for a cancel gets one, whatever the agent's cancel() does.",
+    "unended": "Nobody would ever end the task: the agent has to.",
+    "process": "The agent runs in another process, in a copy of its own invocation's context.",
+}
+"""Each is the last column of a row of the table in `docs/executors.md`."""
+
+RUNS = (["run"], ["run"] * 3, "retry")
+REFERENCE = "The agent could not finish the task. Correlation id: <id>."
+CANCEL = ("cancel", None, True)
+ORDER = ([CANCEL, "CancelledError"], ["CancelledError", CANCEL], "order")
+SAYS_CANCELED = "The task was canceled."
+CANCELED = {
+    "seen": ORDER,
+    "state": ("FAILED", "CANCELED", "canceled"),
+    "message": (None, SAYS_CANCELED, "canceled"),
+}
+
+DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
+    "a Message alone": {
+        "state": (None, "COMPLETED", "durable"),
+        "message": (None, "Hello, world", "durable"),
+        "history": (None, ["user: hello"], "durable"),
+    },
+    "statuses alone": {
+        "answers": (["InvalidAgentResponseError"], ["task COMPLETED"], "durable"),
+        "state": (None, "COMPLETED", "durable"),
+        "message": (None, "Done", "durable"),
+        "history": (None, ["user: hello"], "durable"),
+    },
+    "append to nothing": {
+        "answers": (["InvalidAgentResponseError"], ["task COMPLETED"], "lenient"),
+        "state": ("FAILED", "COMPLETED", "lenient"),
+        "artifacts": (None, {"a": ["", "one ", "two"]}, "lenient"),
+        "artifact metadata": (None, [{}], "lenient"),
+    },
+    "one messageId for all": {
+        "seen": (
+            [None, ["Which one?", "one"], ["Which two?", "one", "Which one?"]],
+            [None, ["Which one?", "one"], ["Which two?", "one", "Which one?", "two"]],
+            "history",
+        ),
+        "history": (
+            ["user: one", "agent: Which one?", "agent: Which two?"],
+            ["user: one", "agent: Which one?", "user: two", "agent: Which two?", "user: done"],
+            "history",
+        ),
+    },
+    "taskId alone": {
+        "answers": (
+            ["task INPUT_REQUIRED", "task INPUT_REQUIRED", "InvalidParamsError"],
+            ["task INPUT_REQUIRED", "task INPUT_REQUIRED", "task COMPLETED"],
+            "context",
+        ),
+        "state": ("FAILED", "COMPLETED", "context"),
+        "message": (None, "Thanks", "context"),
+        "artifacts": (None, {"a": ["", "bought"]}, "context"),
+        "artifact metadata": (None, [{}], "context"),
+    },
+    "the Task again": {
+        "answers": (
+            ["task INPUT_REQUIRED", "task INPUT_REQUIRED"],
+            ["task INPUT_REQUIRED", "task COMPLETED"],
+            "snapshot",
+        ),
+        "state": ("INPUT_REQUIRED", "COMPLETED", "snapshot"),
+        "message": ("Which?", None, "snapshot"),
+        "history": (["user: one"], ["user: one", "agent: Which?", "user: done"], "snapshot"),
+    },
+    "a whole Task at the end": {
+        "state": ("SUBMITTED", "COMPLETED", "snapshot"),
+        "artifacts": (None, {"a": ["", "42"]}, "snapshot"),
+        "artifact metadata": (None, [{}], "snapshot"),
+    },
+    "raises before its Task": {
+        "answers": (["InternalError"], ["task FAILED"], "task"),
+        "seen": RUNS,
+        "message": (None, REFERENCE, "secret"),
+    },
+    "raises after its Task": {
+        "answers": (["InternalError"], ["task FAILED"], "task"),
+        "seen": RUNS,
+        "message": (None, REFERENCE, "secret"),
+    },
+    "A2AError before its Task": {
+        "answers": (["InvalidParamsError"], ["task FAILED"], "task"),
+        "message": (None, REFERENCE, "secret"),
+    },
+    "A2AError after its Task": {
+        "answers": (["InvalidParamsError"], ["task FAILED"], "task"),
+        "message": (None, REFERENCE, "secret"),
+    },
+    "cancel() with an event": {"seen": ORDER},
+    "cancel() without an event": {
+        "seen": ORDER,
+        "message": ("Thinking", SAYS_CANCELED, "canceled"),
+        "history": (["user: go"], ["user: go", "agent: Thinking"], "canceled"),
+    },
+    "cancel() raises": {
+        "answers": (
+            ["task SUBMITTED", "InternalError"],
+            ["task SUBMITTED", "task CANCELED"],
+            "canceled",
+        ),
+        **CANCELED,
+    },
+    "cancel() is not supported": {
+        "answers": (
+            ["task SUBMITTED", "TaskNotCancelableError"],
+            ["task SUBMITTED", "task CANCELED"],
+            "canceled",
+        ),
+        **CANCELED,
+    },
+    "returns working": {
+        "answers": (["task WORKING"], ["task FAILED"], "unended"),
+        "state": ("WORKING", "FAILED", "unended"),
+        "message": (
+            None,
+            "The agent returned in TASK_STATE_WORKING: it has to end its turn.",
+            "unended",
+        ),
+    },
+    "emits nothing": {
+        "answers": (["none"], ["task FAILED"], "unended"),
+        "state": (None, "FAILED", "unended"),
+        "message": (
+            None,
+            "The agent returned without any event: it has to end its turn.",
+            "unended",
+        ),
+        "history": (None, ["user: hello"], "durable"),
+    },
+    "a context variable": {"seen": (["r1"], ["unset"], "process")},
+    "a Message after a Task": {
+        "answers": (["InvalidAgentResponseError"], ["task FAILED"], "task"),
+        "message": (
+            None,
+            "The agent emitted a Message after task events; it has to use a status message.",
+            "fault",
+        ),
+    },
+    "two Messages": {
+        "answers": (["InvalidAgentResponseError"], ["message 'Hello'"], "durable"),
+        "state": (None, "COMPLETED", "durable"),
+        "message": (None, "Hello", "durable"),
+        "history": (None, ["user: hello"], "durable"),
+    },
+    "another task's event": {
+        "answers": (["InvalidParamsError"], ["task FAILED"], "task"),
+        "message": (
+            None,
+            "The agent emitted a TaskStatusUpdateEvent for another task than its own.",
+            "fault",
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_an_executor_gives_the_same_task(case: str) -> None:
+    """Answers, state, history, artifacts and what the agent sees: all as on the SDK's server.
+
+    Save for exactly the differences that are listed.
+    """
+    executor, script = CASES[case]
+    theirs = await outcome(stock, executor(), script)
+    ours = await outcome(durable, executor(), script)
+    pairs = {name: (theirs.get(name) or None, ours.get(name) or None) for name in ours}
+    found = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    assert found == {n: pair[:2] for n, pair in DIFFERENCES.get(case, {}).items()}
+
+
+def test_every_difference_is_documented() -> None:
+    """The table for users has exactly the reasons that are used here."""
+    used = {REASONS[reason] for fields in DIFFERENCES.values() for *_, reason in fields.values()}
+    assert used == set(REASONS.values())
+    assert set(DIFFERENCES) <= set(CASES)
+    rows = [line for line in DOC.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    assert used <= {row.split(" | ")[-1].removesuffix(" |") for row in rows}
+
+
+@pytest.mark.parametrize("side", [stock, durable])
+async def test_the_stream_of_an_agent_that_waits_for_credentials_stays_open(side: Side) -> None:
+    """Auth-required does not end the stream: what comes after the log-in is on it as well."""
+    executor = x.WaitingForCredentials()
+    states, chunks = [], []
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "SendStreamingMessage",
+        "params": {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}},
+    }
+    async with (
+        asyncio.timeout(20),
+        side(executor) as app,
+        live(app, "POST", "/", body=body) as response,
+    ):
+        async for event in response.events():
+            update = event.data["result"]
+            if "artifactUpdate" in update:
+                chunks.append(update["artifactUpdate"]["artifact"]["parts"][0]["text"])
+            else:
+                (kind,) = update
+                states.append(update[kind]["status"]["state"].removeprefix("TASK_STATE_"))
+            if states[-1] == "AUTH_REQUIRED":
+                assert not chunks or executor.released.is_set()
+                executor.released.set()
+    assert states == ["SUBMITTED", "AUTH_REQUIRED", "COMPLETED"], json.dumps(states)
+    assert chunks == ["secret"]

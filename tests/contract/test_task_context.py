@@ -1,0 +1,355 @@
+"""The Worker API over memory and the emulators: every method, and what ends a turn wrongly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from a2a.helpers import get_data_parts
+from a2a.types import Part, SendMessageConfiguration, Task
+
+from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
+from a2a_serverless.local.emulators import Emulator
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.worker import FinalError, TaskContext, Worker
+from a2a_serverless.worker.context import WorkerExecutor
+from tests.contract.brokers import fauxqs_queues
+from tests.databases import TABLE, Database, new_scope
+from tests.messages import said
+from tests.workers import Bench, S, artifact_texts, status_text, user_request
+
+Handle = Callable[[TaskContext], Awaitable[None]]
+
+
+class Handling(Worker):
+    """A worker made of a function."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await self._handle(ctx)
+
+
+@pytest.fixture(params=["memory", pytest.param("emulators", marks=pytest.mark.emulators)])
+def backends(request: pytest.FixtureRequest) -> Iterator[Backends]:
+    """Memory, or DynamoDB Local and fauxqs; on these in a scope and queues of the test's own."""
+    if request.param == "memory":
+        yield memory_backends(Settings())
+        return
+    database: Database = request.getfixturevalue("database")
+    fauxqs: Emulator = request.getfixturevalue("fauxqs")
+    scope = new_scope()
+    with fauxqs_queues(fauxqs) as queues:
+        yield Backends(
+            storage=database.storage(scope=scope),
+            broker=queues.broker(),
+            registry=DynamoCancelRegistry(TABLE, client=database.client, scope=scope),
+        )
+
+
+Run = Callable[..., Awaitable[Task]]
+
+
+@pytest.fixture
+def run(backends: Backends) -> Run:
+    """Run a task of one or several turns; `works` says how each delivery ends."""
+
+    async def running(handle: Handle, *texts: str, works: tuple[bool, ...] = (True,)) -> Task:
+        bench = bench_of(backends, handle)
+        head = await opened(bench, texts[0] if texts else "hello")
+        for text in (None, *texts[1:]):
+            if text is not None:
+                await bench.follow_up(head, text)
+            assert [await bench.work() for _ in works] == list(works)
+        return await bench.task(head)
+
+    return running
+
+
+def bench_of(backends: Backends, handle: Handle) -> Bench:
+    return Bench(WorkerExecutor(Handling(handle)), backends=backends, retry_base_s=0)
+
+
+async def opened(bench: Bench, text: str) -> Head:
+    """A task of the context "ctx", its first turn enqueued."""
+    request = user_request(Part(text=text), metadata={"lang": "de"}, extensions=["urn:y"])
+    request.configuration.CopyFrom(SendMessageConfiguration(accepted_output_modes=["text/plain"]))
+    caller = Caller("ann", "acme", ("urn:x",))
+    task = await bench.storage.open_task("ctx", request, caller=caller)
+    await bench.enqueue(task.head)
+    return task.head
+
+
+async def test_reading(run: Run) -> None:
+    """On the second turn the message, the caller, the history and the artifacts are there."""
+    seen: list[dict[str, Any]] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        seen.append(
+            {
+                "ids": (bool(ctx.task_id), ctx.context_id, bool(ctx.message_id)),
+                "said": (ctx.user_text, len(ctx.parts), ctx.files, ctx.data_parts),
+                "with it": (ctx.metadata, ctx.reference_task_ids, ctx.message_extensions),
+                "caller": (ctx.user, ctx.tenant, set(ctx.requested_extensions)),
+                "accepts": (ctx.accepts("text/plain"), ctx.accepts("image/png")),
+                "history": [(m.role, m.text) for m in ctx.history],
+                "artifacts": [(a.artifact_id, a.parts[0].text) for a in ctx.previous_artifacts],
+                "flags": (ctx.is_cancelled, ctx.turn_ended),
+            }
+        )
+        if ctx.history:
+            await ctx.respond()
+        else:
+            await ctx.emit_text_artifact("draft")
+            await ctx.request_input("which?")
+
+    await run(handle, "book", "that")
+    first, second = seen
+    assert first == {
+        "ids": (True, "ctx", True),
+        "said": ("book", 1, [], []),
+        "with it": ({"lang": "de"}, (), ("urn:y",)),
+        "caller": ("ann", "acme", {"urn:x"}),
+        "accepts": (True, False),
+        "history": [],
+        "artifacts": [],
+        "flags": (False, False),
+    }
+    assert second["said"][0] == "that"
+    assert second["history"] == [("user", "book"), ("agent", "which?")]
+    assert second["artifacts"] == [("answer", "draft")]
+
+
+ENDINGS: dict[str, tuple[Handle, Any, str, dict[str, list[str]]]] = {
+    "complete": (lambda c: c.complete("42"), S.TASK_STATE_COMPLETED, "", {"final-answer": ["42"]}),
+    "respond": (lambda c: c.respond("fine"), S.TASK_STATE_COMPLETED, "fine", {}),
+    "reply_directly": (lambda c: c.reply_directly("hi"), S.TASK_STATE_COMPLETED, "hi", {}),
+    "fail": (lambda c: c.fail("no model"), S.TASK_STATE_FAILED, "no model", {}),
+    "reject": (lambda c: c.reject("no"), S.TASK_STATE_REJECTED, "no", {}),
+    "request_input": (
+        lambda c: c.request_input("which?"),
+        S.TASK_STATE_INPUT_REQUIRED,
+        "which?",
+        {},
+    ),
+    "request_auth": (lambda c: c.request_auth("log in"), S.TASK_STATE_AUTH_REQUIRED, "log in", {}),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("after", ["returns", "ends again", "emits", "raises"])
+async def test_an_ending_is_final(
+    run: Run, backends: Backends, ending: str, after: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The turn is stored when the ending returns; what the worker does then changes nothing."""
+    end, state, text, artifacts = ENDINGS[ending]
+    caplog.set_level(logging.WARNING)
+    open_turns, refused = [], []
+
+    async def handle(ctx: TaskContext) -> None:
+        await end(ctx)
+        assert ctx.turn_ended
+        head = await backends.storage.head(ctx.task_id)
+        assert head is not None
+        open_turns.append(head.turn_is_open)
+        if after == "ends again":
+            try:
+                await ctx.complete("again")
+            except RuntimeError as error:
+                refused.append(str(error))
+                raise
+        elif after == "emits":
+            await ctx.send_status("late")
+            await ctx.emit_text_artifact("late")
+            await ctx.update_context("late")
+        elif after == "raises":
+            raise ValueError
+
+    task = await run(handle)
+    assert open_turns == [False]
+    assert (task.status.state, status_text(task)) == (state, text)
+    assert (artifact_texts(task), said(task)) == (artifacts, ["hello"])
+    assert await backends.storage.load_context("ctx") is None
+    assert refused == ["The turn has ended already: end it exactly once."] * (after == "ends again")
+    actions = {
+        "returns": [],
+        "ends again": ["error_after_end"],
+        "emits": ["call_after_end"] * 3,
+        "raises": ["error_after_end"],
+    }
+    assert [r.__dict__["action"] for r in caplog.records] == actions[after]
+
+
+async def test_a_json_ending(run: Run) -> None:
+    """`complete_json` leaves any JSON value, with its media type."""
+    task = await run(lambda ctx: ctx.complete_json({"n": [1, None]}))
+    (artifact,) = task.artifacts
+    assert get_data_parts(artifact.parts) == [{"n": [1, None]}]
+    assert artifact.parts[0].media_type == "application/json"
+
+
+async def test_progress(run: Run) -> None:
+    """Statuses become history, artifacts grow, are replaced, and hold every kind of part."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.send_status("one")
+        await ctx.send_status()
+        for text in ("Once ", "upon ", "a time"):
+            await ctx.emit_text_artifact(text, append=True, last_chunk=text == "a time")
+        await ctx.emit_data_artifact({"draft": True}, artifact_id="data")
+        await ctx.emit_data_artifact({"draft": False}, artifact_id="data")
+        await ctx.emit_artifact(
+            artifact_id="file",
+            file_bytes=b"\x00",
+            media_type="image/png",
+            filename="x.png",
+            name="picture",
+            description="of x",
+            metadata={"w": 1},
+            extensions=["urn:z"],
+        )
+        await ctx.emit_artifact(artifact_id="link", file_url="https://x")
+        await ctx.respond("done")
+
+    task = await run(handle)
+    answer, data, file, link = task.artifacts
+    assert said(task) == ["hello", "one"]
+    assert [part.text for part in answer.parts] == ["Once ", "upon ", "a time"]
+    assert get_data_parts(data.parts) == [{"draft": False}]
+    assert (file.parts[0].raw, file.parts[0].filename, file.name) == (b"\x00", "x.png", "picture")
+    assert (file.metadata["w"], list(file.extensions)) == (1, ["urn:z"])
+    assert link.parts[0].url == "https://x"
+
+
+async def test_a_turn_without_an_ending(run: Run) -> None:
+    """Returning without an ending fails the task; what was emitted is kept."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("half")
+        await ctx.send_status("nearly")
+
+    task = await run(handle)
+    assert task.status.state == S.TASK_STATE_FAILED
+    assert status_text(task).startswith("The agent returned in TASK_STATE_WORKING")
+    assert artifact_texts(task) == {"answer": ["half"]}
+
+
+async def test_an_exception_before_the_ending(run: Run) -> None:
+    """The turn is started over, without what the failed attempt had emitted or stored."""
+    starts = []
+
+    async def handle(ctx: TaskContext) -> None:
+        starts.append(await ctx.load_context())
+        await ctx.emit_text_artifact(f"attempt {len(starts)}", append=True)
+        await ctx.update_context(len(starts))
+        if len(starts) < 3:
+            raise ValueError
+        await ctx.respond()
+
+    task = await run(handle, works=(False, False, True))
+    assert starts == [None, None, None]
+    assert artifact_texts(task) == {"answer": ["attempt 3"]}
+    assert task.status.state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_final_exception(run: Run) -> None:
+    """`FinalError` fails the task on the first attempt."""
+
+    async def handle(_ctx: TaskContext) -> None:
+        raise FinalError
+
+    task = await run(handle)
+    assert task.status.state == S.TASK_STATE_FAILED
+
+
+async def test_the_state_of_a_context_goes_from_task_to_task(run: Run) -> None:
+    """What a turn stores is there for the next turn and for the next task of the context."""
+    seen = []
+
+    async def handle(ctx: TaskContext) -> None:
+        state = await ctx.load_context() or {"n": 0}
+        seen.append(state["n"])
+        await ctx.update_context({"n": state["n"] + 1})
+        again = await ctx.load_context()
+        assert again == {"n": state["n"] + 1}
+        again["n"] = 99  # its own copy
+        assert (await ctx.load_context()) == {"n": state["n"] + 1}
+        await (ctx.respond() if ctx.history else ctx.request_input("more?"))
+
+    await run(handle, "one", "two")
+    await run(handle, "three")
+    assert seen == [0, 1, 2]
+
+
+async def test_two_tasks_update_the_state_at_the_same_time(backends: Backends) -> None:
+    """Both read before either writes: the one that is refused starts over on the newer state."""
+    both_have_read = asyncio.Barrier(2)
+    read: list[int] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        count = await ctx.load_context() or 0
+        read.append(count)
+        if len(read) <= 2:
+            await both_have_read.wait()
+        await ctx.emit_text_artifact(str(count))
+        await ctx.update_context(count + 1)
+        await ctx.respond()
+
+    bench = bench_of(backends, handle)
+    heads = [await opened(bench, text) for text in ("one", "two")]
+    done = await asyncio.gather(bench.work(), bench.work())
+    assert sorted(done) == [False, True]
+    assert await bench.work()
+    assert sorted(read) == [0, 0, 1]
+    assert await backends.storage.load_context("ctx") == 2
+    tasks = [await bench.task(head) for head in heads]
+    assert [t.status.state for t in tasks] == [S.TASK_STATE_COMPLETED] * 2
+    assert sorted(artifact_texts(t)["answer"][0] for t in tasks) == ["0", "1"]
+
+
+async def test_an_update_that_never_gets_through_fails_its_task(backends: Backends) -> None:
+    """After the last attempt the task fails: an update that is lost is never lost silently."""
+
+    async def handle(ctx: TaskContext) -> None:
+        count = await ctx.load_context() or 0
+        await backends.storage.update_context("ctx", count + 1)  # somebody is always faster
+        await ctx.update_context("mine")
+        await ctx.respond()
+
+    bench = bench_of(backends, handle)
+    head = await opened(bench, "hello")
+    assert [await bench.work() for _ in range(3)] == [False, False, True]
+    assert (await bench.task(head)).status.state == S.TASK_STATE_FAILED
+    assert await backends.storage.load_context("ctx") == 3
+
+
+async def test_a_cancel(backends: Backends) -> None:
+    """A waiting worker gets CancelledError; one that looks at `is_cancelled` may just return."""
+    for looks in (False, True):
+        started = asyncio.Event()
+
+        async def handle(
+            ctx: TaskContext, *, looks: bool = looks, started: asyncio.Event = started
+        ) -> None:
+            started.set()
+            while not (looks and ctx.is_cancelled):  # noqa: ASYNC110 - the flag is the API
+                await asyncio.sleep(0)
+
+        bench = bench_of(backends, handle)
+        head = await opened(bench, "hello")
+        working = asyncio.create_task(bench.work())
+        await started.wait()
+        await bench.registry.request_cancel(head.task_id)
+        assert await working
+        task = await bench.task(head)
+        assert (task.status.state, status_text(task)) == (
+            S.TASK_STATE_CANCELED,
+            "The task was canceled.",
+        )

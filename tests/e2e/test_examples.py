@@ -1,0 +1,123 @@
+"""Every example, started by its one command and spoken to by the official client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from a2a.helpers import get_data_parts
+from a2a.types import Task, TaskState
+
+from tests.e2e.clients import artifact_text, client_at, send, stream
+from tests.e2e.commands import environment, running
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/agent.py"))
+
+Start = Callable[[str], AbstractContextManager[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """The one command of an example's README, on free ports; gives the streaming door's URL."""
+
+    @contextmanager
+    def started(name: str) -> Iterator[str]:
+        readme = (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
+        (line,) = (x.strip() for x in readme.splitlines() if "a2a-serverless dev" in x)
+        command = [*line.split()[1:], "--port", "0"]
+        output = tmp_path / f"{name}.log"
+        with running(*command, env=environment(), output=output, cwd=EXAMPLES.parent) as dev:
+            yield dev.wait_for(r"stream door +(\S+)")
+            assert dev.end() == 0, dev.said()
+            assert "Traceback" not in dev.said()
+
+    return started
+
+
+def answers(task: Task) -> list[object]:
+    """The JSON values of a task's artifacts."""
+    return [value for artifact in task.artifacts for value in get_data_parts(artifact.parts)]
+
+
+def asked(task: Task) -> str:
+    """The question of a paused task."""
+    assert task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED, task
+    return task.status.message.parts[0].text
+
+
+def test_the_examples_are_these() -> None:
+    """A new example needs a test here, and a line in the list of examples."""
+    assert NAMES == [
+        "echo_executor",
+        "langgraph_agent",
+        "pydantic_ai_agent",
+        "questionnaire_worker",
+    ]
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert all(f"]({name})" in listed for name in NAMES)
+
+
+async def test_echo_executor(start: Start) -> None:
+    """The SDK's executor answers in chunks of one artifact, then completes."""
+    with start("echo_executor") as url:
+        async with client_at(url) as client:
+            events = [event async for event in stream(client, "hello there you")]
+        async with client_at(url, streaming=False) as client:
+            task = await send(client, "hello there you")
+    chunks = [e.artifact_update for e in events if e.HasField("artifact_update")]
+    assert [c.artifact.parts[0].text for c in chunks] == ["hello", " there", " you"]
+    assert [c.last_chunk for c in chunks] == [False, False, True]
+    assert artifact_text(task) == "hello there you"
+    assert task.status.state == TaskState.TASK_STATE_COMPLETED
+    assert task.status.message.parts[0].text == "3 words."
+
+
+async def test_questionnaire_worker(start: Start) -> None:
+    """Three questions over four turns of one task; a second task is stopped by the user."""
+    with start("questionnaire_worker") as url:
+        async with client_at(url, streaming=False) as client:
+            task = await send(client, "start")
+            assert asked(task) == "What is your name?"
+            task = await send(client, "Ann", task=task)
+            assert asked(task) == "Where do you live?"
+            task = await send(client, "Oslo", task=task)
+            assert asked(task) == "Which language do you program in?"
+            done = await send(client, "Python", task=task)
+            stopped = await send(client, "stop", task=await send(client, "start"))
+    assert done.status.state == TaskState.TASK_STATE_COMPLETED
+    assert answers(done) == [{"name": "Ann", "city": "Oslo", "language": "Python"}]
+    assert len(done.history) == 7
+    assert stopped.status.state == TaskState.TASK_STATE_REJECTED
+
+
+async def test_langgraph_agent(start: Start) -> None:
+    """Tokens are streamed, and the next task of the context knows what was said in the first."""
+    with start("langgraph_agent") as url:
+        async with client_at(url) as client:
+            first = [event async for event in stream(client, "What is a queue?")]
+        async with client_at(url, streaming=False) as client:
+            context_id = first[0].task.context_id
+            second = await send(client, "And why?", context_id=context_id)
+    chunks = [e.artifact_update.artifact for e in first if e.HasField("artifact_update")]
+    text = "".join(chunk.parts[0].text for chunk in chunks)
+    assert text == "A queue takes work from one place to another, in order."
+    assert len(chunks) > 10
+    assert second.id != first[0].task.id
+    assert artifact_text(second).startswith("It keeps what is not done yet")
+    assert second.status.message.parts[0].text == "4 messages in this conversation."
+
+
+async def test_pydantic_ai_agent(start: Start) -> None:
+    """The agent asks for what is missing, calls its tool, and answers with typed data."""
+    with start("pydantic_ai_agent") as url:
+        async with client_at(url, streaming=False) as client:
+            task = await send(client, "Convert, please")
+            assert asked(task) == "How many euros?"
+            task = await send(client, "20", task=task)
+            assert asked(task) == "Into which of USD, GBP, JPY?"
+            done = await send(client, "USD", task=task)
+    assert done.status.state == TaskState.TASK_STATE_COMPLETED
+    assert answers(done) == [{"euros": 20, "currency": "USD", "amount": 21.6}]

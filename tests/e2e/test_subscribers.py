@@ -1,0 +1,96 @@
+"""Many subscribers on one task, in two processes; the agent runs in a third one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+
+import pytest
+from a2a.client import Client
+from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
+
+from tests.e2e.clients import BINDINGS, client_at, last_state, stream
+from tests.e2e.commands import environment, running
+from tests.e2e.conftest import CARD
+
+pytestmark = pytest.mark.emulators
+
+AGENT = f"{Path(__file__).parents[2] / 'benchmarks' / 'stream_agent.py'}:agent"
+CHUNKS = 40
+GAP_S = 0.05
+SLOW_S = 0.1
+"""What a slow reader takes for an event; the agent writes twice as fast."""
+
+
+@pytest.fixture
+def doors(provisioned: dict[str, str], tmp_path: Path) -> Iterator[list[str]]:
+    """Two `api` processes and a worker."""
+    env = environment(**provisioned, A2A_AUTH="none")
+    with ExitStack() as processes:
+        working = running("worker", "--agent", AGENT, env=env, output=tmp_path / "worker.log")
+        worker = processes.enter_context(working)
+        serving = ("api", "--card", CARD, "--port", "0")
+        apis = [
+            processes.enter_context(running(*serving, env=env, output=tmp_path / f"api-{n}.log"))
+            for n in range(2)
+        ]
+        worker.wait_for("turns at a time")
+        yield [api.wait_for(r"A2A at (\S+),") for api in apis]
+
+
+class Subscriber:
+    """An official client on one task, and what it has seen."""
+
+    def __init__(self, client: Client, pause_s: float) -> None:
+        self._client = client
+        self._pause_s = pause_s
+        self.seen: list[StreamResponse] = []
+        self.has_opening = asyncio.Event()
+
+    async def follow(self, task_id: str) -> None:
+        async for event in self._client.subscribe(SubscribeToTaskRequest(id=task_id)):
+            self.seen.append(event)
+            self.has_opening.set()
+            await asyncio.sleep(self._pause_s)
+
+    def numbers(self) -> list[int]:
+        """The chunks of the opening Task and of the events, in their order."""
+        opening = [p for a in self.seen[0].task.artifacts for p in a.parts]
+        updates = [e.artifact_update for e in self.seen if e.HasField("artifact_update")]
+        parts = [*opening, *(part for update in updates for part in update.artifact.parts)]
+        return [int(part.text.split()[0]) for part in parts]
+
+
+async def test_subscribers_in_two_processes_see_the_same(doors: list[str]) -> None:
+    """The one who sent and nine official clients, joining one after the other, two of them slow.
+
+    Over both bindings and both processes: the same events in the same order, to the end.
+    """
+    asked = json.dumps({"chunks": CHUNKS, "gap_s": GAP_S, "silence_s": 0})
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as following:
+        clients = [
+            await stack.enter_async_context(client_at(door, binding=binding))
+            for door in doors
+            for binding in BINDINGS
+        ]
+        sent: list[StreamResponse] = []
+        subscribers: list[Subscriber] = []
+        async for event in stream(clients[0], asked):
+            sent.append(event)
+            if event.HasField("artifact_update") and len(subscribers) < 9:
+                number = len(subscribers)
+                pause_s = SLOW_S if number in (1, 2) else 0
+                subscribers.append(Subscriber(clients[number % len(clients)], pause_s))
+                following.create_task(subscribers[-1].follow(sent[0].task.id))
+                await subscribers[-1].has_opening.wait()
+    assert len(subscribers) == 9
+    assert len(sent) > CHUNKS
+    for subscriber in subscribers:
+        followed = subscriber.seen[1:]
+        assert subscriber.seen[0].HasField("task")
+        assert followed == sent[-len(followed) :]
+        assert subscriber.numbers() == list(range(CHUNKS))
+        assert last_state(subscriber.seen) == TaskState.TASK_STATE_COMPLETED

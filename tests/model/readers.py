@@ -1,0 +1,91 @@
+"""A subscriber that reads beside transactions: `DynamoStorage.read`, page by page.
+
+DynamoDB shows the items of a transaction one by one to a query that runs beside it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError
+
+from a2a_serverless.tasks.fold import Record
+from tests.model.state import Move, Reader, State, Stored
+from tests.model.store import wrong
+from tests.model.world import World, inc_of
+
+
+class Readers:
+    """The steps of one reader, and of the items that become visible."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._pages: dict[tuple[object, ...], tuple[int, str]] = {}
+
+    def moves(self, state: State) -> Iterator[Move]:
+        """Items that show, and the two pages of a read: events, then HEAD."""
+        for item in state.hidden:
+            hidden = state.hidden - {item}
+            shown = None if item[1] < 0 else state.shown
+            what = "HEAD" if item[1] < 0 else f"part {item[1]} of version {item[0]}"
+            after = state._replace(hidden=hidden, shown=shown)
+            yield Move(f"table: {what} becomes visible", after)
+        reader = state.reader
+        if reader is None or state.head is None:
+            return
+        yield self._events(state, reader) if reader.page < 0 else self._head(state, reader)
+
+    def _events(self, state: State, reader: Reader) -> Move:
+        inc = state.incs
+        if reader.inc not in (0, inc):
+            return Move("reader: its task is gone", state._replace(reader=Reader()))
+        version, fault = self._page(state, reader.version)
+        page = reader._replace(page=version, page_inc=inc)
+        after = state._replace(reader=page)
+        after = wrong(after, fault) if fault else after
+        return Move(f"reader: reads events up to version {version}", after)
+
+    def _head(self, state: State, reader: Reader) -> Move:
+        seen = state.shown or state.head
+        assert seen is not None
+        rules, head = self._world.rules, seen.head
+        label = f"reader: reads HEAD at version {head.version}"
+        if inc_of(head) != reader.page_inc:
+            return Move(f"{label}, of another task", state._replace(reader=Reader()))
+        if reader.page < head.version and rules.reads_up_to_head:
+            return Move(f"{label}, reads on", state._replace(reader=reader._replace(page=-1)))
+        version = min(reader.page, head.version) if rules.cuts_at_head else reader.page
+        after = state._replace(reader=Reader(reader.page_inc, version))
+        if version != head.version:
+            after = wrong(after, "a reader's commits and HEAD do not belong together")
+        return Move(f"{label}, has commits up to {version}", after)
+
+    def _page(self, state: State, after: int) -> tuple[int, str]:
+        """The version that a query's events reach, and what is wrong with them."""
+        key = (state.log, state.hidden, after)
+        if key not in self._pages:
+            self._pages[key] = self._query(state, after)
+        return self._pages[key]
+
+    def _query(self, state: State, after: int) -> tuple[int, str]:
+        assert state.head is not None
+        visible = [
+            item
+            for stored in state.log[after:]
+            for part, item in enumerate(self._world.items(state.head, stored))
+            if (stored.record.version, part) not in state.hidden
+        ]
+        commits = self._world.rules.commits(state.head.head.incarnation, after)
+        try:
+            commits.add(visible)
+        except (struct.error, DecodeError, ValueError):
+            return after, "a reader sees half a commit"
+        if not _is_of(state.log[after:], commits.records):
+            return after, "a reader sees half a commit, or one out of order"
+        return commits.version, ""
+
+
+def _is_of(log: tuple[Stored, ...], records: list[Record]) -> bool:
+    """Whether what was read is how the log begins."""
+    return [stored.record for stored in log[: len(records)]] == records

@@ -1,0 +1,243 @@
+"""What is explored: small worlds, each exhaustively within its budget of faults and requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.model.state import Budget
+from tests.model.world import Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One small world."""
+
+    name: str
+    turns: tuple[Turn, ...] = (Turn(),)
+    budget: Budget
+    least: int = 1
+    """States that it reaches at the least: far fewer, and an actor has stopped acting."""
+    workers: int = 2
+    most_attempts: int = 3
+    most_receives: int = 99
+    batches: bool = True
+    """A fast agent's chunks and end may share a commit."""
+    claims_early: bool = False
+    """An attempt may commit a bare working status before its first chunk."""
+    auth_goes_on: bool = False
+    """An agent that asked for credentials may complete the task without returning before."""
+    raises_up_to: int = 99
+    """The agent raises only before this many chunks are committed."""
+    has_reader: bool = False
+
+
+COMPLETES = (Turn(chunks=2),)
+PAUSES = (Turn(chunks=1, end="input"), Turn(chunks=1))
+ASKS_FOR_CREDENTIALS = (Turn(chunks=1, end="auth"), Turn(chunks=1))
+ASKS_TWICE = (Turn(chunks=1, end="auth"), Turn(chunks=1, end="input"), Turn(chunks=1))
+
+SHORT: tuple[Scenario, ...] = (
+    Scenario(
+        name="workers that die",
+        turns=COMPLETES,
+        budget=Budget(crash=1, twice=1, hasty=1),
+        batches=False,
+        least=11_000,
+    ),
+    Scenario(
+        name="messages that get lost",
+        turns=COMPLETES,
+        budget=Budget(crash=1, lose=1, hasty=1, retries=1),
+        least=3_700,
+    ),
+    Scenario(
+        name="commits without an answer",
+        turns=COMPLETES,
+        budget=Budget(crash=1, twice=1, unanswered=2),
+        batches=False,
+        least=8_100,
+    ),
+    Scenario(
+        name="a task that pauses",
+        turns=PAUSES,
+        budget=Budget(crash=1, twice=1, follows=1),
+        batches=False,
+        least=3_600,
+    ),
+    Scenario(
+        name="a turn behind one that waits for credentials",
+        turns=ASKS_FOR_CREDENTIALS,
+        budget=Budget(twice=1, hasty=1, follows=1),
+        batches=False,
+        least=15_000,
+    ),
+    Scenario(
+        name="a turn behind one that may complete the task",
+        turns=ASKS_FOR_CREDENTIALS,
+        budget=Budget(crash=1, lose=1, follows=1),
+        batches=False,
+        auth_goes_on=True,
+        least=1_300,
+    ),
+    Scenario(
+        name="two follow-ups",
+        turns=ASKS_TWICE,
+        budget=Budget(crash=1, follows=2),
+        workers=1,
+        batches=False,
+        least=2_300,
+    ),
+    Scenario(
+        name="somebody else writes to the task",
+        budget=Budget(crash=1, writes=2),
+        least=320,
+    ),
+    Scenario(
+        name="a cancel of a waiting or running task",
+        budget=Budget(crash=1, cancels=1),
+        least=12_000,
+    ),
+    Scenario(
+        name="a cancel of a paused task",
+        turns=(Turn(chunks=0, end="input"),),
+        budget=Budget(crash=1, cancels=1),
+        batches=False,
+        least=8_600,
+    ),
+    Scenario(
+        name="a task deleted and created again",
+        budget=Budget(creates=2, deletes=1, twice=1, hasty=1),
+        batches=False,
+        least=10_000,
+    ),
+    Scenario(
+        name="a task expired and created again",
+        budget=Budget(creates=2, expires=1, cancels=1),
+        workers=1,
+        batches=False,
+        turns=(Turn(chunks=0),),
+        least=12_000,
+    ),
+    Scenario(
+        name="dead letters",
+        turns=PAUSES,
+        budget=Budget(crash=1, hasty=1, follows=1),
+        workers=1,
+        most_receives=1,
+        batches=False,
+        least=1_800,
+    ),
+    Scenario(
+        name="dead letters of a task that is canceled",
+        budget=Budget(crash=1, cancels=1),
+        workers=1,
+        most_receives=1,
+        batches=False,
+        turns=(Turn(chunks=0),),
+        least=11_000,
+    ),
+    Scenario(
+        name="an agent that raises",
+        budget=Budget(raises=3, twice=1, hasty=1),
+        most_attempts=2,
+        batches=False,
+        least=7_000,
+    ),
+    Scenario(
+        name="readers beside transactions",
+        budget=Budget(torn=2, creates=2, deletes=1),
+        workers=1,
+        batches=False,
+        has_reader=True,
+        least=6_300,
+    ),
+)
+
+LONG: tuple[Scenario, ...] = (
+    Scenario(
+        name="workers that die, at length",
+        turns=COMPLETES,
+        budget=Budget(crash=2, twice=1, lose=1, hasty=1),
+        claims_early=True,
+    ),
+    Scenario(
+        name="three workers at once",
+        turns=COMPLETES,
+        budget=Budget(crash=1, twice=2, hasty=1),
+        workers=3,
+        batches=False,
+    ),
+    Scenario(
+        name="three chunks",
+        turns=(Turn(chunks=3),),
+        budget=Budget(crash=2, twice=1, hasty=1),
+    ),
+    Scenario(
+        name="commits without an answer, at length",
+        turns=PAUSES,
+        budget=Budget(crash=1, twice=1, unanswered=2, follows=1),
+    ),
+    Scenario(
+        name="a task that pauses, at length",
+        turns=PAUSES,
+        budget=Budget(crash=1, twice=1, hasty=1, follows=1, retries=1),
+    ),
+    Scenario(
+        name="a turn behind another, at length",
+        turns=ASKS_FOR_CREDENTIALS,
+        budget=Budget(crash=1, twice=1, lose=1, follows=1),
+        auth_goes_on=True,
+    ),
+    Scenario(
+        name="a cancel, at length",
+        budget=Budget(crash=1, twice=1, cancels=1),
+        batches=False,
+    ),
+    Scenario(
+        name="two cancels",
+        budget=Budget(crash=1, cancels=2),
+    ),
+    Scenario(
+        name="a cancel of a paused task, at length",
+        turns=PAUSES,
+        budget=Budget(crash=1, cancels=1, follows=1, hasty=1),
+        batches=False,
+    ),
+    Scenario(
+        name="a canceled task deleted and created again",
+        budget=Budget(creates=2, deletes=1, cancels=1, hasty=1, twice=1),
+        workers=1,
+        batches=False,
+    ),
+    Scenario(
+        name="both incarnations are canceled",
+        budget=Budget(creates=2, expires=1, cancels=2),
+        workers=1,
+        batches=False,
+    ),
+    Scenario(
+        name="dead letters, at length",
+        turns=PAUSES,
+        budget=Budget(crash=1, follows=1, cancels=1),
+        workers=1,
+        most_receives=1,
+        batches=False,
+    ),
+    Scenario(
+        name="an agent that raises, at length",
+        turns=COMPLETES,
+        budget=Budget(raises=3, crash=1, twice=1, hasty=1),
+        most_attempts=2,
+    ),
+    Scenario(
+        name="readers beside transactions, at length",
+        budget=Budget(torn=2, crash=1, creates=2, deletes=1),
+        workers=1,
+        has_reader=True,
+    ),
+)
+
+
+def named_scenario(name: str) -> Scenario:
+    """The scenario of that name."""
+    return next(scenario for scenario in SHORT + LONG if scenario.name == name)

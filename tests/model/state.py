@@ -1,0 +1,183 @@
+"""What the model knows of the world at one moment: immutable, hashable, small."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import Head
+
+Kind = Literal["run", "cancel"]
+
+
+class Seen:
+    """A HEAD as somebody has read it. Equal HEADs are one object, so that states hash quickly."""
+
+    __slots__ = ("head",)
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+
+
+class Stored:
+    """A commit in the log: the record, and its body cut into the items of one transaction."""
+
+    __slots__ = ("body", "record")
+
+    def __init__(self, record: Record, body: bytes) -> None:
+        self.record = record
+        self.body = body
+
+
+class Write(NamedTuple):
+    """A commit that somebody wants to make. `entries` are named, see `World.entry`."""
+
+    entries: tuple[str, ...] = ()
+    token: str = ""
+    claims: bool = False
+    ends: bool = False
+
+
+class Op(NamedTuple):
+    """A message of the queue, known by what its deduplication id is made of."""
+
+    kind: Kind
+    inc: int
+    turn: int
+    copy: int = 0
+
+
+class Message(NamedTuple):
+    """An operation in the queue; `held` while a delivery of it has not run out."""
+
+    op: Op
+    receives: int = 0
+    held: bool = False
+
+
+class Plan(NamedTuple):
+    """A commit that an attempt is about to make in `phase`, and what follows it."""
+
+    label: str
+    write: Write
+    phase: str
+    then: str
+    done: int = 0
+    returns: bool = False
+    """The agent has returned, and this is its last commit."""
+
+
+class Worker(NamedTuple):
+    """One worker process and the delivery it works on."""
+
+    phase: str = "idle"
+    op: Op | None = None
+    receives: int = 0
+    token: str = ""
+    seen: Seen | None = None
+    """The newest HEAD that this attempt knows."""
+    turn: int = 0
+    script: tuple[str, ...] = ()
+    """The entries that the agent emits on this turn; the last one ends it."""
+    claimed: bool = False
+    done: int = 0
+    """How much of the agent's script is committed."""
+    goal: str = ""
+    """What follows a claim: `run` or `cancel`."""
+    unsure: Plan | None = None
+    """A commit whose answer did not come."""
+
+
+IDLE = Worker()
+
+
+class Process(NamedTuple):
+    """A short-lived process: an API request, a sweep, the handling of a dead letter."""
+
+    phase: str
+    inc: int = 0
+    op: Op | None = None
+    seen: Seen | None = None
+    flag: bool = False
+    """The cancel flag, as it has read it."""
+    cancels: bool = False
+    """A dead letter ends its task as canceled, not as failed."""
+
+
+class Reader(NamedTuple):
+    """A subscriber: the version up to which it has read which incarnation.
+
+    `page` is the version that the first page of a running read has reached, -1 without one.
+    """
+
+    inc: int = 0
+    version: int = 0
+    page: int = -1
+    page_inc: int = 0
+
+
+class Budget(NamedTuple):
+    """What may still happen: faults, then the client's requests."""
+
+    crash: int = 0
+    """Processes that die."""
+    twice: int = 0
+    """Visibilities that run out under a worker that lives."""
+    lose: int = 0
+    """Messages that the queue loses."""
+    unanswered: int = 0
+    """Commits whose answer is lost, applied or not."""
+    raises: int = 0
+    """Exceptions of the agent."""
+    hasty: int = 0
+    """Sweeps that send a turn again although somebody is at it."""
+    torn: int = 0
+    """Commits whose items become visible to queries one by one."""
+    writes: int = 0
+    """Calls of `update_task` from outside of any attempt."""
+    creates: int = 1
+    follows: int = 0
+    cancels: int = 0
+    retries: int = 0
+    deletes: int = 0
+    expires: int = 0
+
+
+class State(NamedTuple):
+    """The world. What follows `budget` is not there in reality: it is what the checks remember."""
+
+    head: Seen | None = None
+    log: tuple[Stored, ...] = ()
+    incs: int = 0
+    """How many incarnations the task id has had; the live one is the last."""
+    flag: int = 0
+    """The incarnation whose cancel flag is up; 0: none."""
+    queue: tuple[Message, ...] = ()
+    sent: frozenset[Op] = frozenset()
+    dead: tuple[Op, ...] = ()
+    workers: tuple[Worker, ...] = ()
+    apis: tuple[Process, ...] = ()
+    sweeper: Process | None = None
+    undertaker: Process | None = None
+    reader: Reader | None = None
+    hidden: frozenset[tuple[int, int]] = frozenset()
+    """Items that queries do not see yet: (version, part), part -1 is HEAD."""
+    shown: Seen | None = None
+    """The HEAD that queries see while the newest is hidden."""
+    budget: Budget = Budget()
+    asked: int = 0
+    """The newest incarnation whose cancel was accepted."""
+    runner: tuple[int, int, str] = (0, 0, "")
+    """The attempt that has started its agent last: incarnation, turn, token."""
+    returned: int = 0
+    """The last turn whose agent has returned with its last commit stored."""
+    wrong: str = ""
+    """The promise that the last step has broken."""
+
+
+class Move(NamedTuple):
+    """One step of one actor. `is_fair` steps happen sooner or later without anybody's doing."""
+
+    label: str
+    state: State
+    is_fair: bool = True

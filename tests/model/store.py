@@ -1,0 +1,234 @@
+"""The model's storage and queue: what they make atomic, and what the checks see of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from a2a.types import TaskState
+
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
+from tests.model.state import IDLE, Message, Op, Seen, State, Stored, Worker, Write
+from tests.model.world import Refusal, World, inc_of
+
+
+class Written(NamedTuple):
+    """The answer to a commit: the world after it, and HEAD as its writer computes it."""
+
+    state: State
+    head: Seen
+
+
+def wrong(state: State, promise: str) -> State:
+    """The state, with the promise that it breaks; the first one counts."""
+    return state if state.wrong else state._replace(wrong=promise)
+
+
+# -- commits ---------------------------------------------------------------------------------
+
+
+def insert(world: World, state: State) -> State | None:
+    """Create a task; None when its id is taken."""
+    if state.head is not None:
+        return None
+    inc = state.incs + 1
+    head, stored = world.open_task(inc)
+    fresh = state._replace(
+        head=head, log=(stored,), incs=inc, returned=0, hidden=frozenset(), shown=None
+    )
+    return checked(world, fresh)
+
+
+def commit(
+    world: World, state: State, before: Seen, write: Write, writer: str, *, runs: bool = False
+) -> Written | Refusal:
+    """Commit on `before`, if the rules and the storage's conditions let it.
+
+    `runs` says that the writer's agent is running.
+    """
+    step = world.advance(before, write, writer)
+    current = state.head
+    if isinstance(step, Refusal):
+        return step
+    if current is None:
+        return Refusal.OVER
+    after, stored = step
+    rules = world.rules
+    if rules.checks_incarnation and current.head.incarnation != before.head.incarnation:
+        return Refusal.OVER
+    if rules.checks_version and current.head.version != before.head.version:
+        return Refusal.RACE
+    state = _watched(state, current, before, write, stored, runs=runs)
+    at = stored.record.version - 1
+    if at < len(state.log):
+        state = wrong(state, "a commit replaces another one")
+    log = (*state.log[:at], stored)
+    merged = world.merged(current, before, after)
+    state = state._replace(head=merged, log=log)
+    if state.hidden:  # the transaction on HEAD is over, or this one could not have begun
+        seen = frozenset(item for item in state.hidden if item[1] >= 0)
+        state = state._replace(hidden=seen, shown=None)
+    return Written(checked(world, state), after)
+
+
+def is_applied(world: World, state: State, before: Seen, writer: str) -> bool:
+    """Whether an unanswered commit is in the log, as its writer can find out."""
+    if world.rules.trusts_unanswered:
+        return True
+    head = state.head
+    if not world.rules.checks_commit_id or head is None:
+        return False
+    if head.head.incarnation != before.head.incarnation:
+        return False
+    version = before.head.version + 1
+    return version <= len(state.log) and state.log[version - 1].record.commit_id == writer
+
+
+def torn(state: State, before: Seen) -> State:
+    """The newest commit, with none of its items visible to queries yet; they see HEAD `before`."""
+    version = state.log[-1].record.version
+    hidden = {(version, 0), (version, 1), (version, -1)}
+    return state._replace(
+        hidden=state.hidden | hidden,
+        shown=before,
+        budget=state.budget._replace(torn=state.budget.torn - 1),
+    )
+
+
+def _watched(
+    state: State, current: Seen, before: Seen, write: Write, stored: Stored, *, runs: bool
+) -> State:
+    """What no commit may do."""
+    head = current.head
+    if head.incarnation != before.head.incarnation:
+        state = wrong(state, "a writer of an old task writes to its successor")
+    if head.is_terminal and any(isinstance(e, StatusChanged) for e in stored.record.entries):
+        state = wrong(state, "a terminal state is left")
+    if write.token and not write.claims and head.token != write.token:
+        state = wrong(state, "an attempt writes past the fence")
+    runner = (inc_of(before.head), before.head.turn)
+    if runs and state.runner[:2] == runner and state.runner[2] != write.token:
+        state = wrong(state, "an attempt writes while a later one runs its agent")
+    return state
+
+
+# -- what holds in every state ---------------------------------------------------------------
+
+
+def checked(world: World, state: State) -> State:
+    """The state, marked if it breaks a promise that holds in every state."""
+    seen = state.head
+    if seen is None or state.wrong:
+        return state
+    key = (seen, state.log)
+    if key not in world.verdicts:
+        world.verdicts[key] = _verdict(world, seen.head, state.log)
+    promise = world.verdicts[key]
+    if seen.head.state == TaskState.TASK_STATE_CANCELED and state.asked != inc_of(seen.head):
+        promise = "a task is canceled that nobody asked to cancel"
+    return wrong(state, promise) if promise else state
+
+
+def _verdict(world: World, head: Head, log: tuple[Stored, ...]) -> str:
+    """What is wrong with HEAD, or with what a client reads; nothing, if all is well."""
+    if head.turn_is_open and head.due_at is None:
+        return "an unfinished turn has no watcher"
+    if head.version != len(log) or head.version != log[-1].record.version:
+        return "the versions of the log have a gap"
+    looks = world.looks(log)
+    if looks.state != head.state:
+        return "the log does not fold to HEAD's state"
+    if looks.endings > 1:
+        return "a task ends twice"
+    inc = inc_of(head)
+    expected: list[str] = []
+    for ordinal, turn in enumerate(looks.turns, start=1):
+        script = world.turns[min(ordinal, len(world.turns)) - 1]
+        full = [f"{inc}.{ordinal}.{number}" for number in range(1, script.chunks + 1)]
+        written = [text for text in looks.texts if text.startswith(f"{inc}.{ordinal}.")]
+        if written != full[: len(written)]:
+            return "a chunk is doubled, or out of order"
+        is_ended = head.finished_turn >= turn and head.state not in _CUT_SHORT
+        if is_ended and written != full:
+            return "a chunk is missing"
+        expected += written
+    if list(looks.texts) != expected:
+        return "a chunk of another task or turn"
+    if head.state == TaskState.TASK_STATE_COMPLETED and looks.shown != looks.texts:
+        return "a subscriber has put together another artifact than the task has"
+    return ""
+
+
+_CUT_SHORT = {TaskState.TASK_STATE_CANCELED, TaskState.TASK_STATE_FAILED}
+"""Ends that may come in the middle of a turn."""
+
+
+# -- the queue -------------------------------------------------------------------------------
+
+
+def send(state: State, op: Op) -> State:
+    """Put an operation at the end of its group, unless its deduplication id is known."""
+    if op in state.sent:
+        return state
+    return state._replace(queue=(*state.queue, Message(op)), sent=state.sent | {op})
+
+
+def acknowledge(state: State, worker: Worker) -> State:
+    """Remove a message whose delivery has not run out; else nothing."""
+    queue = tuple(m for m in state.queue if not _is_held(m, worker))
+    return state._replace(queue=queue)
+
+
+def give_back(state: State, worker: Worker) -> State:
+    """Make a message visible again, if the delivery is still this worker's."""
+    queue = tuple(m._replace(held=False) if _is_held(m, worker) else m for m in state.queue)
+    return state._replace(queue=queue)
+
+
+def has_run_out(state: State, worker: Worker) -> bool:
+    """Whether a delivery is not this worker's any more."""
+    return not any(_is_held(message, worker) for message in state.queue)
+
+
+def with_worker(state: State, index: int, worker: Worker) -> State:
+    """The state with one worker replaced."""
+    workers = state.workers
+    return state._replace(workers=(*workers[:index], worker, *workers[index + 1 :]))
+
+
+def delivered(world: World, state: State, most_receives: int) -> Iterator[tuple[str, State]]:
+    """The first message of the group goes to a free worker, or to the dead letters."""
+    if not state.queue or state.queue[0].held:
+        return
+    first, rest = state.queue[0], state.queue[1:]
+    if first.receives >= most_receives:
+        dead = state._replace(queue=rest, dead=(*state.dead, first.op))
+        yield f"queue: {named(first.op)} becomes a dead letter", dead
+        return
+    free = next((i for i, w in enumerate(state.workers) if w.phase == "idle"), None)
+    if free is None:
+        return
+    held = Message(first.op, first.receives + 1, held=True)
+    token = f"{'ABC'[free]}{_tokens(state, 'ABC'[free]) + 1}"
+    worker = IDLE._replace(phase="load", op=first.op, receives=held.receives, token=token)
+    after = with_worker(state._replace(queue=(held, *rest)), free, worker)
+    if not world.rules.acknowledges_last:
+        after = acknowledge(after, worker)
+    yield f"queue: worker {'ABC'[free]} receives {named(first.op)}, time {held.receives}", after
+
+
+def named(op: Op) -> str:
+    """An operation in a trace."""
+    copy = f", copy {op.copy}" if op.copy else ""
+    return f"{op.kind}(i{op.inc}, turn {op.turn}{copy})"
+
+
+def _tokens(state: State, slot: str) -> int:
+    """How many attempts of a worker the log knows."""
+    tokens = {stored.record.token for stored in state.log if stored.record.token}
+    return sum(token[0] == slot for token in tokens)
+
+
+def _is_held(message: Message, worker: Worker) -> bool:
+    return message.held and message.op == worker.op and message.receives == worker.receives

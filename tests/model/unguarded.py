@@ -1,0 +1,185 @@
+"""Decisions of the project's that do not take care any more, one guard missing in each.
+
+They call the original and undo a single thing, so that everything else is the project's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from a2a.types import TaskArtifactUpdateEvent, TaskState
+
+from a2a_serverless.errors import (
+    FencedError,
+    TaskNotAcceptingMessagesError,
+    TaskTerminalStateError,
+    TurnFinishedError,
+)
+from a2a_serverless.storage.dynamodb_items import Commits
+from a2a_serverless.tasks import deliveries, repairs, rules
+from a2a_serverless.tasks.deliveries import Delivered, Refused
+from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
+from a2a_serverless.tasks.events import Event, events_of
+from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.rules import Commit, Step
+from a2a_serverless.worker.translation import TurnView
+
+# -- rules.advance ---------------------------------------------------------------------------
+
+
+def unfenced(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    try:
+        return rules.advance(head, commit, **kwargs)
+    except FencedError:
+        step = rules.advance(replace(head, token=commit.token), commit, **kwargs)
+        token = head.token if step.head.token is not None else None
+        return replace(step, head=replace(step.head, token=token))
+
+
+def claims_finished_turns(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    try:
+        return rules.advance(head, commit, **kwargs)
+    except TurnFinishedError:
+        return rules.advance(replace(head, finished_turn=0), commit, **kwargs)
+
+
+def leaves_terminal_states(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    try:
+        return rules.advance(head, commit, **kwargs)
+    except TaskTerminalStateError:
+        working = replace(head, state=TaskState.TASK_STATE_WORKING)
+        return rules.advance(working, commit, **kwargs)
+
+
+def takes_messages_at_any_time(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    try:
+        return rules.advance(head, commit, **kwargs)
+    except TaskNotAcceptingMessagesError:
+        waiting = replace(head, state=TaskState.TASK_STATE_AUTH_REQUIRED, next_turn=0)
+        step = rules.advance(waiting, commit, **kwargs)
+        return replace(step, head=replace(step.head, state=head.state))
+
+
+def keeps_what_dead_attempts_wrote(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    kept = tuple(entry for entry in step.entries if not isinstance(entry, Restarted))
+    return replace(step, entries=kept)
+
+
+def claims_are_not_due(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    return replace(step, head=replace(step.head, due_at=None)) if commit.claims else step
+
+
+def follow_ups_are_not_due(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    is_new = step.head.turn != head.turn
+    return replace(step, head=replace(step.head, due_at=None)) if is_new else step
+
+
+def restarts_at_the_beginning(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    first = tuple(Restarted(1) if isinstance(e, Restarted) else e for e in step.entries)
+    return replace(step, entries=first)
+
+
+def opens_without_due(*args: Any, **kwargs: Any) -> Step:
+    step = rules.open_task(*args, **kwargs)
+    return replace(step, head=replace(step.head, due_at=None))
+
+
+# -- deliveries ------------------------------------------------------------------------------
+
+
+def runs_finished_turns(
+    head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
+) -> Delivered:
+    wanted = deliveries.on_delivery(head, operation, receives=receives, is_cancelled=is_cancelled)
+    if wanted is Delivered.DROP and head is not None:
+        return Delivered.CLAIM if receives > 1 else Delivered.START
+    return wanted
+
+
+def starts_without_a_claim(*args: Any, **kwargs: Any) -> Delivered:
+    wanted = deliveries.on_delivery(*args, **kwargs)
+    return Delivered.START if wanted is Delivered.CLAIM else wanted
+
+
+def does_not_see_the_flag(
+    head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
+) -> Delivered:
+    del is_cancelled
+    return deliveries.on_delivery(head, operation, receives=receives, is_cancelled=False)
+
+
+def goes_on_when_fenced(*args: Any, **kwargs: Any) -> Refused:
+    refused = deliveries.on_refusal(*args, **kwargs)
+    return Refused.REBASE if refused is Refused.FENCED else refused
+
+
+def goes_on_when_over(*args: Any, **kwargs: Any) -> Refused:
+    refused = deliveries.on_refusal(*args, **kwargs)
+    return Refused.REBASE if refused is Refused.OVER else refused
+
+
+# -- repairs ---------------------------------------------------------------------------------
+
+
+def sends_the_same_copy(*args: Any, **kwargs: Any) -> OperationParams | None:
+    params = repairs.overdue_turn(*args, **kwargs)
+    return params and params.model_copy(update={"copy_number": 0})
+
+
+def cancels_the_successor(head: Head | None, *, incarnation: str) -> bool:
+    del incarnation
+    return head is not None and not head.is_terminal
+
+
+def buries_whatever_it_finds(
+    head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
+) -> Delivered:
+    wanted = deliveries.on_delivery(head, operation, receives=receives, is_cancelled=is_cancelled)
+    if wanted is Delivered.DROP and head is not None and not head.is_terminal:
+        return Delivered.START
+    return wanted
+
+
+# -- what readers and subscribers see --------------------------------------------------------
+
+
+class TakesHalfCommits(Commits):
+    """A commit counts as complete with its first part."""
+
+    def add(self, items: Iterable[Mapping[str, Any]]) -> None:
+        super().add({**item, "parts": {"N": "1"}} for item in items)
+
+
+class LeavesGaps(Commits):
+    """A commit counts although the one before it was not there."""
+
+    def add(self, items: Iterable[Mapping[str, Any]]) -> None:
+        for item in items:
+            self.version = int(item["SK"]["S"].split("#")[2]) - 1
+            super().add([item])
+
+
+class AppendsFirstChunks(TurnView):
+    """The first chunk of an artifact is appended if the agent says so."""
+
+    def entries_of(self, event: object) -> tuple[Entry, ...]:
+        entries = super().entries_of(event)
+        if isinstance(event, TaskArtifactUpdateEvent):
+            return tuple(
+                replace(e, append=event.append) if isinstance(e, ArtifactWritten) else e
+                for e in entries
+            )
+        return entries
+
+
+def does_not_show_restarts(record: Record, after: Fold) -> Iterator[Event]:
+    kept = tuple(entry for entry in record.entries if not isinstance(entry, Restarted))
+    return events_of(replace(record, entries=kept), after)

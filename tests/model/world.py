@@ -1,0 +1,311 @@
+"""The rules applied to the model's states: each distinct question is asked once and remembered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from functools import cache
+from typing import NamedTuple, cast
+from unittest import mock
+
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+)
+
+from a2a_serverless.errors import (
+    FencedError,
+    TaskNotAcceptingMessagesError,
+    TaskTerminalStateError,
+    TurnFinishedError,
+)
+from a2a_serverless.storage import dynamodb_items
+from a2a_serverless.storage.durable import Write as StoredWrite
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    StatusChanged,
+    TurnOpened,
+    encode_entries,
+)
+from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
+from a2a_serverless.tasks.states import state_name
+from tests.model.rules import Rules
+from tests.model.state import Kind, Op, Seen, Stored, Write
+
+NOW_MS = 0
+LATE_MS = 10**15
+"""A time at which everything is due: that a deadline has passed is a step like any other."""
+TIMING = Timing()
+SENDS = 4
+"""Copies of a turn that the sweeper sends at most: more would show that none of them helps."""
+
+STATES = {
+    "working": TaskState.TASK_STATE_WORKING,
+    "completed": TaskState.TASK_STATE_COMPLETED,
+    "canceled": TaskState.TASK_STATE_CANCELED,
+    "failed": TaskState.TASK_STATE_FAILED,
+    "input": TaskState.TASK_STATE_INPUT_REQUIRED,
+    "auth": TaskState.TASK_STATE_AUTH_REQUIRED,
+}
+_FIELDS = tuple(field.name for field in fields(Head))
+
+
+class Looks(NamedTuple):
+    """What a log folds to, as far as the checks are concerned."""
+
+    state: TaskState
+    texts: tuple[str, ...]
+    """The parts of the artifact."""
+    shown: tuple[str, ...]
+    """The parts of the artifact that a subscriber has put together from the events."""
+    turns: tuple[int, ...]
+    """The versions at which messages were accepted."""
+    endings: int
+    """How many commits moved the task to a terminal state."""
+
+
+class Refusal(Enum):
+    """Why a commit was not made."""
+
+    RACE = "lost the race"
+    FENCED = "fenced"
+    OVER = "all is over"
+    BUSY = "the task is busy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The agent's script for one turn: chunks of one artifact, then an end."""
+
+    chunks: int = 1
+    end: str = "completed"
+
+
+class World:
+    """The rules, and all HEADs, commits and logs met so far."""
+
+    def __init__(self, rules: Rules, turns: tuple[Turn, ...]) -> None:
+        self.rules = rules
+        self.turns = turns
+        self._seen: dict[Head, Seen] = {}
+        self._stored: dict[tuple[int, bytes, str, str], Stored] = {}
+        self._steps: dict[tuple[Seen, Write, str], tuple[Seen, Stored] | Refusal] = {}
+        self._looks: dict[tuple[Stored, ...], Looks] = {}
+        self.verdicts: dict[tuple[Seen, tuple[Stored, ...]], str] = {}
+        """What is wrong with a HEAD and its log; see `store.checked`."""
+        self._scripts: dict[tuple[tuple[Stored, ...], int], tuple[str, ...]] = {}
+        self._parts: dict[tuple[Seen, Stored], tuple[dynamodb_items.Item, ...]] = {}
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def seen(self, head: Head) -> Seen:
+        """The one object for this HEAD."""
+        found = self._seen.get(head)
+        if found is None:
+            found = self._seen[head] = Seen(head)
+        return found
+
+    def open_task(self, inc: int) -> tuple[Seen, Stored]:
+        """HEAD and first commit of an incarnation."""
+        request = SendMessageRequest(message=_message(f"{inc}.1"))
+        new = NewTask(
+            scope="s",
+            task_id="t",
+            context_id="c",
+            incarnation=f"i{inc}",
+            request=request,
+            idempotency_key="k",
+        )
+        step = self.rules.open_task(new, now_ms=NOW_MS, timing=TIMING)
+        return self._kept(step, "", "api")
+
+    def advance(self, seen: Seen, write: Write, writer: str) -> tuple[Seen, Stored] | Refusal:
+        """What the rules make of a write on a HEAD."""
+        key = (seen, write, writer)
+        if key not in self._steps:
+            commit = Commit(
+                entries=tuple(self.entry(name) for name in write.entries),
+                token=write.token or None,
+                claims=write.claims,
+                ends_turn=write.ends,
+                commit_id=writer,
+            )
+            try:
+                step = self.rules.advance(seen.head, commit, now_ms=NOW_MS, timing=TIMING)
+            except FencedError:
+                self._steps[key] = Refusal.FENCED
+            except (TaskTerminalStateError, TurnFinishedError):
+                self._steps[key] = Refusal.OVER
+            except TaskNotAcceptingMessagesError:
+                self._steps[key] = Refusal.BUSY
+            else:
+                self._steps[key] = self._kept(step, write.token, writer)
+        return self._steps[key]
+
+    def merged(self, current: Seen, before: Seen, after: Seen) -> Seen:
+        """HEAD after an update of the fields that a commit changes, as DynamoDB does it."""
+        if current is before:
+            return after
+        changed = {
+            name: getattr(after.head, name)
+            for name in _FIELDS
+            if getattr(after.head, name) != getattr(before.head, name)
+        }
+        return self.seen(replace(current.head, **changed))
+
+    def entry(self, name: str) -> Entry:
+        """`working` and the like are states, `+1.2.3` and `=1.2.3` chunks, `?1.2` messages."""
+        if name[0] == "?":
+            return TurnOpened(SendMessageRequest(message=_message(name[1:])))
+        if name[0] in "+=":
+            artifact = Artifact(artifact_id="answer", parts=[Part(text=name[1:])])
+            return ArtifactWritten(artifact, append=name[0] == "+")
+        return StatusChanged(TaskStatus(state=STATES[name]), archive=True)
+
+    def _kept(self, step: Step, token: str, writer: str) -> tuple[Seen, Stored]:
+        body = encode_entries(step.entries)
+        key = (step.head.version, body, token, writer)
+        if key not in self._stored:
+            record = Record(
+                version=step.head.version,
+                entries=step.entries,
+                token=token or None,
+                commit_id=writer,
+            )
+            self._stored[key] = Stored(record, body)
+        return self.seen(step.head), self._stored[key]
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def looks(self, log: tuple[Stored, ...]) -> Looks:
+        """What a log folds to, and what its events show to a subscriber."""
+        found = self._looks.get(log)
+        if found is None:
+            found = self._looks[log] = self._folded(log)
+        return found
+
+    def script(self, log: tuple[Stored, ...], inc: int, turn: int, base: int) -> tuple[str, ...]:
+        """What the agent emits on a turn, as entries: chunks of one artifact, then the end.
+
+        It appends every chunk; what the attempt's view of the turn makes of the first one counts.
+        """
+        key = (log[:base], turn)
+        if key not in self._scripts:
+            ordinal = self.looks(log).turns.index(turn) + 1
+            act = self.turns[min(ordinal, len(self.turns)) - 1]
+            view = self.rules.view(self._fold(log[:base]), None)
+            emitted: list[str] = []
+            for number in range(1, act.chunks + 1):
+                text = f"{inc}.{ordinal}.{number}"
+                (entry,) = view.entries_of(_appended(text))
+                appends = cast("ArtifactWritten", entry).append
+                emitted.append(("+" if appends else "=") + text)
+            self._scripts[key] = (*emitted, act.end)
+        return self._scripts[key]
+
+    def items(self, head: Seen, stored: Stored) -> tuple[dynamodb_items.Item, ...]:
+        """The items of a commit: two, as if it were larger than one may be."""
+        key = (head, stored)
+        if key not in self._parts:
+            record = stored.record
+            write = StoredWrite(
+                before=None,
+                after=replace(head.head, version=record.version),
+                body=stored.body,
+                token=record.token,
+                commit_id=record.commit_id,
+            )
+            half = max(1, -(-len(stored.body) // 2))
+            with mock.patch.object(dynamodb_items, "PART_BYTES", half):
+                self._parts[key] = tuple(dynamodb_items.event_items(write))
+        return self._parts[key]
+
+    def _fold(self, log: tuple[Stored, ...]) -> Fold:
+        fold = self.rules.fold("t", "c")
+        for stored in log:
+            fold.add(stored.record)
+        return fold
+
+    def _folded(self, log: tuple[Stored, ...]) -> Looks:
+        fold = self.rules.fold("t", "c")
+        shown: list[str] = []
+        turns: list[int] = []
+        endings = 0
+        for stored in log:
+            fold.add(stored.record)
+            for entry in stored.record.entries:
+                if isinstance(entry, TurnOpened):
+                    turns.append(stored.record.version)
+                elif isinstance(entry, StatusChanged):
+                    endings += state_name(entry.status.state)[11:].lower() in _ENDS
+            for event in self.rules.events_of(stored.record, fold):
+                if isinstance(event, TaskArtifactUpdateEvent):
+                    texts = [part.text for part in event.artifact.parts]
+                    shown = [*shown, *texts] if event.append else texts
+        answer = fold.artifacts.get("answer", Artifact())
+        return Looks(
+            fold.status.state,
+            tuple(part.text for part in answer.parts),
+            tuple(shown),
+            tuple(turns),
+            endings,
+        )
+
+
+_ENDS = {"completed", "canceled", "failed", "rejected"}
+
+
+@cache
+def params_of(op: Op) -> OperationParams:
+    """The parameters of an operation as the rules know them."""
+    return OperationParams.model_construct(
+        scope="s", task_id="t", incarnation=f"i{op.inc}", turn=op.turn, copy_number=op.copy
+    )
+
+
+@cache
+def operation_of(op: Op) -> Operation:
+    """The operation as the rules know it."""
+    return Operation.model_construct(operation=op.kind, params=params_of(op))
+
+
+def op_of(kind: Kind, params: OperationParams) -> Op:
+    """The model's name for an operation."""
+    return Op(kind, int(params.incarnation[1:]), params.turn, params.copy_number)
+
+
+def inc_of(head: Head) -> int:
+    """The number of an incarnation."""
+    return int(head.incarnation[1:])
+
+
+def summary(seen: Seen | None) -> str:
+    """HEAD in half a line."""
+    if seen is None:
+        return "no task"
+    head = seen.head
+    state = state_name(head.state)[11:].lower().replace("_", "-")
+    turn = f"turn {head.turn} {'open' if head.turn_is_open else 'finished'}"
+    queued = f", next {head.next_turn}" if head.next_turn else ""
+    owner = f", owner {head.token}" if head.token else ""
+    due = "" if head.due_at is None else ", due"
+    return f"{head.incarnation} v{head.version} {state}, {turn}{queued}{owner}{due}"
+
+
+def _appended(text: str) -> TaskArtifactUpdateEvent:
+    artifact = Artifact(artifact_id="answer", parts=[Part(text=text)])
+    return TaskArtifactUpdateEvent(task_id="t", artifact=artifact, append=True)
+
+
+def _message(text: str) -> Message:
+    return Message(message_id=text, role=Role.ROLE_USER, parts=[Part(text=text)])

@@ -1,0 +1,339 @@
+"""Streams and time, without waiting for any: the cap, the silence, keep-alive, slow readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+import sse_starlette.sse
+from a2a.types import AgentCard, TaskStatus
+from fastapi import FastAPI
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.handler import Door
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.entries import ArtifactWritten, Entry, StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends, memory_backends
+from tests.a2a_calls import JSONRPC, Agent, message, read
+from tests.asgi_streams import LiveResponse, ServerEvent
+from tests.clocks import Timetable
+from tests.messages import artifact
+from tests.scripted_worker import COMPLETED, WORKING, ScriptedWorker, Turn
+from tests.stream_calls import all_events, chunks, kinds, open_stream, payload
+
+TEN_MINUTES = 600.0
+
+
+class PolledStorage(MemoryStorage):
+    """Memory that wakes nobody: a reader polls, by the clock, as on DynamoDB."""
+
+    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
+        await self.clock.sleep(timeout_s)
+
+
+class LongTask:
+    """A task whose agent says a word every 20 s and is done after ten minutes of the clock."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.clock = Timetable()
+        plain = memory_backends(settings, self.clock)
+        self.storage = PolledStorage(clock=self.clock, timing=settings.timing())
+        self.backends = Backends(storage=self.storage, broker=plain.broker, registry=plain.registry)
+        self.words = [f"word {n}. " for n in range(29)]
+        self._head: Head | None = None
+
+    def begin(self, task_id: str) -> None:
+        for number, word in enumerate(self.words, start=1):
+            entry = ArtifactWritten(artifact("story", word), append=True)
+            self.clock.at(number * 20.0, self._commit(task_id, entry))
+        done = StatusChanged(TaskStatus(state=COMPLETED))
+        self.clock.at(TEN_MINUTES - 10, self._commit(task_id, done))
+
+    def _commit(self, task_id: str, entry: Entry) -> Callable[[], Awaitable[Head]]:
+        async def commit() -> Head:
+            head = await self.storage.head(task_id)
+            assert head is not None
+            return await self.storage.commit(head, Commit(entries=(entry,)))
+
+        return commit
+
+
+def task_in(events: list[ServerEvent]) -> dict[str, Any]:
+    task: dict[str, Any] = payload(events[0])["task"]
+    return task
+
+
+def state_in(event: ServerEvent) -> str:
+    return str(payload(event).get("statusUpdate", {}).get("status", {}).get("state"))
+
+
+@pytest.mark.parametrize(("door", "limit_s"), [("stream", 300.0), ("api", 25.0)])
+async def test_a_ten_minute_task_is_streamed_in_pieces(
+    card: AgentCard, binding: str, door: Door, limit_s: float
+) -> None:
+    """Every stream ends at the door's cap, 300 s or 25 s, and goes on from its last id."""
+    settings = Settings(auth="none")
+    long = LongTask(settings)
+    app = create_app(settings, long.backends, card, door=door)
+    seen: list[ServerEvent] = []
+    async with open_stream(
+        app, binding, "SendStreamingMessage", {"message": message("go")}
+    ) as response:
+        async for event in response.events():
+            if not seen:
+                long.begin(payload(event)["task"]["id"])
+            seen.append(event)
+    assert long.clock.monotonic() == pytest.approx(limit_s)
+    task_id, streams = task_in(seen)["id"], 1
+
+    while state_in(seen[-1]) != "TASK_STATE_COMPLETED":
+        began = long.clock.monotonic()
+        last = {"Last-Event-ID": seen[-1].id or ""}
+        more = await all_events(app, binding, "SubscribeToTask", {"id": task_id}, last)
+        assert more[0].id == seen[-1].id
+        assert [p["text"] for a in task_in(more).get("artifacts", []) for p in a["parts"]] == [
+            *long.words[: len(seen) - 1]
+        ]
+        assert long.clock.monotonic() - began <= limit_s + 0.001
+        seen += more[1:]
+        streams += 1
+
+    assert chunks(seen) == "".join(long.words)
+    assert kinds(seen) == ["task", *["artifactUpdate"] * 29, "statusUpdate"]
+    assert streams == -(-(TEN_MINUTES - 10) // limit_s)
+
+
+async def test_a_resumed_stream_on_a_quiet_task_begins_at_once(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """The Task as of the cursor is there while the agent is silent: headers and a first byte."""
+    params = {"message": message("wait")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        events = response.events()
+        opening = await anext(events)
+        last = await anext(events)
+    resumed = {"Last-Event-ID": last.id or ""}
+    task_id = payload(opening)["task"]["id"]
+    async with open_stream(app, binding, "SubscribeToTask", {"id": task_id}, resumed) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        first = await anext(response.events())
+    assert first.id == last.id
+    assert payload(first)["task"]["status"]["state"] == "TASK_STATE_WORKING"
+    assert not worker.gate.is_set()
+
+
+async def test_keep_alive_comes_every_15_seconds(
+    app: FastAPI, binding: str, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing happens a comment goes out each 15 s; no event, and no id of an event."""
+    waits: list[float] = []
+    passed = asyncio.Semaphore(0)
+
+    async def sleep(seconds: float) -> None:
+        if seconds < 1:  # the watcher of the process's end
+            await anyio.sleep(seconds)
+            return
+        waits.append(seconds)
+        await passed.acquire()
+
+    by_the_clock = SimpleNamespace(**{**vars(anyio), "sleep": sleep})
+    monkeypatch.setattr(sse_starlette.sse, "anyio", by_the_clock)
+    params = {"message": message("wait")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        events, quiet = response.events(), response.chunks()
+        seen = [await anext(events), await anext(events)]
+        for _ in range(3):
+            passed.release()
+            comment = await anext(quiet)
+            assert comment.startswith(b": ")
+            assert comment.count(b"\n") == 2
+        worker.gate.set()
+        seen += [event async for event in events]
+    assert set(waits) == {15.0}
+    assert response.comments == []
+    assert chunks(seen) == "Once upon a time."
+
+
+class TalkativeAgent:
+    """Commits `A_SECOND` words each second, when the test lets that second begin."""
+
+    SECONDS = 12
+    A_SECOND = 5
+
+    def __init__(self) -> None:
+        self.seconds = [asyncio.Event() for _ in range(self.SECONDS)]
+        self.has_ended = asyncio.Event()
+
+    async def __call__(self, turn: Turn, worker: ScriptedWorker) -> None:
+        await turn.status(WORKING)
+        for second, begins in enumerate(self.seconds):
+            await begins.wait()
+            for number in range(self.A_SECOND):
+                await turn.chunk(f"{second}.{number} ")
+        await turn.status(COMPLETED)
+        self.has_ended.set()
+
+    def last_word(self, second: int) -> str:
+        return f"{second}.{self.A_SECOND - 1} "
+
+
+class Reader:
+    """One subscriber, and what it has taken so far."""
+
+    def __init__(self, response: LiveResponse) -> None:
+        self._events = response.events()
+        self.seen: list[ServerEvent] = []
+
+    async def take(self) -> ServerEvent:
+        self.seen.append(await anext(self._events))
+        return self.seen[-1]
+
+    async def take_through(self, word: str) -> None:
+        while word not in chunks(self.seen[-1:]):
+            await self.take()
+
+    async def take_rest(self) -> None:
+        self.seen += [event async for event in self._events]
+
+    def story(self) -> str:
+        """What the opening Task had, and what came after it."""
+        had = task_in(self.seen).get("artifacts", [{"parts": []}])[0]["parts"]
+        return "".join(part["text"] for part in had) + chunks(self.seen)
+
+
+async def test_ten_subscribers_at_their_own_pace(
+    app: FastAPI, binding: str, backends: Backends
+) -> None:
+    """Joining at different times, two taking one event a second: the same order, none missing.
+
+    A slow reader blocks the sending of its own stream and nothing else: within each second the
+    agent commits everything and the others have read it before the slow ones take one event.
+    """
+    agent = TalkativeAgent()
+    async with ScriptedWorker(backends, agent).running(), AsyncExitStack() as open_streams:
+
+        async def join(method: str, params: dict[str, Any], window: int = 0) -> Reader:
+            opening = open_stream(app, binding, method, params, window=window)
+            reader = Reader(await open_streams.enter_async_context(opening))
+            await reader.take()
+            return reader
+
+        quick = [await join("SendStreamingMessage", {"message": message("go")})]
+        task = {"id": task_in(quick[0].seen)["id"]}
+        slow = [await join("SubscribeToTask", task, window=1) for _ in range(2)]
+        for second, begins in enumerate(agent.seconds):
+            if len(quick) < 8:
+                quick.append(await join("SubscribeToTask", task))
+            begins.set()
+            for reader in quick:
+                await reader.take_through(agent.last_word(second))
+            for reader in slow:
+                await reader.take()
+        await agent.has_ended.wait()
+        for reader in quick:
+            await reader.take_rest()
+        assert [len(reader.seen) for reader in slow] == [1 + agent.SECONDS] * 2
+        for reader in slow:
+            await reader.take_rest()
+
+    whole = quick[0].seen
+    assert len(whole) == 1 + agent.SECONDS * agent.A_SECOND + 2
+    for reader in (*quick, *slow):
+        followed = [(event.id, payload(event)) for event in reader.seen[1:]]
+        assert followed == [(event.id, payload(event)) for event in whole[-len(followed) :]]
+        assert reader.story() == quick[0].story()
+
+
+async def test_who_has_left_is_not_read_for(
+    app: FastAPI, binding: str, backends: Backends, worker: ScriptedWorker
+) -> None:
+    """A disconnect ends the subscriber's reads, and the task never hears of it."""
+    params = {"message": message("wait")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        events = response.events()
+        task_id = payload(await anext(events))["task"]["id"]
+        await anext(events)
+    storage = backends.storage
+    assert isinstance(storage, MemoryStorage)
+    assert not storage._tables.waiters
+    worker.gate.set()
+    async with asyncio.timeout(5):
+        while (head := await storage.head(task_id)) is None or not head.is_terminal:
+            await storage.changed(task_id, head.version if head else 0, 5)
+    assert head.state == COMPLETED
+
+
+@pytest.mark.parametrize("last_event_id", [None, "1.0.abcdef"])
+async def test_a_foreign_task_does_not_exist(
+    app: FastAPI, agent: Agent, binding: str, worker: ScriptedWorker, last_event_id: str | None
+) -> None:
+    """Another tenant's task is not found, with a cursor or without, before any stream begins."""
+    sent = await agent.send("wait", configuration={"returnImmediately": True})
+    task_id = sent.task["id"]
+    headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+    if binding == JSONRPC:
+        params = {"id": task_id, "tenant": "stranger"}
+        answer = await agent.call("SubscribeToTask", params, headers)
+    else:
+        answer = read(
+            await agent.client.post(
+                f"/stranger/tasks/{task_id}:subscribe", headers={"A2A-Version": "1.0", **headers}
+            )
+        )
+    assert answer.reason == "TASK_NOT_FOUND"
+    assert "text/event-stream" not in answer.response.headers["content-type"]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "0",
+        "1.0",
+        "1.0.abcdef.1",
+        "-1.0.abcdef",
+        "1.0.abc!ef",
+        "1.0.abc\tef",
+        "9" * 5000,
+        "null",
+        "1.0.abcdef, 2.0.abcdef",
+    ],
+)
+async def test_garbage_for_an_id_is_refused_before_the_stream(
+    agent: Agent, worker: ScriptedWorker, garbage: str
+) -> None:
+    """What was never an id of an event is an invalid parameter, also on a running task."""
+    sent = await agent.send("wait", configuration={"returnImmediately": True})
+    params, headers = {"id": sent.task["id"]}, {"Last-Event-ID": garbage}
+    answer = await agent.call("SubscribeToTask", params, headers)
+    assert answer.reason == "INVALID_PARAMS"
+    assert garbage[:20] not in answer.message
+
+
+@pytest.mark.parametrize("cursor", ["0.0.{tag}", "999999999999.0.{tag}", "2.9999999999.{tag}"])
+async def test_an_id_beyond_the_log_loses_nothing(
+    app: FastAPI, binding: str, worker: ScriptedWorker, cursor: str
+) -> None:
+    """A cursor that no event has opens with the Task as it is there, or now, and then the rest."""
+    params = {"message": message("wait")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        events = response.events()
+        opening = await anext(events)
+        await anext(events)
+    tag = (opening.id or "").rpartition(".")[2]
+    headers = {"Last-Event-ID": cursor.format(tag=tag)}
+    task = {"id": task_in([opening])["id"]}
+    async with open_stream(app, binding, "SubscribeToTask", task, headers) as response:
+        events = response.events()
+        first = await anext(events)
+        worker.gate.set()
+        rest = [event async for event in events]
+    assert kinds([first, *rest]) == ["task", "artifactUpdate", "artifactUpdate", "statusUpdate"]
+    assert state_in(rest[-1]) == "TASK_STATE_COMPLETED"

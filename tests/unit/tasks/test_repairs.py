@@ -1,0 +1,88 @@
+"""What repairs a task, one decision at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from a2a.types import Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+
+from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.repairs import overdue_cancel, overdue_turn, repeated_turn
+from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
+
+TIMING = Timing(waiting_s=60, running_s=900)
+NOW = 1_000_000
+DUE = NOW + 60_000
+
+
+def request(message_id: str = "m1") -> SendMessageRequest:
+    message = Message(message_id=message_id, role=Role.ROLE_USER, parts=[Part(text="hello")])
+    return SendMessageRequest(message=message)
+
+
+def opened() -> Head:
+    new = NewTask(scope="s", task_id="t", context_id="c", incarnation="i", request=request("m1"))
+    return open_task(new, now_ms=NOW, timing=TIMING).head
+
+
+def step(head: Head, commit: Commit) -> Head:
+    return advance(head, commit, now_ms=NOW, timing=TIMING).head
+
+
+def claimed() -> Head:
+    return step(opened(), Commit(token="A", claims=True))
+
+
+def ended(state: TaskState) -> Head:
+    entries = (StatusChanged(TaskStatus(state=state)),)
+    return step(claimed(), Commit(entries=entries, token="A"))
+
+
+def paused() -> Head:
+    return ended(TaskState.TASK_STATE_INPUT_REQUIRED)
+
+
+def second_turn() -> Head:
+    return step(paused(), Commit(entries=(TurnOpened(request("m2")),)))
+
+
+def test_an_overdue_turn_is_sent_again_under_a_number_of_its_own() -> None:
+    """The copy names the current turn; its number is the next one."""
+    copy = overdue_turn(replace(opened(), sends=2), now_ms=DUE)
+    assert copy is not None
+    assert (copy.incarnation, copy.turn, copy.copy_number) == ("i", 1, 3)
+
+
+def test_a_turn_that_is_not_overdue_is_left_alone() -> None:
+    """The due index may lag: HEAD as it is now decides."""
+    assert overdue_turn(None, now_ms=DUE) is None
+    assert overdue_turn(opened(), now_ms=DUE - 1) is None
+    assert overdue_turn(claimed(), now_ms=DUE) is None
+    assert overdue_turn(paused(), now_ms=10**15) is None
+
+
+def test_a_repeated_message_sends_its_waiting_turn_once_more() -> None:
+    """Under the number of the newest copy, so that the queue drops it if that one is there."""
+    copy = repeated_turn(replace(opened(), sends=2), 1)
+    assert copy is not None
+    assert (copy.turn, copy.copy_number) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [None, claimed(), paused(), second_turn()],
+    ids=["gone", "claimed", "finished", "another turn"],
+)
+def test_a_repeated_message_of_a_turn_that_does_not_wait_sends_nothing(head: Head | None) -> None:
+    """The due index watches a turn that a worker has, or had."""
+    assert repeated_turn(head, 1) is None
+
+
+def test_an_overdue_cancel_ends_the_task_that_its_flag_names() -> None:
+    """Not one that has ended, is gone, or only has the same id."""
+    assert overdue_cancel(paused(), incarnation="i")
+    assert not overdue_cancel(paused(), incarnation="earlier")
+    assert not overdue_cancel(ended(TaskState.TASK_STATE_COMPLETED), incarnation="i")
+    assert not overdue_cancel(None, incarnation="i")

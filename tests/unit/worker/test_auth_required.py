@@ -1,0 +1,206 @@
+"""Agents that need credentials: those that return and those that stay; crashes and follow-ups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import TaskStatus
+
+from a2a_serverless.broker.base import OperationHandle
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.rules import Commit
+from tests.messages import said
+from tests.workers import (
+    Agent,
+    Bench,
+    PacedClock,
+    S,
+    artifact_texts,
+    chunk,
+    status,
+    status_text,
+)
+
+
+class Credentials:
+    """What a staying agent waits for, and whether its present attempt ever gets it."""
+
+    def __init__(self) -> None:
+        self.here = asyncio.Event()
+
+
+def staying(credentials: Credentials, *, pauses: bool = False) -> Agent:
+    """Asks, waits until the credentials are there, then completes, or asks for more."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.get_user_input() != "go":
+            await queue.enqueue_event(chunk(context, context.get_user_input(), artifact_id="b"))
+            await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
+            return
+        await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
+        await credentials.here.wait()
+        await queue.enqueue_event(chunk(context, "secret"))
+        end = S.TASK_STATE_INPUT_REQUIRED if pauses else S.TASK_STATE_COMPLETED
+        await queue.enqueue_event(status(context, end, "more?" if pauses else "done"))
+
+    return Agent(execute)
+
+
+async def returning(context: RequestContext, queue: EventQueue) -> None:
+    """Asks and returns; takes the next message for the credentials."""
+    if context.current_task is None:
+        await queue.enqueue_event(chunk(context, "public"))
+        await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
+    else:
+        await queue.enqueue_event(chunk(context, context.get_user_input(), artifact_id="b"))
+        await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
+
+
+@asynccontextmanager
+async def waiting(bench: Bench, clock: PacedClock) -> AsyncIterator[OperationHandle]:
+    """A first attempt that waits for credentials; with the block it is gone, like a dead worker's.
+
+    Its delivery is left to whoever takes it next.
+    """
+    handle = await bench.deliver()
+    attempt = asyncio.create_task(bench.adapter.process(handle))
+    await clock.pass_time(0.5)
+    try:
+        yield handle
+    finally:
+        await clock.pass_time(10)
+        attempt.cancel()
+        await asyncio.gather(attempt, return_exceptions=True)
+
+
+async def test_a_staying_agent_goes_on_in_the_same_turn() -> None:
+    """The task shows auth-required while the agent waits, and what it does after the log-in."""
+    clock, credentials = PacedClock(), Credentials()
+    agent = staying(credentials)
+    bench = Bench(agent, clock=clock)
+    task = await bench.send("go")
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(3600)
+    head = await bench.head(task)
+    assert (head.state, head.turn_is_open) == (S.TASK_STATE_AUTH_REQUIRED, True)
+    credentials.here.set()
+    await clock.pass_time(1)
+    assert await working
+    done = await bench.task(task)
+    assert (done.status.state, artifact_texts(done)) == (S.TASK_STATE_COMPLETED, {"a": ["secret"]})
+    assert said(done) == ["go", "log in"]
+    assert len(agent.started) == 1
+
+
+async def test_a_returning_agent_is_called_again_with_the_credentials() -> None:
+    """The message after auth-required is a turn, which sees the question and the artifacts."""
+    agent = Agent(returning)
+    bench = Bench(agent)
+    task = await bench.send("go")
+    assert await bench.work()
+    assert not (await bench.head(task)).turn_is_open
+    await bench.follow_up(task, "password")
+    assert await bench.work()
+    given = agent.started[1].current_task
+    assert given is not None
+    assert (given.status.state, status_text(given)) == (S.TASK_STATE_AUTH_REQUIRED, "log in")
+    done = await bench.task(task)
+    assert said(done) == ["go", "log in", "password"]
+    assert artifact_texts(done) == {"a": ["public"], "b": ["password"]}
+
+
+async def test_a_worker_dies_while_its_agent_waits_for_credentials() -> None:
+    """The next delivery starts the turn over: the agent asks again, and ends the task once."""
+    clock, credentials = PacedClock(), Credentials()
+    agent = staying(credentials)
+    bench = Bench(agent, clock=clock)
+    task = await bench.send("go")
+    async with waiting(bench, clock) as dead:
+        await dead.nack()
+        again = asyncio.create_task(bench.work())
+        await clock.pass_time(0.5)
+        head = await bench.head(task)
+        assert (head.state, head.attempts) == (S.TASK_STATE_AUTH_REQUIRED, 2)
+        credentials.here.set()
+        await clock.pass_time(0.5)
+        assert await again
+        ended = await bench.head(task)
+    done = await bench.task(task)
+    assert (done.status.state, artifact_texts(done)) == (S.TASK_STATE_COMPLETED, {"a": ["secret"]})
+    assert said(done) == ["go", "log in"]  # the dead attempt's question is not there twice
+    assert await bench.head(task) == ended
+    assert [c.current_task for c in agent.started] == [None, None]
+
+
+async def test_a_follow_up_and_a_crash_while_an_agent_waits_for_credentials() -> None:
+    """The message is kept over the restart, and is a turn of its own after the restarted one."""
+    clock, credentials = PacedClock(), Credentials()
+    agent = staying(credentials, pauses=True)
+    bench = Bench(agent, clock=clock)
+    task = await bench.send("go")
+    async with waiting(bench, clock) as dead:
+        await bench.follow_up(task, "here")
+        await dead.nack()
+        again = asyncio.create_task(bench.work())
+        await clock.pass_time(0.5)
+        assert said(await bench.task(task)) == ["go", "here"]
+        credentials.here.set()
+        await clock.pass_time(0.5)
+        assert await again
+        assert await bench.work()
+    done = await bench.task(task)
+    assert (done.status.state, status_text(done)) == (S.TASK_STATE_COMPLETED, "done")
+    assert artifact_texts(done) == {"a": ["secret"], "b": ["here"]}
+    assert [c.get_user_input() for c in agent.started] == ["go", "go", "here"]
+    given = agent.started[2].current_task
+    assert given is not None
+    assert status_text(given) == "more?"
+
+
+async def test_a_follow_up_to_an_agent_that_completes_is_kept_in_the_history() -> None:
+    """An agent that gets its credentials and completes has answered: no turn comes after it."""
+    clock, credentials = PacedClock(), Credentials()
+    agent = staying(credentials)
+    bench = Bench(agent, clock=clock)
+    task = await bench.send("go")
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(0.5)
+    await bench.follow_up(task, "here")
+    credentials.here.set()
+    await clock.pass_time(0.5)
+    assert await working
+    assert await bench.work()  # the follow-up's operation finds nothing to do
+    done = await bench.task(task)
+    assert done.status.state == S.TASK_STATE_COMPLETED
+    assert said(done) == ["go", "log in", "here"]
+    assert len(agent.started) == 1
+
+
+@pytest.mark.parametrize("has_follow_up", [False, True])
+async def test_a_worker_dies_before_a_returning_agents_turn_has_ended(
+    has_follow_up: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Auth-required was stored, its return was not: the turn starts over, the message waits."""
+    agent = Agent(returning)
+    bench = Bench(agent)
+    task = await bench.send("go")
+    asked = StatusChanged(TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED), archive=True)
+    await bench.storage.commit(task, Commit(token="dead", claims=True, entries=(asked,)))
+    if has_follow_up:
+        await bench.follow_up(task, "password")
+    assert await bench.work()
+    assert (await bench.head(task)).state == S.TASK_STATE_AUTH_REQUIRED
+    if not has_follow_up:
+        await bench.follow_up(task, "password")
+    assert await bench.work()
+    done = await bench.task(task)
+    assert done.status.state == S.TASK_STATE_COMPLETED
+    assert artifact_texts(done) == {"a": ["public"], "b": ["password"]}
+    expected = ["go", "password", "log in"] if has_follow_up else ["go", "log in", "password"]
+    assert said(done) == expected
+    assert [c.get_user_input() for c in agent.started] == ["go", "password"]
