@@ -49,7 +49,11 @@ format: $(VENV)/.stamp ## format, and fix what the linter can fix
 
 .PHONY: faults
 faults: $(VENV)/.stamp emulators ## the long form of the fault tests
-	A2A_FAULTS=long $(BIN)/python -m pytest tests/faults --timeout 1800
+	A2A_FAULTS=long $(BIN)/python -m pytest tests/faults tests/contract --timeout 3600
+
+.PHONY: model
+model: $(VENV)/.stamp ## every interleaving at length, and what each guard is good for
+	$(BIN)/python -m tests.model --long
 
 .PHONY: bench-storage
 bench-storage: $(VENV)/.stamp emulators ## what the storage costs, on DynamoDB Local
