@@ -98,7 +98,7 @@ def _conversion() -> Iterator[None]:
 
 
 def _to_1_0(params: types_v03.MessageSendParams) -> None:
-    conversions.to_core_send_message_request(types_v03.SendMessageRequest(id=None, params=params))
+    conversions.to_core_send_message_request(types_v03.SendMessageRequest(id="", params=params))
 
 
 def _unknown_enums(value: Any, descriptor: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from a2a.types import SendMessageRequest
 
@@ -61,6 +61,9 @@ class TaskLog(ABC):
 
     `update_task` is its one-step form: both go the same write path and count the same versions.
     """
+
+    wakes: ClassVar[bool] = False
+    """Whether `changed` returns at every commit and deletion, so that nobody has to poll."""
 
     scope: Scope
     clock: Clock

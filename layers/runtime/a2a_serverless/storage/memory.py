@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError
@@ -60,6 +60,8 @@ class _Waiter:
 
 class MemoryStorage(DurableStorage):
     """Tasks in dictionaries; lost with the process."""
+
+    wakes: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -102,7 +102,9 @@ class Tail:
             if until(self.head) or now >= deadline:
                 return
             last_news = now if news else last_news
-            wait_s = min(poll_interval(now - last_news), deadline - now)
+            wait_s = deadline - now
+            if not self._source.wakes:
+                wait_s = min(wait_s, poll_interval(now - last_news))
             await self._source.changed(self.head.task_id, self.head.version, wait_s)
             await self.poll()
 

@@ -1,0 +1,91 @@
+"""The agent of the fault tests. The message says what it does; the ledger what it did.
+
+chunks N PAUSE    N chunks, PAUSE seconds apart, then completed
+slow S / block S  S seconds without and with a blocked event loop, then three chunks
+meet N            as `chunks 10 0.15`, once N attempts of this turn have started
+failing N         raises in its first N starts, then as `chunks 4 0`
+final             raises what no further attempt can help
+silent            emits nothing until it is cancelled
+stubborn          emits a chunk, swallows every cancel and goes on emitting
+ask               pauses for input; the next message says what comes then
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from a2a_serverless.worker import FinalError, TaskContext, Worker
+from tests.faults.ledger import Ledger
+
+ARTIFACT = "out"
+STUBBORN_S = 5.0
+
+
+class Faulty(Worker):
+    def __init__(self) -> None:
+        self._ledger = Ledger.of_process()
+
+    async def handle(self, ctx: TaskContext) -> None:
+        kind, *numbers = ctx.user_text.split()
+        self._ledger.note("started", ctx.task_id)
+        try:
+            await getattr(self, kind)(ctx, *(float(number) for number in numbers))
+        except asyncio.CancelledError:
+            self._ledger.note("cancelled", ctx.task_id)
+            raise
+        self._ledger.note("returned", ctx.task_id)
+
+    async def cancel(self, ctx: TaskContext) -> None:
+        self._ledger.note("cancel called", ctx.task_id)
+
+    async def chunks(self, ctx: TaskContext, count: float, pause_s: float) -> None:
+        for number in range(int(count)):
+            if number:
+                await asyncio.sleep(pause_s)
+            await ctx.emit_text_artifact(str(number), artifact_id=ARTIFACT, append=True)
+            self._ledger.note("emitted", ctx.task_id)
+        await ctx.respond("Done.")
+
+    async def slow(self, ctx: TaskContext, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self.chunks(ctx, 3, 0)
+
+    async def block(self, ctx: TaskContext, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - what this agent is for
+        await self.chunks(ctx, 3, 0)
+
+    async def meet(self, ctx: TaskContext, count: float) -> None:
+        while self._ledger.count(ctx.task_id, "started") < count:  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.02)
+        await self.chunks(ctx, 10, 0.15)
+
+    async def failing(self, ctx: TaskContext, count: float) -> None:
+        if self._ledger.count(ctx.task_id, "started") <= count:
+            await ctx.emit_text_artifact("partial", artifact_id=ARTIFACT, append=True)
+            raise RuntimeError("the password is hunter2")
+        await self.chunks(ctx, 4, 0)
+
+    async def final(self, ctx: TaskContext) -> None:
+        raise FinalError("no attempt can help")
+
+    async def silent(self, ctx: TaskContext) -> None:
+        await asyncio.sleep(3600)
+
+    async def stubborn(self, ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("0", artifact_id=ARTIFACT, append=True)
+        ends_at = time.monotonic() + STUBBORN_S
+        while time.monotonic() < ends_at:
+            try:
+                await asyncio.sleep(0.15)
+            except asyncio.CancelledError:
+                self._ledger.note("swallowed", ctx.task_id)
+            if self._ledger.count(ctx.task_id, "swallowed"):
+                self._ledger.note("late chunk", ctx.task_id)
+                await ctx.emit_text_artifact("late", artifact_id="late", append=True)
+
+    async def ask(self, ctx: TaskContext) -> None:
+        await ctx.request_input("What exactly?")
+
+
+agent = Faulty

@@ -1,0 +1,434 @@
+"""A deployment of its own for each run: table, queues, processes, ledger, and a look at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+from a2a.types import Task, TaskState
+
+from a2a_serverless import faults
+from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
+from a2a_serverless.local.emulators import Emulator
+from a2a_serverless.local.provision import Names, Provisioned, provision
+from a2a_serverless.storage.base import ListTasksQuery
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.rules import Timing
+from a2a_serverless.tasks.states import TERMINAL
+from tests.a2a_calls import REST, Agent, Answer
+from tests.faults import processes
+from tests.faults.ledger import VARIABLE, Ledger
+from tests.faults.processes import Running
+from tests.messages import request, texts
+
+HERE = Path(__file__).parent
+AGENT = f"{HERE / 'agent.py'}:agent"
+CARD = str(HERE / "card.json")
+ARTIFACT = "out"
+
+T = TypeVar("T")
+
+IS_LONG = os.environ.get("A2A_FAULTS") == "long"
+"""`make faults`: every kill point 20 times, and the scenarios that take minutes."""
+
+SETTLE_S = 60.0
+"""How long anything may take before it counts as stuck; recovery with `SHORT` takes 2 to 7 s."""
+
+SHORT: Mapping[str, str] = {
+    "A2A_VISIBILITY_S": "2",
+    "A2A_WAITING_S": "2",
+    "A2A_CANCEL_TIMEOUT_S": "2",
+    "A2A_RETRY_BASE_S": "0.2",
+    "A2A_MAX_ATTEMPTS": "5",
+    processes.SWEEP_PERIOD: "0.3",
+}
+"""A dead worker's message comes back after the visibility: 2 s here, 60 s by default.
+
+So a recovery of at most 2 s + the start of the next attempt here is one of 60 s + the same there:
+the bound of 90 s leaves 30 s for that start. A turn that was never sent is found by the sweeper's
+round after `A2A_WAITING_S`: 2 s + 0.3 s here, 60 s + a minute by default.
+"""
+
+DEAD_LETTER_VISIBILITY_S = 2
+
+
+class NotReachedError(AssertionError):
+    """A run whose process did not die at its point: it has shown nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How a task stands when everything has come to rest."""
+
+    head: Head
+    task: Task
+    log: Log
+
+    @property
+    def state(self) -> TaskState:
+        return self.head.state
+
+    @property
+    def chunks(self) -> list[str]:
+        return texts(self.task, ARTIFACT)
+
+    @property
+    def said(self) -> str:
+        return "".join(part.text for part in self.task.status.message.parts)
+
+    @property
+    def writers(self) -> list[str | None]:
+        """The claim under which each commit with a chunk was made, in order."""
+        return [
+            record.token
+            for record in self.log.records
+            if any(isinstance(entry, ArtifactWritten) for entry in record.entries)
+        ]
+
+
+@dataclass
+class World:
+    """One deployment on the emulators, and what this test did to it."""
+
+    dynamodb: Any
+    sqs: Any
+    made: Provisioned
+    folder: Path
+    variables: dict[str, str]
+    http: httpx.AsyncClient
+    started: list[Running] = field(default_factory=list)
+    api: Running | None = None
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.folder / "ledger")
+        self.variables[VARIABLE] = str(self.ledger.path)
+        timing = Timing(waiting_s=float(self.variables["A2A_WAITING_S"]))
+        self.storage = DynamoStorage(self.made.table, client=self.dynamodb, timing=timing)
+        self.registry = DynamoCancelRegistry(self.made.table, client=self.dynamodb, timeout_s=1)
+        self.killed_at = 0.0
+
+    # -- processes -----------------------------------------------------------------------------
+
+    async def start(self, kind: str, *, point: str = "", concurrency: int = 4) -> Running:
+        """Start `api`, `worker` or `sweep`, to die at `point` where one is named, and wait for it.
+
+        Raises:
+            UnknownFaultPointError: there is no such point.
+        """
+        armed = {faults.POINT_VARIABLE: point, faults.MARK_VARIABLE: str(self._mark(point))}
+        variables = self.variables | (armed if point else {})
+        faults.armed(variables)
+        arguments, ready = {
+            "api": (["api", "--card", CARD, "--port", "0"], r"A2A at (\S+),"),
+            "worker": (
+                ["worker", "--agent", AGENT, "--concurrency", str(concurrency)],
+                "turns at a time",
+            ),
+            "sweep": (["sweep"], "sweeping"),
+        }[kind]
+        name = f"{kind}-{len(self.started)}"
+        running = processes.start(name, arguments, variables, self.folder / f"{name}.log")
+        self.started.append(running)
+        said = await running.says(ready)
+        if kind == "api":
+            self.http.base_url = httpx.URL(said)
+            self.api = running
+        return running
+
+    async def dies(self, victim: Running, point: str) -> None:
+        """Wait until the process died by its own hand at `point`.
+
+        Raises:
+            NotReachedError: it did not.
+        """
+        mark = self._mark(point)
+        try:
+            code = await victim.ended(SETTLE_S)
+        except AssertionError as error:
+            raise NotReachedError(point) from error
+        if code != -9 or not mark.exists():
+            msg = f"{victim.name} ended with {code} and not at {point}: {victim.said()}"
+            raise NotReachedError(msg)
+        self.killed_at = mark.stat().st_mtime
+
+    def _mark(self, point: str) -> Path:
+        return self.folder / f"mark-{point.replace(':', '-')}"
+
+    async def close(self) -> None:
+        """End what runs, and forget the table."""
+        for running in self.started:
+            running.process.kill()
+        for running in self.started:
+            await running.ended()
+            running.process.close()
+        await self.http.aclose()
+        await asyncio.to_thread(self.dynamodb.delete_table, TableName=self.made.table)
+
+    # -- a client ------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> Agent:
+        return Agent(self.http, REST)
+
+    async def send(self, text: str, *, message_id: str = "", task: Head | None = None) -> str:
+        """Send a message and return its task's id, which is known also if there is no answer."""
+        message_id = message_id or uuid.uuid4().hex
+        context_id = task.context_id if task else f"context-{message_id}"
+        named: dict[str, Any] = {"taskId": task.task_id} if task else {}
+        try:
+            answer = await self.client.send(
+                text,
+                messageId=message_id,
+                contextId=context_id,
+                configuration={"returnImmediately": True},
+                **named,
+            )
+        except httpx.TransportError:  # the API died
+            return task.task_id if task else await self._only_task(context_id)
+        assert answer.response.status_code == 200, answer
+        return str(answer.task["id"])
+
+    async def _only_task(self, context_id: str) -> str:
+        listed = await self.storage.list_tasks(ListTasksQuery(context_id=context_id))
+        assert len(listed.tasks) == 1, listed
+        return str(listed.tasks[0].id)
+
+    async def cancel(self, task_id: str) -> Answer | None:
+        """Cancel a task; None when the API died over it."""
+        try:
+            return await self.client.call("CancelTask", {"id": task_id})
+        except httpx.TransportError:
+            return None
+
+    async def paused(self) -> Head:
+        """A task that waits for input, by a worker that is gone again, as is its message."""
+        worker = await self.start("worker")
+        task_id = await self.send("ask")
+        head = await self.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+        await self.drained()
+        assert await worker.end() == 0, worker.said()
+        return head
+
+    # -- the queue, past the broker ------------------------------------------------------------
+
+    async def put(self, operation: Operation, *, group: str = "") -> None:
+        """Send an operation in a group and under a deduplication id that the broker never uses."""
+        await self.put_body(operation.model_dump_json(), group=group or operation.params.group)
+
+    async def put_body(self, body: str, *, group: str) -> None:
+        """Send any body."""
+        await asyncio.to_thread(
+            self.sqs.send_message,
+            QueueUrl=self.made.queue,
+            MessageBody=body,
+            MessageGroupId=group,
+            MessageDeduplicationId=uuid.uuid4().hex,
+        )
+
+    async def receive(self, *, visibility_s: int = 0, must: bool = True) -> dict[str, Any]:
+        """Take a message as a consumer that dies at once does; by default it is back at once."""
+        answer = await asyncio.to_thread(
+            self.sqs.receive_message,
+            QueueUrl=self.made.queue,
+            MaxNumberOfMessages=1,
+            WaitTimeSeconds=2,
+            VisibilityTimeout=visibility_s,
+            MessageSystemAttributeNames=["ApproximateReceiveCount"],
+        )
+        messages = answer.get("Messages", [])
+        assert messages or not must, "the queue is empty"
+        return messages[0] if messages else {}
+
+    async def waiting(self, queue: str) -> int:
+        """Messages of a queue, those included that somebody works on."""
+        counts = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        answer = await asyncio.to_thread(
+            self.sqs.get_queue_attributes, QueueUrl=queue, AttributeNames=counts
+        )
+        return sum(int(answer["Attributes"][name]) for name in counts)
+
+    async def drained(self, within_s: float = SETTLE_S) -> None:
+        """Wait until every operation and every dead letter is acknowledged."""
+        for queue in (self.made.queue, self.made.dead_letter_queue):
+
+            async def is_empty(queue: str = queue) -> bool:
+                return await self.waiting(queue) == 0
+
+            await until(is_empty, f"{queue} is empty", within_s)
+
+    async def lose(self) -> None:
+        """Delete what is in the queue by hand, as soon as nobody holds it."""
+
+        async def is_lost() -> bool:
+            message = await self.receive(visibility_s=30, must=False)
+            if message:
+                receipt = message["ReceiptHandle"]
+                await asyncio.to_thread(
+                    self.sqs.delete_message, QueueUrl=self.made.queue, ReceiptHandle=receipt
+                )
+            return bool(message)
+
+        await until(is_lost, "the message is lost")
+        assert await self.waiting(self.made.queue) == 0
+
+    # -- what is stored ------------------------------------------------------------------------
+
+    async def create(self, text: str) -> Head:
+        """A task whose operation is never sent: what an API leaves that dies in between."""
+        opened = await self.storage.open_task(f"context-{uuid.uuid4().hex}", request(text))
+        return opened.head
+
+    async def head(self, task_id: str) -> Head:
+        head = await self.storage.head(task_id)
+        assert head is not None, f"{task_id} is lost"
+        return head
+
+    async def state(self, task_id: str, *states: TaskState, within_s: float = SETTLE_S) -> Head:
+        """HEAD once it shows one of `states`."""
+
+        async def shown() -> Head | None:
+            head = await self.storage.head(task_id)
+            return head if head is not None and head.state in states else None
+
+        return await until(shown, f"{task_id} in {states}", within_s)
+
+    async def noted(self, task_id: str, what: str, *, times: int = 1) -> None:
+        """Wait until the agent has noted something down."""
+
+        async def is_noted() -> bool:
+            return self.ledger.count(task_id, what) >= times
+
+        await until(is_noted, f"{what} of {task_id}")
+
+    async def end(self, task_id: str, *, within_s: float = SETTLE_S) -> End:
+        """The task once it has ended and nothing of it is left: no message, no flag, no due time.
+
+        Raises:
+            AssertionError: it is stuck, lost, or its log breaks a rule.
+        """
+        deadline = time.monotonic() + within_s
+        await self.state(task_id, *TERMINAL, within_s=within_s)
+
+        async def is_without_flag() -> bool:
+            return not await self.registry.is_cancelled(task_id)
+
+        await until(is_without_flag, f"{task_id} without a flag", deadline - time.monotonic())
+        return await self.look(task_id)
+
+    async def look(self, task_id: str) -> End:
+        """The task and its log, which keep all rules."""
+        log = await self.storage.read(task_id)
+        task = await self.storage.load_task(task_id)
+        assert log is not None, f"{task_id} is lost"
+        assert task is not None, f"{task_id} is lost"
+        assert log.head.due_at is None, f"{task_id} has ended and is watched"
+        check_log(log)
+        return End(head=log.head, task=task, log=log)
+
+
+def check_log(log: Log) -> None:
+    """An unbroken log, one end, nothing behind it, and no write past the fence."""
+    versions = [record.version for record in log.records]
+    assert versions == list(range(1, log.head.version + 1)), "the log has gaps"
+    ends = [
+        record.version
+        for record in log.records
+        for entry in record.entries
+        if isinstance(entry, StatusChanged) and entry.status.state in TERMINAL
+    ]
+    assert ends == [log.head.version], f"ends at {ends} of {versions}"
+    owners: list[str] = []
+    for record in log.records:
+        if record.token is not None and record.token not in owners[-1:]:
+            assert record.token not in owners, f"version {record.version} is past the fence"
+            owners.append(record.token)
+
+
+def lost_and_doubled(chunks: Sequence[str], expected: Sequence[str]) -> tuple[int, int]:
+    """How many of the expected chunks are missing, and how many are there too often."""
+    found = Counter(chunks)
+    lost = sum((Counter(expected) - found).values())
+    return lost, sum((found - Counter(expected)).values())
+
+
+async def until(
+    condition: Callable[[], Awaitable[T | None]], what: str, within_s: float = SETTLE_S
+) -> T:
+    """What `condition` returns once that is true.
+
+    Raises:
+        AssertionError: it was not, within the time.
+    """
+    deadline = time.monotonic() + within_s
+    while not (found := await condition()):
+        assert time.monotonic() < deadline, f"stuck: not {what} within {within_s:.0f} s"
+        await asyncio.sleep(0.05)
+    return found
+
+
+def numbers(count: int) -> list[str]:
+    """The chunks of the agent's `chunks COUNT`."""
+    return [str(number) for number in range(count)]
+
+
+def operation_of(head: Head, *, turn: int | None = None) -> Operation:
+    """The run of a turn, as the API sends it."""
+    params = OperationParams(
+        scope=head.scope,
+        task_id=head.task_id,
+        incarnation=head.incarnation,
+        turn=turn or head.turn,
+    )
+    return Operation(operation="run", params=params)
+
+
+class Emulators:
+    """The two emulators of a session, on which worlds are made."""
+
+    def __init__(self, dynamodb: Emulator, sqs: Emulator) -> None:
+        self._variables = {**dynamodb.environment(), **sqs.environment()}
+        self.dynamodb_emulator = dynamodb
+        config = {"max_pool_connections": 64, "read_timeout": 20}
+        self.dynamodb = dynamodb.client(**config)
+        self.sqs = sqs.client(**config)
+
+    @asynccontextmanager
+    async def world(self, folder: Path, **settings: str) -> AsyncIterator[World]:
+        """A deployment without processes yet; `settings` replace those of `SHORT`."""
+        names = Names.with_prefix(f"faults-{uuid.uuid4().hex[:12]}")
+        made = await asyncio.to_thread(self._prepare, names, folder)
+        variables = {
+            **SHORT,
+            **self._variables,
+            **made.environment(),
+            "A2A_AUTH": "none",
+            **settings,
+        }
+        http = httpx.AsyncClient(trust_env=False, timeout=SETTLE_S)
+        world = World(self.dynamodb, self.sqs, made, folder, variables, http)
+        try:
+            yield world
+        finally:
+            await world.close()
+
+    def _prepare(self, names: Names, folder: Path) -> Provisioned:
+        made = provision(self.dynamodb, self.sqs, names=names, stream=False)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.sqs.set_queue_attributes(
+            QueueUrl=made.dead_letter_queue,
+            Attributes={"VisibilityTimeout": str(DEAD_LETTER_VISIBILITY_S)},
+        )
+        return made

@@ -1,0 +1,132 @@
+"""The command line as processes that are cheap to start and to kill.
+
+A fork server has loaded the package once; each process is a fork of it that then reads its own
+environment and runs `a2a-serverless` from its first line on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from a2a_serverless import cli, faults, settings
+from a2a_serverless.broker import sqs  # noqa: F401 - loaded once for all
+from a2a_serverless.cancel import dynamodb as flags  # noqa: F401 - as above
+from a2a_serverless.local import sweeping
+from a2a_serverless.local.commands import api as api_command  # noqa: F401 - as above
+from a2a_serverless.local.commands import sweep as sweep_command  # noqa: F401 - as above
+from a2a_serverless.local.commands import worker as worker_command
+from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
+
+ROOT = Path(__file__).parents[2]
+START_S = 30.0
+STOP_S = 20.0
+
+SWEEP_PERIOD = "FAULTS_SWEEP_PERIOD_S"
+REDELIVERY_MARGIN = "FAULTS_REDELIVERY_MARGIN_S"
+DRAIN = "FAULTS_DRAIN_S"
+"""Times that a deployment cannot choose, shortened so that a test need not wait a minute."""
+
+_OURS = ("A2A_", "AWS_", "FAULTS_")
+
+
+def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -> None:
+    """What a new process runs; it exits with the command's code."""
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    for name in [name for name in os.environ if name.startswith(_OURS)]:
+        del os.environ[name]
+    os.environ.update(variables)
+    importlib.reload(faults)  # armed, or not, by this environment
+    if period_s := variables.get(SWEEP_PERIOD):
+        sweeping.PERIOD_S = float(period_s)
+    if margin_s := variables.get(REDELIVERY_MARGIN):
+        settings.LAMBDA_REDELIVERY_MARGIN_S = int(margin_s)
+    if drain_s := variables.get(DRAIN):
+        worker_command.DRAIN_S = float(drain_s)
+    sys.exit(cli.main(list(arguments)))
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    """One process of the system; what it says is in `output`."""
+
+    name: str
+    process: ForkServerProcess
+    output: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid or 0
+
+    @property
+    def has_ended(self) -> bool:
+        return not self.process.is_alive()
+
+    def said(self) -> str:
+        return self.output.read_text(encoding="utf-8") if self.output.exists() else ""
+
+    async def says(self, pattern: str) -> str:
+        """The first group of `pattern`, once the process has said it."""
+        deadline = time.monotonic() + START_S
+        while (found := re.search(pattern, self.said())) is None:
+            assert not self.has_ended, f"{self.name} ended: {self.said()}"
+            assert time.monotonic() < deadline, f"{self.name} did not say {pattern}: {self.said()}"
+            await asyncio.sleep(0.02)
+        return found[1] if found.groups() else found[0]
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, wait for the end, and return the exit code."""
+        os.kill(self.pid, number)
+        return await self.ended()
+
+    async def ended(self, within_s: float = STOP_S) -> int:
+        """The exit code, negative for a signal, once the process has ended."""
+        deadline = time.monotonic() + within_s
+        while not self.has_ended:
+            assert time.monotonic() < deadline, f"{self.name} runs on: {self.said()}"
+            await asyncio.sleep(0.01)
+        code = self.process.exitcode
+        assert code is not None
+        return code
+
+
+def start(
+    name: str, arguments: Sequence[str], variables: Mapping[str, str], output: Path
+) -> Running:
+    """Start one process of the system."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    process = context.Process(
+        target=main, args=(list(arguments), dict(variables), output), name=name, daemon=True
+    )
+    with _import_path():
+        process.start()
+    return Running(name, process, output)
+
+
+@contextmanager
+def _import_path() -> Iterator[None]:
+    """Lets the fork server, which the first process starts, find these tests."""
+    before = os.environ.get("PYTHONPATH")
+    package = str(Path(cli.__file__).parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), package])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

@@ -1,0 +1,49 @@
+"""What many runs of one scenario have shown, and the table of all of them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+
+PROPERTY = "kill point"
+
+
+@dataclass(kw_only=True)
+class Runs:
+    """The runs of one kill point. A run that is stuck, or missed its point, has no recovery."""
+
+    name: str
+    runs: int = 0
+    unreached: int = 0
+    lost: int = 0
+    doubled: int = 0
+    stuck: int = 0
+    recovery_s: list[float] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        faults = (self.unreached, self.lost, self.doubled, self.stuck)
+        return self.runs > 0 and not any(faults) and not self.notes
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: object) -> Runs:
+        return cls(**json.loads(str(text)))
+
+
+def table(rows: Iterable[Runs]) -> Iterator[str]:
+    """The lines of the table. `unreached` runs count as failed."""
+    columns = ("runs", "unreached", "lost", "doubled", "stuck", "median s", "worst s")
+    yield f"{'point':<34}" + "".join(f"{column:>11}" for column in columns)
+    for row in rows:
+        counts = (row.runs, row.unreached, row.lost, row.doubled, row.stuck)
+        times = ("-", "-")
+        if row.recovery_s:
+            median, worst = statistics.median(row.recovery_s), max(row.recovery_s)
+            times = (f"{median:.1f}", f"{worst:.1f}")
+        yield f"{row.name:<34}" + "".join(f"{cell!s:>11}" for cell in (*counts, *times))

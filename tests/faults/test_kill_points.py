@@ -1,0 +1,372 @@
+"""A process dies by SIGKILL at every named point; what it left behind comes to its end.
+
+Each flow starts the processes, lets one of them die at its point, and starts what is there in its
+place. Then the task has to end as documented, with each chunk once, no message and no flag left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless import faults
+from tests.faults.harness import (
+    IS_LONG,
+    Emulators,
+    NotReachedError,
+    World,
+    lost_and_doubled,
+    numbers,
+    until,
+)
+from tests.faults.report import PROPERTY, Runs, table
+
+pytestmark = pytest.mark.emulators
+
+RUNS = 20 if IS_LONG else 1
+AT_ONCE = 4 if IS_LONG else 7
+"""Worlds beside each other: most of a run is waiting for a visibility."""
+
+WORK = "chunks 4 0.15"
+"""Four chunks, a commit each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """How the task has to end. `starts` of the agent; None: any number."""
+
+    task_id: str
+    state: TaskState = TaskState.TASK_STATE_COMPLETED
+    chunks: list[str] = field(default_factory=lambda: numbers(4))
+    starts: int | None = None
+
+
+Flow = Callable[[World, str], Awaitable[Expected]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A point with its passage, and what leads there."""
+
+    name: str
+    point: str
+    flow: Flow
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+# -- the API ---------------------------------------------------------------------------------
+
+
+async def unsent(world: World, point: str) -> Expected:
+    """The turn was never sent: the sweeper sends it."""
+    await world.start("worker")
+    await world.start("sweep")
+    api = await world.start("api", point=point)
+    task_id = await world.send(WORK)
+    await world.dies(api, point)
+    return Expected(task_id=task_id, starts=1)
+
+
+async def unsent_follow_up(world: World, point: str) -> Expected:
+    """So it is with the answer to a question."""
+    await world.start("worker")
+    await world.start("sweep")
+    api = await world.start("api", point=point)
+    task_id = await world.send("ask")
+    paused = await world.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await world.send(WORK, task=paused)
+    await world.dies(api, point)
+    return Expected(task_id=task_id, starts=2)
+
+
+async def unsent_and_repeated(world: World, point: str) -> Expected:
+    """The client's retry is no new task, and sends the turn at once: there is no sweeper here."""
+    await world.start("worker")
+    api = await world.start("api", point=point)
+    task_id = await world.send(WORK, message_id="message-1")
+    await world.dies(api, point)
+    await world.start("api")
+    assert await world.send(WORK, message_id="message-1") == task_id
+    return Expected(task_id=task_id, starts=1)
+
+
+async def unanswered(world: World, point: str) -> Expected:
+    """The client has no answer; the task runs."""
+    await world.start("worker")
+    api = await world.start("api", point=point)
+    task_id = await world.send(WORK)
+    await world.dies(api, point)
+    return Expected(task_id=task_id, starts=1)
+
+
+# -- the worker ------------------------------------------------------------------------------
+
+
+async def waiting_turn(world: World, point: str) -> Expected:
+    """The agent has not started: it does with the next worker, once."""
+    return await _worker_dies(world, point, starts=1)
+
+
+async def started_turn(world: World, point: str) -> Expected:
+    """The next attempt starts over, and what the dead one had added does not count."""
+    return await _worker_dies(world, point, starts=2)
+
+
+async def long_turn(world: World, point: str) -> Expected:
+    """So it is later in the turn; the chunks are so far apart that no commit takes two of them."""
+    return await _worker_dies(world, point, starts=2, text="chunks 4 0.4")
+
+
+async def finished_turn(world: World, point: str) -> Expected:
+    """The redelivery of a finished turn is acknowledged without the agent."""
+    return await _worker_dies(world, point, starts=1)
+
+
+async def second_delivery(world: World, point: str) -> Expected:
+    """A delivery that was received before claims before its agent starts, and dies there."""
+    return await _worker_dies(world, point, starts=1, receives=1)
+
+
+async def failed_attempt(world: World, point: str) -> Expected:
+    """The attempt that failed is counted, and the next one comes without its back-off."""
+    return await _worker_dies(world, point, starts=2, text="failing 1")
+
+
+async def _worker_dies(
+    world: World, point: str, *, starts: int, receives: int = 0, text: str = WORK
+) -> Expected:
+    await world.start("api")
+    task_id = await world.send(text)
+    for _ in range(receives):
+        await world.receive()
+    victim = await world.start("worker", point=point)
+    await world.dies(victim, point)
+    await world.start("worker")
+    return Expected(task_id=task_id, starts=starts)
+
+
+# -- cancels ---------------------------------------------------------------------------------
+
+
+async def flag_of_paused(world: World, point: str) -> Expected:
+    """No worker looks at a paused task: the sweeper ends it at the deadline."""
+    api = await world.start("api", point=point)
+    head = await world.paused()
+    await world.start("sweep")
+    assert await world.cancel(head.task_id) is None
+    await world.dies(api, point)
+    return Expected(task_id=head.task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=1)
+
+
+async def flag_of_running(world: World, point: str) -> Expected:
+    """The worker sees the flag without any message."""
+    api = await world.start("api", point=point)
+    await world.start("worker")
+    task_id = await world.send("silent")
+    await world.state(task_id, TaskState.TASK_STATE_WORKING)
+    assert await world.cancel(task_id) is None
+    await world.dies(api, point)
+    return Expected(task_id=task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=1)
+
+
+async def nobody_waits(world: World, point: str) -> Expected:
+    """The API promised an end and died, and there is no worker: the sweeper keeps the promise."""
+    api = await world.start("api", point=point)
+    task_id = await world.send(WORK)
+    assert await world.cancel(task_id) is None
+    await world.dies(api, point)
+    await world.start("sweep")
+    await world.state(task_id, TaskState.TASK_STATE_CANCELED)
+    await world.start("worker")
+    return Expected(task_id=task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=0)
+
+
+async def cancel_operation(world: World, point: str) -> Expected:
+    """The cancel of a paused task is delivered again to the next worker."""
+    await world.start("api")
+    head = await world.paused()
+    victim = await world.start("worker", point=point)
+    canceling = asyncio.create_task(world.cancel(head.task_id))
+    await world.dies(victim, point)
+    await world.start("worker")
+    return await _canceled(head.task_id, canceling)
+
+
+async def running_agent(world: World, point: str) -> Expected:
+    """The worker dies while its agent is being cancelled; the next one starts no agent."""
+    await world.start("api")
+    victim = await world.start("worker", point=point)
+    task_id = await world.send("silent")
+    await world.state(task_id, TaskState.TASK_STATE_WORKING)
+    canceling = asyncio.create_task(world.cancel(task_id))
+    await world.dies(victim, point)
+    await world.start("worker")
+    return await _canceled(task_id, canceling)
+
+
+async def _canceled(task_id: str, canceling: asyncio.Task[object]) -> Expected:
+    answer = await canceling
+    assert getattr(answer, "state", None) == "CANCELED", answer
+    return Expected(task_id=task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=1)
+
+
+# -- the sweeper and the dead letters ----------------------------------------------------------
+
+
+async def postponed(world: World, point: str) -> Expected:
+    """A turn whose look was put off and that was not sent is sent at its next look."""
+    await world.start("worker")
+    head = await world.create(WORK)
+    victim = await world.start("sweep", point=point)
+    await world.dies(victim, point)
+    await world.start("sweep")
+    return Expected(task_id=head.task_id, starts=1)
+
+
+async def overdue_cancel(world: World, point: str) -> Expected:
+    """The flag of a task that was canceled at the deadline is removed by the next run."""
+    head = await world.create(WORK)
+    await world.registry.request_cancel(head.task_id)
+    victim = await world.start("sweep", point=point)
+    await world.dies(victim, point)
+    assert await world.registry.is_cancelled(head.task_id)
+    await world.start("sweep")
+    return Expected(task_id=head.task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=0)
+
+
+async def dead_letter(world: World, point: str) -> Expected:
+    """A letter that is handled twice ends its task once."""
+    await world.start("api")
+    task_id = await world.send(WORK)
+
+    async def is_dead() -> bool:
+        if await world.waiting(world.made.dead_letter_queue) == 0:
+            await world.receive(must=False)
+        return await world.waiting(world.made.dead_letter_queue) == 1
+
+    await until(is_dead, "the operation is a dead letter")
+    victim = await world.start("sweep", point=point)
+    await world.dies(victim, point)
+    await world.start("sweep")
+    await world.state(task_id, TaskState.TASK_STATE_FAILED)
+    await world.start("worker")  # drops the copies that the sweeper has sent meanwhile
+    return Expected(task_id=task_id, state=TaskState.TASK_STATE_FAILED, chunks=[], starts=0)
+
+
+PATIENT = {"A2A_CANCEL_TIMEOUT_S": "20"}
+"""So that the API that waits does not end the task before the next worker does."""
+
+CASES = {
+    "api": [
+        Case(name="after create, before send", point="after-create:1", flow=unsent),
+        Case(name="the same, of a follow-up", point="after-create:2", flow=unsent_follow_up),
+        Case(name="the same, client repeats", point="after-create:1", flow=unsent_and_repeated),
+        Case(name="after send", point="after-send:1", flow=unanswered),
+    ],
+    "worker": [
+        Case(name="after receive, before visibility", point="after-receive:1", flow=waiting_turn),
+        Case(name="after the first commit's claim", point="after-claim:1", flow=started_turn),
+        Case(name="after a claim of its own", point="after-claim:1", flow=second_delivery),
+        Case(name="between two commits", point="between-commits:1", flow=started_turn),
+        Case(name="before a later commit", point="between-commits:2", flow=long_turn),
+        Case(name="after last commit, before ack", point="before-ack:1", flow=finished_turn),
+        Case(name="after failure, before nack", point="before-nack:1", flow=failed_attempt),
+    ],
+    "cancel": [
+        Case(name="flag, no operation: paused", point="after-cancel-flag:1", flow=flag_of_paused),
+        Case(name="flag, no operation: running", point="after-cancel-flag:1", flow=flag_of_running),
+        Case(name="cancel sent, nobody waits", point="after-cancel-send:1", flow=nobody_waits),
+        Case(
+            name="cancel operation received",
+            point="cancel-received:1",
+            flow=cancel_operation,
+            settings=PATIENT,
+        ),
+        Case(
+            name="agent being cancelled",
+            point="canceling:1",
+            flow=running_agent,
+            settings=PATIENT,
+        ),
+    ],
+    "upkeep": [
+        Case(
+            name="sweeper: postponed, not sent",
+            point="after-postpone:1",
+            flow=postponed,
+            settings={"A2A_WAITING_S": "1"},
+        ),
+        Case(
+            name="sweeper: canceled, flag up", point="after-overdue-cancel:1", flow=overdue_cancel
+        ),
+        Case(name="dead letter: ended, not deleted", point="after-dead-letter:1", flow=dead_letter),
+    ],
+}
+
+
+def test_every_point_is_killed_at() -> None:
+    """No named point is without a case."""
+    points = {case.point.partition(":")[0] for cases in CASES.values() for case in cases}
+    assert points == faults.POINTS
+
+
+@pytest.mark.timeout(3600 if IS_LONG else 120)
+@pytest.mark.parametrize("victims", CASES)
+async def test_a_kill_loses_doubles_and_holds_up_nothing(
+    victims: str,
+    emulators: Emulators,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Whatever dies where: the task ends as documented, each chunk once, nothing is left over."""
+    rows = [Runs(name=case.name) for case in CASES[victims]]
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(case: Case, runs: Runs, folder: Path) -> None:
+        async with slots, emulators.world(folder, **case.settings) as world:
+            await _run(case, world, runs)
+
+    async with asyncio.TaskGroup() as group:
+        for case, runs in zip(CASES[victims], rows, strict=True):
+            for number in range(RUNS):
+                folder = tmp_path / f"{case.name}-{number}"
+                group.create_task(one(case, runs, folder))
+    for runs in rows:
+        record_property(PROPERTY, runs.to_json())
+    notes = [f"{runs.name}: {note}" for runs in rows for note in runs.notes]
+    assert all(runs.is_clean for runs in rows), "\n".join([*table(rows), *notes])
+
+
+async def _run(case: Case, world: World, runs: Runs) -> None:
+    runs.runs += 1
+    try:
+        expected = await case.flow(world, case.point)
+        end = await world.end(expected.task_id)
+        await world.drained()
+    except NotReachedError as error:
+        runs.unreached += 1
+        runs.notes.append(str(error))
+        return
+    except AssertionError as error:
+        runs.stuck += 1
+        runs.notes.append(f"{error}; {_said(world)}")
+        return
+    runs.recovery_s.append(time.time() - world.killed_at)
+    lost, doubled = lost_and_doubled(end.chunks, expected.chunks)
+    runs.lost += lost
+    runs.doubled += doubled
+    if end.state != expected.state:
+        runs.notes.append(f"{end.task.status}; {_said(world)}")
+    starts = world.ledger.count(expected.task_id, "started")
+    if expected.starts not in (None, starts):
+        runs.notes.append(f"{starts} starts of the agent; {_said(world)}")
+
+
+def _said(world: World) -> str:
+    return " | ".join(f"{running.name}: {running.said()}" for running in world.started)

@@ -1,0 +1,84 @@
+"""Turns without a message: found in the due index, and sent again without a storm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.rules import Timing
+from a2a_serverless.worker.sweeper import Sweeper
+from tests.clocks import ManualClock
+from tests.faults import processes
+from tests.faults.harness import IS_LONG, Emulators, numbers
+from tests.messages import request
+
+pytestmark = pytest.mark.emulators
+
+
+async def test_a_message_that_was_lost_after_the_claim(
+    emulators: Emulators, tmp_path: Path
+) -> None:
+    """Beyond the longest run nobody works on the turn any more: the sweeper sends it again.
+
+    The longest run is 1 s here, and the turn is looked at a second after it; by default it is
+    15 minutes and one.
+    """
+    settings = {"A2A_RUN_LIMIT_S": "1", processes.REDELIVERY_MARGIN: "1"}
+    async with emulators.world(tmp_path, **settings) as world:
+        await world.start("api")
+        victim = await world.start("worker", point="after-claim:1")
+        task_id = await world.send("chunks 4 0.15")
+        await world.dies(victim, "after-claim:1")
+        await world.lose()
+        await world.start("worker")
+        await world.start("sweep")
+        end = await world.end(task_id)
+        assert end.state == TaskState.TASK_STATE_COMPLETED
+        assert end.chunks == numbers(4)
+        assert world.ledger.count(task_id, "started") == 2
+        await world.drained()
+
+
+@pytest.mark.timeout(600 if IS_LONG else 120)
+async def test_a_long_queue_gets_a_bounded_number_of_copies(
+    emulators: Emulators, tmp_path: Path
+) -> None:
+    """Tasks that wait for an hour cost the queue six copies each, whoever sweeps how often."""
+    tasks = 1000 if IS_LONG else 60
+    clock = ManualClock()
+    broker = _Counting()
+    async with emulators.world(tmp_path) as world:
+        storage = DynamoStorage(
+            world.made.table, client=world.dynamodb, clock=clock, timing=Timing(waiting_s=60)
+        )
+        for start in range(0, tasks, 50):
+            batch = range(start, min(tasks, start + 50))
+            await asyncio.gather(*(storage.open_task(f"c-{n}", request()) for n in batch))
+        registry = world.registry.for_scope(storage.scope)
+        sweeper = Sweeper(storage, broker, registry, clock=clock, budget_s=3600)
+        for _ in range(12):  # every five minutes: oftener finds nothing new, and takes longer
+            clock.advance(300)
+            while (await sweeper.sweep()).sent:
+                pass
+    assert len(broker.copies) == tasks
+    assert max(broker.copies.values()) <= 6
+    assert sum(broker.copies.values()) <= 6 * tasks
+
+
+class _Counting(MemoryBroker):
+    """Counts the copies of each task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: Counter[str] = Counter()
+
+    async def run_task(self, params: OperationParams, **_: Any) -> None:
+        self.copies[params.task_id] += 1

@@ -1,0 +1,141 @@
+"""Cancel against completion, by the hundred, from seeds: one winner, and nothing left over."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import TaskState
+
+from a2a_serverless.broker.base import Broker
+from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
+from a2a_serverless.clock import SystemClock
+from a2a_serverless.errors import TaskNotCancelableError
+from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.watch import Watch
+from tests.faults.harness import IS_LONG, Emulators, check_log, until
+from tests.messages import request
+from tests.workers import Agent, complete
+
+RACES = 1000 if IS_LONG else 100
+AT_ONCE = 10
+WITHIN_S = 0.05
+"""Cancels and completions fall into this time after the start."""
+
+COMPLETED = TaskState.TASK_STATE_COMPLETED
+CANCELED = TaskState.TASK_STATE_CANCELED
+
+
+@pytest.mark.timeout(600 if IS_LONG else 120)
+async def test_cancel_against_completion_in_memory() -> None:
+    """One winner; the loser gets the documented answer; a repetition changes nothing; no flag."""
+    backends = memory_backends(Settings())
+    ends = await _races(backends, RACES)
+    assert set(ends) == {COMPLETED, CANCELED}, ends
+    far_future_ms = 2**50
+    assert await backends.registry.overdue(far_future_ms) == []
+
+
+@pytest.mark.emulators
+@pytest.mark.timeout(900 if IS_LONG else 120)
+async def test_cancel_against_completion_on_dynamodb(emulators: Emulators, tmp_path: Path) -> None:
+    """So it is where flag and end are writes of different processes."""
+    async with emulators.world(tmp_path) as world:
+        backends = Backends(
+            storage=DynamoStorage(world.made.table, client=world.dynamodb),
+            broker=MemoryBroker(),
+            registry=DynamoCancelRegistry(world.made.table, client=world.dynamodb),
+        )
+        ends = await _races(backends, RACES)
+        assert set(ends) == {COMPLETED, CANCELED}, ends
+        far_future_ms = 2**50
+        assert await backends.registry.overdue(far_future_ms) == []
+
+
+async def _races(backends: Backends, count: int) -> Counter[TaskState]:
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(seed: int) -> TaskState:
+        async with slots:
+            return await _race(backends, random.Random(seed))  # noqa: S311 - a seeded race
+
+    async with _working(backends):
+        ends = Counter(await asyncio.gather(*(one(seed) for seed in range(count))))
+        await until(_is_empty(backends.broker), "all operations are acknowledged")
+    return ends
+
+
+async def _race(backends: Backends, chance: random.Random) -> TaskState:
+    """Start a task that ends by itself, cancel it once or twice, and look at what became of it."""
+    opened = await backends.storage.open_task("context", request(f"{chance.uniform(0, WITHIN_S)}"))
+    head = opened.head
+    params = OperationParams(
+        scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn
+    )
+    await backends.broker.run_task(params)
+    cancels = [_cancel(backends, head.task_id, chance.uniform(0, WITHIN_S)) for _ in range(2)]
+    answers = await asyncio.gather(*cancels[: chance.choice([1, 1, 2])])
+    for unused in cancels:
+        unused.close()
+
+    log = await backends.storage.read(head.task_id)
+    assert log is not None
+    assert log.head.is_terminal
+    check_log(log)
+    # Refused, as it had ended before; or told how it ended: one end, the same for everybody.
+    assert set(answers) <= {None, log.head.state}, (answers, log.head)
+    assert await _cancel(backends, head.task_id, 0) is None
+    again = await backends.storage.head(head.task_id)
+    assert again == log.head
+    return log.head.state
+
+
+async def _cancel(backends: Backends, task_id: str, after_s: float) -> TaskState | None:
+    """The end that the client is told; None where the cancel is refused."""
+    await asyncio.sleep(after_s)
+    try:
+        tail = await cancel(backends, ANONYMOUS, task_id, timeout_s=5)
+    except TaskNotCancelableError:
+        return None
+    assert tail.head.is_terminal
+    return tail.head.state
+
+
+@asynccontextmanager
+async def _working(backends: Backends) -> AsyncIterator[None]:
+    """A worker on the broker, that looks at the flags every 10 ms."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await asyncio.sleep(float(context.get_user_input()))
+        await complete(context, queue)
+
+    adapter = WorkerAdapter(backends, Agent(execute), Settings(), has_heartbeat=False)
+    adapter.watch = Watch(SystemClock(), interval_s=0.01)
+    serving = asyncio.create_task(adapter.serve(concurrency=AT_ONCE))
+    try:
+        yield
+    finally:
+        await backends.broker.shutdown()
+        await serving
+
+
+def _is_empty(broker: Broker) -> Callable[[], Awaitable[bool]]:
+    async def is_empty() -> bool:
+        assert isinstance(broker, MemoryBroker)
+        return not broker._groups
+
+    return is_empty

@@ -1,0 +1,107 @@
+"""Turns that are run: taken over from the dead, never from the slow, and by one worker alone."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from a2a.types import TaskState
+
+from tests.faults.harness import IS_LONG, Emulators, World, numbers, operation_of
+
+pytestmark = pytest.mark.emulators
+
+VISIBILITY_S = 2
+START_S = 10
+"""What a takeover may take beside the visibility, on a machine that is busy with other tests."""
+
+
+async def test_another_worker_takes_over_from_a_dead_one(
+    emulators: Emulators, tmp_path: Path
+) -> None:
+    """Killed from outside in the middle of a turn: the next attempt starts within the visibility.
+
+    With the default visibility of 60 s the same sum stays under 90 s.
+    """
+    async with emulators.world(tmp_path) as world:
+        taken_over_s = await _take_over(world)
+    assert taken_over_s <= VISIBILITY_S + START_S
+
+
+@pytest.mark.skipif(not IS_LONG, reason="takes two minutes: `make faults`")
+@pytest.mark.timeout(300)
+async def test_recovery_with_the_default_settings(emulators: Emulators, tmp_path: Path) -> None:
+    """In pull mode, with nothing shortened, another worker is at the turn within 90 s."""
+    defaults = {"A2A_VISIBILITY_S": "60", "A2A_WAITING_S": "60", "A2A_RETRY_BASE_S": "2"}
+    async with emulators.world(tmp_path, **defaults) as world:
+        taken_over_s = await _take_over(world, within_s=120)
+    assert taken_over_s <= 90
+
+
+async def _take_over(world: World, *, within_s: float = 30) -> float:
+    """Kill the worker that runs a turn, and return when the next attempt began, in seconds."""
+    await world.start("api")
+    victim = await world.start("worker")
+    task_id = await world.send("chunks 8 0.2")
+    await world.noted(task_id, "emitted", times=3)
+    killed_at = time.time()
+    assert await victim.end(signal.SIGKILL) == -signal.SIGKILL
+    await world.start("worker")
+    end = await world.end(task_id, within_s=within_s)
+    assert end.state == TaskState.TASK_STATE_COMPLETED
+    assert end.chunks == numbers(8)
+    await world.drained()
+    first, second = world.ledger.entries(task_id, "started")
+    assert first.pid != second.pid
+    return second.at - killed_at
+
+
+async def test_a_slow_agent_runs_once(emulators: Emulators, tmp_path: Path) -> None:
+    """Five times the visibility, with a free and with a blocked event loop, beside idle workers."""
+    async with emulators.world(tmp_path) as world:
+        await world.start("api")
+        for _ in range(3):
+            await world.start("worker", concurrency=1)
+        tasks = [await world.send(f"{kind} {5 * VISIBILITY_S}") for kind in ("slow", "block")]
+        for task_id in tasks:
+            end = await world.end(task_id)
+            assert end.state == TaskState.TASK_STATE_COMPLETED
+            assert end.chunks == numbers(3)
+            assert end.head.attempts == 1
+            assert world.ledger.count(task_id, "started") == 1
+        await world.drained()
+
+
+async def test_of_two_workers_with_one_message_one_commits(
+    emulators: Emulators, tmp_path: Path
+) -> None:
+    """The other one stops within one commit, and nothing of it is ever stored.
+
+    The second copy has a group of its own, which no broker gives it: both are delivered at once,
+    as first deliveries. The agents wait for each other before their first chunk.
+    """
+    async with emulators.world(tmp_path, A2A_VISIBILITY_S="4") as world:
+        head = await world.create("meet 2")
+        for _ in range(2):
+            await world.start("worker", concurrency=1)
+        operation = operation_of(head)
+        await asyncio.gather(*(world.put(operation, group=name) for name in ("one", "two")))
+        end = await world.end(head.task_id)
+        assert end.state == TaskState.TASK_STATE_COMPLETED
+        assert end.chunks == numbers(10)
+        first, second = world.ledger.entries(head.task_id, "started")
+        assert first.pid != second.pid
+        await world.noted(head.task_id, "cancelled")
+        stopped = world.ledger.entries(head.task_id, "cancelled")
+        returned = world.ledger.entries(head.task_id, "returned")
+        assert len(stopped) == len(returned) == 1
+        assert {stopped[0].pid, returned[0].pid} == {first.pid, second.pid}
+        # Its first commit is under way when the second chunk comes, and stops it.
+        emitted = world.ledger.entries(head.task_id, "emitted")
+        assert len([e for e in emitted if e.pid == stopped[0].pid]) <= 3
+        assert len(set(end.writers)) == 1
+        await world.drained()
+        assert (await world.look(head.task_id)).head == end.head
