@@ -59,6 +59,22 @@ model: $(VENV)/.stamp ## every interleaving at length, and what each guard is go
 bench-storage: $(VENV)/.stamp emulators ## what the storage costs, on DynamoDB Local
 	$(BIN)/python -m benchmarks.storage
 
+.PHONY: bench-stream
+bench-stream: $(VENV)/.stamp emulators ## how soon a client sees what a worker commits
+	$(BIN)/python -m benchmarks.stream
+
+.PHONY: conformance
+conformance: $(VENV)/.stamp ## the A2A project's conformance kit: KIT=/its/checkout, see docs/conformance.md
+	@test -x "$(KIT)/.venv/bin/python" || { echo "KIT=/path: see docs/conformance.md" >&2; exit 1; }
+	@for way in "tck_card.json:" "tck_card_extension.json:-- -k ExtensionRequired"; do \
+		$(BIN)/a2a-serverless dev --backend memory --port 9640 \
+			--agent tests/conformance/tck_agent.py:agent --card tests/conformance/$${way%%:*} & dev=$$!; \
+		curl -sf --retry 50 --retry-delay 1 --retry-connrefused -o /dev/null http://127.0.0.1:9640/healthz; \
+		(cd "$(KIT)" && .venv/bin/python run_tck.py --sut-host http://127.0.0.1:9640 \
+			--transport jsonrpc,http_json $${way#*:}); code=$$?; \
+		kill $$dev; wait $$dev; [ $$code = 0 ] || exit $$code; \
+	done
+
 .PHONY: emulators
 emulators: tests/emulators/node_modules/.stamp ## DynamoDB Local and fauxqs (Node.js 20, Java 17)
 

@@ -102,7 +102,8 @@ def measure_stock(folder: Path, counts: Sequence[int], load: Load) -> list[Figur
         logs = [folder / "stock-1.log", folder / "stock-2.log"]
         for log in logs:
             command = [*STOCK_COMMAND, str(log), str(folder / "stock.db")]
-            urls.append(stack.enter_context(running(command, r"A2A at (\S+),", folder)))
+            server = running(command, r"A2A at (\S+),", folder, VIRTUAL_ENV=sys.prefix)
+            urls.append(stack.enter_context(server))
         sides = {
             "stock SDK, same process": (streaming(urls[0]), logs[0]),
             "stock SDK, another replica": (subscribing(urls[0], urls[1]), logs[1]),

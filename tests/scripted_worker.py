@@ -152,7 +152,7 @@ async def follow(turn: Turn, worker: ScriptedWorker) -> None:
         case "reply":
             message = turn.said("Hello.")
             assert message is not None
-            completed = StatusChanged(TaskStatus(state=COMPLETED))
+            completed = StatusChanged(TaskStatus(state=COMPLETED, message=message))
             await turn.commit(Replied(message), completed)
         case "wait":
             await turn.status(WORKING, "Waiting.")

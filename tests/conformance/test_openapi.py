@@ -18,6 +18,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
+from schemathesis.core.result import Ok
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
@@ -37,6 +38,7 @@ SCHEMA.app = APP
 
 def pairs() -> Iterator[Any]:
     for found in SCHEMA.get_all_operations():
+        assert isinstance(found, Ok)
         operation = found.ok()
         for mode in MODES:
             # Where nothing is read nothing can be wrong.

@@ -163,14 +163,14 @@ async def test_a_turn_reaches_the_agent_whole(door: Door, worker: ScriptedWorker
     params = {
         "message": message("go", referenceTaskIds=["t-1", "t-2"], metadata={"a": 1}),
         "configuration": {"acceptedOutputModes": ["text/plain", "image/png"]},
-        "metadata": {"b": [True, None]},
+        "metadata": {"b": True},
     }
     await door.call("SendMessage", params)
     request = worker.started[0].request
     assert list(request.message.reference_task_ids) == ["t-1", "t-2"]
     assert list(request.configuration.accepted_output_modes) == ["text/plain", "image/png"]
     assert request.message.metadata["a"] == 1
-    assert request.metadata["b"][0] is True
+    assert request.metadata["b"] is True
 
 
 async def test_an_inline_push_configuration_needs_push(door: Door) -> None:

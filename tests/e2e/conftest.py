@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +60,22 @@ def provisioned(emulators: dict[str, str]) -> dict[str, str]:
     assert made.returncode == 0, made.stderr
     names = dict(line.split("=", 1) for line in made.stdout.splitlines())
     return {**emulators, **names}
+
+
+@pytest.fixture(scope="session")
+def api_doors(
+    provisioned: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[str]]:
+    """Two `api` processes over one table."""
+    folder = tmp_path_factory.mktemp("api-doors")
+    env = environment(**provisioned, A2A_AUTH="none")
+    serving = ("api", "--card", CARD, "--port", "0")
+    with ExitStack() as processes:
+        apis = [
+            processes.enter_context(running(*serving, env=env, output=folder / f"{number}.log"))
+            for number in range(2)
+        ]
+        yield [api.wait_for(r"A2A at (\S+),") for api in apis]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import asyncio
 import json
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,11 +28,9 @@ from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from tests.a2a_calls import JSONRPC, REST, target
 from tests.databases import LONG
-from tests.e2e.commands import environment, running
-from tests.e2e.conftest import CARD
 from tests.messages import agent_message, artifact, request
 
-pytestmark = pytest.mark.emulators
+pytestmark = [pytest.mark.emulators, pytest.mark.timeout(600)]
 
 RUNS = 200 if LONG else 40
 AT_ONCE = 8
@@ -42,23 +39,6 @@ CUTS = 15
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
-
-
-@pytest.fixture(scope="module")
-def doors(
-    provisioned: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[str]]:
-    """Two `api` processes over one table."""
-    folder = tmp_path_factory.mktemp("reconnects")
-    env = environment(**provisioned, A2A_AUTH="none")
-    with ExitStack() as processes:
-        apis = [
-            processes.enter_context(
-                running("api", "--card", CARD, "--port", "0", env=env, output=folder / f"{n}.log")
-            )
-            for n in range(2)
-        ]
-        yield [api.wait_for(r"A2A at (\S+),") for api in apis]
 
 
 @pytest.fixture
@@ -252,9 +232,8 @@ async def one_run(
     return client.connections
 
 
-@pytest.mark.timeout(600)
 async def test_cuts_lose_and_repeat_nothing(
-    storage: DynamoStorage, doors: list[str], record_property: Any
+    storage: DynamoStorage, api_doors: list[str], record_property: Any
 ) -> None:
     """The connection is cut at random bytes, and goes on in the other process.
 
@@ -267,7 +246,7 @@ async def test_cuts_lose_and_repeat_nothing(
 
         async def run(number: int) -> int:
             async with free:
-                return await one_run(storage, http, doors, number)
+                return await one_run(storage, http, api_doors, number)
 
         connections = await asyncio.gather(*(run(number) for number in range(RUNS)))
     record_property("connections", sum(connections))

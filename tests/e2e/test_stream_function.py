@@ -22,7 +22,7 @@ from tests.e2e.clients import BINDINGS, client_at, last_state, stream
 from tests.e2e.commands import START_S, STOP_S, environment, running
 from tests.e2e.conftest import AGENT, CARD, Doors
 
-pytestmark = pytest.mark.emulators
+pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "functions" / "api"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,8 @@ from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
 
 from tests.e2e.clients import BINDINGS, client_at, last_state, stream
 from tests.e2e.commands import environment, running
-from tests.e2e.conftest import CARD
 
-pytestmark = pytest.mark.emulators
+pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 
 AGENT = f"{Path(__file__).parents[2] / 'benchmarks' / 'stream_agent.py'}:agent"
 CHUNKS = 40
@@ -26,19 +25,12 @@ SLOW_S = 0.1
 
 
 @pytest.fixture
-def doors(provisioned: dict[str, str], tmp_path: Path) -> Iterator[list[str]]:
-    """Two `api` processes and a worker."""
-    env = environment(**provisioned, A2A_AUTH="none")
-    with ExitStack() as processes:
-        working = running("worker", "--agent", AGENT, env=env, output=tmp_path / "worker.log")
-        worker = processes.enter_context(working)
-        serving = ("api", "--card", CARD, "--port", "0")
-        apis = [
-            processes.enter_context(running(*serving, env=env, output=tmp_path / f"api-{n}.log"))
-            for n in range(2)
-        ]
+def worker(provisioned: dict[str, str], tmp_path: Path) -> Iterator[None]:
+    """The agent's process."""
+    working = ("worker", "--agent", AGENT)
+    with running(*working, env=environment(**provisioned), output=tmp_path / "log") as worker:
         worker.wait_for("turns at a time")
-        yield [api.wait_for(r"A2A at (\S+),") for api in apis]
+        yield
 
 
 class Subscriber:
@@ -64,7 +56,9 @@ class Subscriber:
         return [int(part.text.split()[0]) for part in parts]
 
 
-async def test_subscribers_in_two_processes_see_the_same(doors: list[str]) -> None:
+async def test_subscribers_in_two_processes_see_the_same(
+    api_doors: list[str], worker: None
+) -> None:
     """The one who sent and nine official clients, joining one after the other, two of them slow.
 
     Over both bindings and both processes: the same events in the same order, to the end.
@@ -73,7 +67,7 @@ async def test_subscribers_in_two_processes_see_the_same(doors: list[str]) -> No
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as following:
         clients = [
             await stack.enter_async_context(client_at(door, binding=binding))
-            for door in doors
+            for door in api_doors
             for binding in BINDINGS
         ]
         sent: list[StreamResponse] = []

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import Message, Part, Role, SendMessageRequest
+from a2a.types import Message, Part, Role, SendMessageRequest, TaskState
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
@@ -26,6 +26,7 @@ from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.wiring import Backends, aws_backends
+from tests.messages import chunk
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "functions" / "api"
@@ -162,6 +163,35 @@ def test_an_environment_serves_many_invocations(
     handler = load("api").handler
     for path in EVENTS:
         assert handler(json.loads(path.read_text()), None)["statusCode"] in (200, 404)
+
+
+def test_a_stream_is_cut_short_and_goes_on(
+    backends: Backends, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Through Mangum a stream ends at its limit; Last-Event-ID continues it in another one."""
+    handler = load("api").handler
+    event = json.loads((ROOT / "events" / "api-rest-stream-message.json").read_text())
+    first = server_events(handler(event, None))
+    ((last_id, opening),) = first
+    task_id = opening["task"]["id"]
+    storage = backends.storage
+    loop.run_until_complete(
+        storage.update_task(task_id, TaskState.TASK_STATE_COMPLETED, artifacts=[chunk("a", "x")])
+    )
+    event["rawPath"] = event["requestContext"]["http"]["path"] = f"/tasks/{task_id}:subscribe"
+    event["headers"]["last-event-id"] = last_id
+    second = server_events(load("api").handler(event, None))
+    assert second[0] == (last_id, opening)
+    assert [next(iter(data)) for _, data in second] == ["task", "artifactUpdate", "statusUpdate"]
+    assert second[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+def server_events(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Id and data of each event of a buffered stream."""
+    assert answer["statusCode"] == 200
+    blocks = [block for block in answer["body"].split("\r\n\r\n") if block]
+    fields = [dict(line.split(": ", 1) for line in block.split("\r\n")) for block in blocks]
+    return [(field["id"], json.loads(field["data"])) for field in fields]
 
 
 def test_without_the_key_nothing_is_answered(

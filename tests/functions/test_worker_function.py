@@ -154,13 +154,27 @@ def test_a_missing_table_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
         cold_start()
 
 
-def test_a_missing_agent_stops_the_start(deployed: pytest.MonkeyPatch) -> None:
-    """An agent that is not there is named."""
+def test_a_missing_agent_fails_its_tasks(
+    deployed: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The start and every attempt name the agent's fault; the tasks fail, and do not wait."""
+    deliverable(deployed)
     deployed.setenv("A2A_AGENT", "other.py:agent")
-    with pytest.raises(
-        ConfigurationError, match=r"there is no file .*functions/worker/other\.py\.$"
-    ):
-        cold_start()
+    deployed.setenv("A2A_MAX_ATTEMPTS", "1")
+    function = cold_start()
+    backends = aws_backends(load_settings())
+    head = send(backends, "Two days in Oslo")
+    answer = function.handler(event("worker-sqs-run", head), LambdaContext())
+    function.function.close()
+    assert answer == {"batchItemFailures": []}
+    task = task_of(backends, head)
+    assert task.status.state == TaskState.TASK_STATE_FAILED
+    assert (said(task), len(task.artifacts)) == (["Two days in Oslo"], 0)
+    assert [r.__dict__["action"] for r in caplog.records if r.levelname == "ERROR"] == [
+        "agent_not_loaded",
+        "gave_up",
+    ]
+    assert caplog.text.count("there is no file") >= 2
 
 
 async def test_the_agent_asks_back_until_it_knows_enough() -> None:

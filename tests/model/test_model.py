@@ -18,21 +18,13 @@ def _name(of: Guard | Scenario) -> str:
     return of.name
 
 
-@pytest.mark.parametrize("scenario", SHORT, ids=_name)
-def test_no_interleaving_of_a_short_scenario_breaks_a_promise(scenario: Scenario) -> None:
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scenario", [*SHORT, *(LONG if IS_LONG else ())], ids=_name)
+def test_no_interleaving_breaks_a_promise(scenario: Scenario) -> None:
     """Every promise holds in every state, and from every state the task comes to rest."""
     report = explore(scenario)
     assert report.finding is None, report.finding
     assert report.states >= scenario.least
-
-
-@pytest.mark.skipif(not IS_LONG, reason="minutes: A2A_MODEL=long")
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("scenario", LONG, ids=_name)
-def test_no_interleaving_of_a_long_scenario_breaks_a_promise(scenario: Scenario) -> None:
-    """As the short ones, with more faults and requests in one world."""
-    report = explore(scenario)
-    assert report.finding is None, report.finding
 
 
 @pytest.mark.parametrize("guard", MISSED, ids=_name)

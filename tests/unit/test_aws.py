@@ -202,5 +202,5 @@ def test_one_client_a_process(environment: pytest.MonkeyPatch) -> None:
 def test_without_a_region_the_error_says_so(environment: pytest.MonkeyPatch) -> None:
     """A process without a region ends with one sentence that names the variable."""
     assert environment is not None
-    with pytest.raises(ConfigurationError, match="AWS_REGION"):
+    with pytest.raises(ConfigurationError, match="AWS_DEFAULT_REGION"):
         aws.client("dynamodb")

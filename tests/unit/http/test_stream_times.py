@@ -35,6 +35,8 @@ TEN_MINUTES = 600.0
 class PolledStorage(MemoryStorage):
     """Memory that wakes nobody: a reader polls, by the clock, as on DynamoDB."""
 
+    wakes = False
+
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
         await self.clock.sleep(timeout_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from a2a.types import (
@@ -19,6 +20,7 @@ from a2a.types import (
 )
 
 from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.storage.tail import Delivery, Tail, poll_interval, settle
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
@@ -26,6 +28,7 @@ from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.clocks import ManualClock
+from tests.workers import idle
 
 
 def request(text: str = "hi") -> SendMessageRequest:
@@ -91,6 +94,34 @@ async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task() -
     await storage.commit(head, Commit(entries=(COMPLETED,), token="A"))
     assert [shown(d) for d in await following] == ["working", "1", "2", "completed"]
     assert tail.fold.task() == await storage.load_task(head.task_id)
+
+
+async def test_in_memory_nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiting tail reads nothing until a commit wakes it, once for each."""
+    storage = MemoryStorage()
+    head = (await storage.open_task("c", request())).head
+    tail = await Tail.open(storage, head.task_id)
+    reads: list[str] = []
+    read_plain = storage.read
+
+    async def read(task_id: str, **options: Any) -> Log | None:
+        reads.append(task_id)
+        return await read_plain(task_id, **options)
+
+    async def changed(task_id: str, version: int, timeout_s: float) -> None:
+        assert timeout_s > 29
+        await changed_plain(task_id, version, timeout_s)
+
+    changed_plain = storage.changed
+    monkeypatch.setattr(storage, "read", read)
+    monkeypatch.setattr(storage, "changed", changed)
+    following = asyncio.create_task(follow(tail))
+    for commit in (Commit(entries=(WORKING,)), Commit(entries=(COMPLETED,))):
+        await idle()
+        head = await storage.commit(head, commit)
+        await idle()
+    assert [shown(d) for d in await following] == ["working", "completed"]
+    assert reads == [head.task_id] * 2
 
 
 async def test_resuming_at_any_cursor_gives_the_rest_without_gap_or_repetition() -> None:

@@ -88,11 +88,19 @@ def test_every_commit_adds_one_to_the_version() -> None:
 
 
 def test_a_claim_owns_the_turn_counts_the_attempt_and_moves_the_due_time() -> None:
-    """The first claim of a turn is no restart."""
+    """The first claim of a turn is no restart; it shows the task working."""
     made = advance(opened(), Commit(token="A", claims=True), now_ms=NOW, timing=TIMING)
-    assert made.entries == ()
+    assert [type(entry) for entry in made.entries] == [StatusChanged]
+    assert made.head.state == TaskState.TASK_STATE_WORKING
     assert (made.head.token, made.head.attempts) == ("A", 1)
     assert made.head.due_at == NOW + 900_000
+
+
+def test_a_claim_with_a_status_of_its_own_adds_none() -> None:
+    """A fast agent's whole turn is one commit with one status."""
+    done = Commit(token="A", claims=True, entries=(status(TaskState.TASK_STATE_COMPLETED, "done"),))
+    made = advance(opened(), done, now_ms=NOW, timing=TIMING)
+    assert [type(entry) for entry in made.entries] == [StatusChanged, TurnEnded]
 
 
 def test_a_second_claim_restarts_the_turn() -> None:

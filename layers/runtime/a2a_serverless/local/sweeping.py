@@ -6,8 +6,6 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.local.event_sources import SqsSource
 from a2a_serverless.wiring import Backends
@@ -70,7 +68,7 @@ class SweepRounds:
         while True:
             try:
                 done = await self.once()
-            except (A2AServerlessError, ClientError, BotoCoreError):
+            except Exception:
                 log.exception("A sweep failed.", extra={"action": "sweep_failed"})
             else:
                 log.log(logging.WARNING if done.did_something else logging.INFO, "Swept: %s", done)

@@ -86,7 +86,7 @@ class Index:
             ExpressionAttributeValues={
                 ":due_key": attribute(due_key),
                 ":due": attribute(now_ms),
-                ":now": attribute(self._now_s()),
+                ":now": attribute(now_ms // 1000),
             },
         )
 

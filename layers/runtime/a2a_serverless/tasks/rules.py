@@ -201,11 +201,14 @@ def _check(head: Head, commit: Commit) -> None:
 
 
 def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
-    """Add what follows from the commit: the restart of a claimed turn, the state of a new one."""
+    """Add what follows from the commit: a claimed turn works, a new one is submitted."""
     entries = commit.entries
-    if commit.claims and head.token is not None:
+    if commit.claims:
         working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
-        return (Restarted(head.turn_base), working, *entries)
+        if head.token is not None:
+            return (Restarted(head.turn_base), working, *entries)
+        says_so_itself = any(isinstance(entry, StatusChanged) for entry in entries)
+        return entries if says_so_itself else (working, *entries)
     if any(isinstance(entry, TurnOpened) for entry in entries) and not head.turn_is_open:
         return (*entries, StatusChanged(TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)))
     return entries

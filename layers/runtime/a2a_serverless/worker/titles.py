@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from a2a.types import TaskState, TaskStatus
+from a2a.types import TaskState
 
 from a2a_serverless import faults
 from a2a_serverless.errors import (
@@ -17,7 +17,6 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.deliveries import is_over
-from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.retry import RetryPolicy
@@ -35,13 +34,9 @@ async def claim(log: TaskLog, head: Head, own: Ownership, retry: RetryPolicy) ->
         FencedError: others have used up the turn's attempts meanwhile.
         UnavailableError: too many races were lost.
     """
-    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
     for _ in range(MAX_REBASES):
-        # A claim of a turn that was claimed before is a restart, which says working by itself.
-        entries = (working,) if head.token is None else ()
-        commit = Commit(entries=entries, token=own.token, claims=True)
         try:
-            claimed = await log.commit(head, commit)
+            claimed = await log.commit(head, Commit(token=own.token, claims=True))
         except (TaskNotFoundError, TaskTerminalStateError) as error:
             raise TurnFinishedError from error
         except ConcurrencyError:

@@ -1,0 +1,357 @@
+"""Clients of 0.3 and 0.1 run the same conversation; what the older methods are beyond it.
+
+Numbers with E are those of the statements on `tasks/submit` and `tasks/status`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from a2a.compat.v0_3 import types as types_v03
+from a2a.types import AgentCard
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.wiring import Backends
+from tests.conformance.conftest import Door, opened
+from tests.conformance.older_clients import Client01, Client03, RpcError, Seen, Talker, sent
+from tests.scripted_worker import ScriptedWorker
+
+SUBMIT_PATH = "/api/a2a/tasks"
+STORY = "Once upon a time."
+TALKERS: dict[str, Callable[[Door], Talker]] = {
+    "0.3 over JSON-RPC": lambda door: Client03(door.client, "JSONRPC"),
+    "0.3 over HTTP+JSON": lambda door: Client03(door.client, "HTTP+JSON"),
+    "0.1": lambda door: Client01(door.client),
+}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=4, older_dialects=True)
+
+
+@pytest.fixture(params=["jsonrpc-asgi", "jsonrpc-mangum"])
+async def door(
+    request: pytest.FixtureRequest,
+    settings: Settings,
+    backends: Backends,
+    card: AgentCard,
+    worker: ScriptedWorker,
+) -> AsyncIterator[Door]:
+    async with opened(request.param, settings, backends, card) as door:
+        yield door
+
+
+@pytest.fixture
+def client(door: Door) -> Client01:
+    return Client01(door.client)
+
+
+@pytest.mark.parametrize("talker", TALKERS.values(), ids=TALKERS.keys())
+async def test_the_same_conversation(door: Door, talker: Callable[[Door], Talker]) -> None:
+    """Send, stream, pause, resume and cancel, with the same outcome in every dialect."""
+    client = talker(door)
+
+    told = await client.send("go")
+    assert (told.states, told.text) == (["completed"], STORY)
+
+    streamed = await client.stream("go")
+    assert (streamed.states, streamed.text) == (["submitted", "working", "completed"], STORY)
+
+    asked = await client.send("ask")
+    assert asked.states == ["input-required"]
+    resumed = await client.stream("go", task=asked)
+    assert (resumed.states[-1], resumed.text) == ("completed", STORY)
+
+    paused = await client.stream("ask")
+    assert paused.states[-1] == "input-required"
+    answered = await client.send("go", task=paused)
+    assert (answered.task_id, answered.states) == (paused.task_id, ["completed"])
+
+    waiting = await client.send("ask")
+    assert await client.cancel(waiting) == "canceled"
+
+
+async def test_a_0_3_client_without_a_header(door: Door, client: Client01) -> None:
+    """The names that 0.1 and 0.3 share are answered so that 0.3 can read them."""
+    seen = await client.send("go")
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": seen.task_id}}
+    answer = (await door.client.post("/", json=body)).json()
+    task = types_v03.GetTaskSuccessResponse.model_validate(answer).result
+    assert task.kind == "task"
+    assert task.status.state == types_v03.TaskState.completed
+    assert task.artifacts is not None
+    assert [part.root.kind for part in task.artifacts[0].parts] == ["text", "text"]
+
+
+class TestVersion01:
+    async def test_the_task_it_reads(self, client: Client01) -> None:
+        """0.1: id, sessionId, status, artifacts with an index, and the history it asks for."""
+        params = {**sent("go"), "sessionId": "s-1", "historyLength": 5, "metadata": {"a": 1}}
+        task = await client.call("tasks/send", params)
+        assert (task["id"], task["sessionId"]) == (params["id"], "s-1")
+        assert task["status"]["message"]["parts"][0]["type"] == "text"
+        assert [artifact["index"] for artifact in task["artifacts"]] == [0]
+        assert task["history"][0]["parts"][0]["text"] == "go"
+        assert task["history"][0]["role"] == "user"
+
+    async def test_history_comes_on_demand(self, client: Client01) -> None:
+        """0.1: without historyLength there is none."""
+        assert "history" not in await client.call("tasks/send", sent("go"))
+
+    async def test_every_kind_of_part_arrives(
+        self, client: Client01, worker: ScriptedWorker, card: AgentCard
+    ) -> None:
+        """0.1: text, file by bytes or URI, and data; simple_a2a: a part without a type."""
+        parts = [
+            {"type": "text", "text": "go", "metadata": {"a": 1}},
+            {"type": "file", "file": {"name": "a", "bytes": "AAEC"}},
+            {"type": "file", "file": {"uri": "https://example.com/b", "mimeType": "text/plain"}},
+            {"type": "data", "data": {"b": [1]}},
+            {"text": "plain", "mediaType": "text/plain"},
+        ]
+        params = {"id": "t", "message": {"role": "user", "parts": parts}}
+        await client.call("tasks/send", params)
+        received = worker.started[0].request.message.parts
+        assert [part.WhichOneof("content") for part in received] == [
+            *("text", "raw", "url", "data", "text")
+        ]
+        assert received[1].raw == b"\x00\x01\x02"
+        assert (received[2].url, received[2].media_type) == (parts[2]["file"]["uri"], "text/plain")  # type: ignore[index]
+
+    async def test_states_that_came_later(self, client: Client01, worker: ScriptedWorker) -> None:
+        """0.1 has no auth-required: its client is asked for input, and the stream goes on."""
+        asyncio.get_running_loop().call_later(0.3, worker.gate.set)
+        frames = await client.frames("tasks/sendSubscribe", sent("auth"))
+        shown = [(f["status"]["state"], f["final"]) for f in frames]
+        assert shown[-2:] == [("input-required", False), ("completed", True)]
+
+    async def test_a_message_alone_is_a_task(self, client: Client01) -> None:
+        """0.1 answers with tasks only: the reply is the message of its status."""
+        task = await client.call("tasks/send", sent("reply"))
+        assert task["status"]["message"]["parts"][0]["text"] == "Hello."
+
+    async def test_a_running_task_is_canceled(
+        self, client: Client01, worker: ScriptedWorker
+    ) -> None:
+        """`tasks/cancel` ends it, and its stream says so."""
+        streaming = asyncio.create_task(client.stream("obey", task=Seen("my-task")))
+        while not worker.started:  # noqa: ASYNC110 - the worker has no event for it
+            await asyncio.sleep(0.01)
+        assert await client.cancel(Seen("my-task")) == "canceled"
+        assert (await streaming).states[-1] == "canceled"
+
+    async def test_resubscribing(self, client: Client01, worker: ScriptedWorker) -> None:
+        """`tasks/resubscribe` begins with the task as it is, and follows it to its end."""
+        sending = asyncio.create_task(client.send("wait", task=Seen("my-task")))
+        await worker.waiting.wait()
+        asyncio.get_running_loop().call_later(0.3, worker.gate.set)
+        frames = await client.frames("tasks/resubscribe", {"id": "my-task"})
+        assert frames[0]["status"]["state"] == "working"
+        assert frames[0]["sessionId"]
+        assert frames[-1]["final"]
+        assert (await sending).text == STORY
+
+    @pytest.mark.parametrize("name", ["id", "taskId"])
+    async def test_a_task_is_named_by_either_name(self, client: Client01, name: str) -> None:
+        """simple_a2a: `taskId` for `id` in `tasks/get`, `tasks/cancel` and `tasks/resubscribe`."""
+        seen = await client.send("go")
+        assert (await client.call("tasks/get", {name: seen.task_id}))["id"] == seen.task_id
+
+    async def test_a_task_without_an_id(self, client: Client01) -> None:
+        """simple_a2a: `tasks/send` without an id makes a task under one of the server's."""
+        params = sent("ask")
+        task = await client.call("tasks/send", {"message": params["message"]})
+        resumed = await client.send("go", task=Seen(task["id"]))
+        assert resumed.states == ["completed"]
+
+    @pytest.mark.parametrize(
+        ("method", "params", "code"),
+        [
+            ("tasks/get", {"id": "nobody"}, -32001),
+            ("tasks/get", {}, -32602),
+            ("tasks/get", [], -32602),
+            ("tasks/get", {"id": 5}, -32602),
+            ("tasks/cancel", {"id": "nobody"}, -32001),
+            ("tasks/cancel", {"id": "done"}, -32002),
+            ("tasks/resubscribe", {"id": "nobody"}, -32001),
+            ("tasks/resubscribe", {"id": "done"}, -32004),
+            ("tasks/send", sent("more", Seen("done")), -32004),
+            ("tasks/send", {"id": "x"}, -32602),
+            ("tasks/send", {"id": "no id", "message": sent("go")["message"]}, -32602),
+            ("tasks/send", {"id": "x", "message": {"role": "user", "parts": []}}, -32602),
+            ("tasks/send", {"id": "x", "message": {"role": "king", "parts": [{}]}}, -32602),
+            ("tasks/send", {**sent("go"), "pushNotification": {"url": "https://a"}}, -32003),
+            ("tasks/sendSubscribe", {"id": "x"}, -32602),
+            ("tasks/submit", {"message": sent("go")["message"]}, -32602),
+            ("tasks/submit", {"taskId": "x"}, -32602),
+            ("tasks/status", {}, -32602),
+            ("tasks/list", {}, -32601),
+        ],
+    )
+    async def test_errors(self, client: Client01, method: str, params: Any, code: int) -> None:
+        """The codes that 0.1 knows."""
+        await client.send("go", task=Seen("done"))
+        with pytest.raises(RpcError) as caught:
+            await client.call(method, params)
+        assert caught.value.code == code
+
+
+class TestRepetition:
+    async def test_of_a_message_to_a_finished_task(
+        self, client: Client01, worker: ScriptedWorker
+    ) -> None:
+        """The same content gets the task again, and nothing runs."""
+        first, second = [await client.send("go", task=Seen("mine")) for _ in range(2)]
+        assert first == second
+        assert len(worker.started) == 1
+
+    async def test_of_a_message_to_a_running_task(
+        self, client: Client01, worker: ScriptedWorker
+    ) -> None:
+        """It joins the turn that is under way."""
+        both = [asyncio.create_task(client.send("wait", task=Seen("mine"))) for _ in range(2)]
+        await worker.waiting.wait()
+        await asyncio.sleep(0.2)
+        worker.gate.set()
+        first, second = await asyncio.gather(*both)
+        assert first == second
+        assert len(worker.started) == 1
+
+    async def test_of_the_first_message(self, client: Client01, worker: ScriptedWorker) -> None:
+        """A question that is asked again is a retry, and not its own answer."""
+        for _ in range(2):
+            assert (await client.send("ask", task=Seen("mine"))).states == ["input-required"]
+        assert len(worker.started) == 1
+
+    async def test_of_an_answer(self, client: Client01, worker: ScriptedWorker) -> None:
+        """An answer that says the same as the one before it is an answer."""
+        await client.send("ask first", task=Seen("mine"))
+        for _ in range(2):
+            await client.send("ask", task=Seen("mine"))
+        assert len(worker.started) == 3
+
+    async def test_another_message_to_a_finished_task(self, client: Client01) -> None:
+        """It is refused, and replaces nothing (E20 does): somebody may still ask for the result."""
+        await client.send("go", task=Seen("mine"))
+        with pytest.raises(RpcError):
+            await client.send("something else", task=Seen("mine"))
+        assert (await client.call("tasks/get", {"id": "mine"}))["status"]["state"] == "completed"
+
+    async def test_another_session(self, client: Client01) -> None:
+        """A task stays in its session."""
+        await client.call("tasks/send", {**sent("ask", Seen("mine")), "sessionId": "a"})
+        with pytest.raises(RpcError) as caught:
+            await client.call("tasks/send", {**sent("go", Seen("mine")), "sessionId": "b"})
+        assert caught.value.code == -32602
+
+
+class TestSubmitting:
+    @pytest.fixture(params=[SUBMIT_PATH, "/"])
+    def client(self, request: pytest.FixtureRequest, door: Door) -> Client01:
+        return Client01(door.client, request.param)
+
+    @staticmethod
+    def submission(text: str, task_id: str = "test-1") -> dict[str, Any]:
+        return {"taskId": task_id, "message": sent(text)["message"]}
+
+    async def test_submit_answers_with_the_finished_task(self, client: Client01) -> None:
+        """E1-E4: under the client's id, with a flat status and one artifact."""
+        task = (await client.call("tasks/submit", self.submission("go")))["task"]
+        assert set(task) == {"id", "status", "artifact"}
+        assert (task["id"], task["status"]) == ("test-1", "completed")
+        assert [part["text"] for part in task["artifact"]["parts"]] == ["Once upon ", "a time."]
+
+    async def test_status_answers_the_same_to_anybody(
+        self, client: Client01, worker: ScriptedWorker
+    ) -> None:
+        """E5-E7, E12-E14, E17: what submit has answered, again and again, without a run."""
+        submitted = await client.call("tasks/submit", self.submission("go"))
+        for _ in range(3):
+            assert await client.call("tasks/status", {"taskId": "test-1"}) == submitted
+        assert len(worker.started) == 1
+
+    async def test_an_unknown_task(self, client: Client01) -> None:
+        """E8: a result that says so, and no error; also for an id that no task can have."""
+        for task_id in ("nobody", "no id/at all"):
+            result = await client.call("tasks/status", {"taskId": task_id})
+            assert result == {"task": {"id": task_id, "status": "not_found"}}
+
+    @pytest.mark.parametrize("params", [{}, {"taskId": ""}, {"taskId": None}, {"taskId": 7}])
+    async def test_a_missing_id(self, client: Client01, params: dict[str, Any]) -> None:
+        """E9: -32602, for both methods."""
+        for method in ("tasks/status", "tasks/submit"):
+            with pytest.raises(RpcError) as caught:
+                await client.call(method, {"message": sent("go")["message"], **params})
+            assert caught.value.code == -32602
+
+    async def test_its_time_to_live(self, client: Client01, backends: Backends) -> None:
+        """E10: an hour; other tasks live as long as ever."""
+        await client.call("tasks/submit", self.submission("go"))
+        await client.send("go", task=Seen("another"))
+        storage = backends.storage.for_scope(ANONYMOUS)
+        kept = [await storage.head("test-1"), await storage.head("another")]
+        seconds = [(h.expires_at - h.created_at) // 1000 for h in kept if h is not None]
+        assert seconds == [3600, 30 * 86_400]
+
+    async def test_a_running_task(self, client: Client01, worker: ScriptedWorker) -> None:
+        """E18: working, and no artifact yet."""
+        submitting = asyncio.create_task(client.call("tasks/submit", self.submission("wait")))
+        await worker.waiting.wait()
+        running = (await client.call("tasks/status", {"taskId": "test-1"}))["task"]
+        assert running["status"] == "working"
+        worker.gate.set()
+        assert (await submitting)["task"]["status"] == "completed"
+
+    @pytest.mark.parametrize(
+        ("text", "status", "said"),
+        [("fail", "failed", "It did not work."), ("ask", "input-required", "Which one?")],
+    )
+    async def test_other_ends(self, client: Client01, text: str, status: str, said: str) -> None:
+        """E19: an agent that only spoke has its words as the artifact."""
+        task = (await client.call("tasks/submit", self.submission(text)))["task"]
+        assert task["status"] == status
+        assert task["artifact"]["parts"][0]["text"] == said
+
+    async def test_a_question_is_answered_by_another_submit(self, client: Client01) -> None:
+        """E19: the message after input-required is the task's next turn."""
+        await client.call("tasks/submit", self.submission("ask"))
+        task = (await client.call("tasks/submit", self.submission("go")))["task"]
+        assert task["status"] == "completed"
+
+
+class TestSwitchedOff:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(auth="none")
+
+    @pytest.mark.parametrize(
+        "method", ["tasks/send", "tasks/sendSubscribe", "tasks/submit", "tasks/status"]
+    )
+    async def test_is_the_default(self, client: Client01, method: str) -> None:
+        """Without the setting the methods do not exist."""
+        with pytest.raises(RpcError) as caught:
+            await client.call(method, {"taskId": "t", **sent("go")})
+        assert caught.value.code == -32601
+
+    @pytest.mark.parametrize("path", [SUBMIT_PATH, "/.well-known/agent.json"])
+    async def test_nor_do_their_paths(self, door: Door, path: str) -> None:
+        """404."""
+        assert (await door.client.get(path)).status_code == 404
+
+
+async def test_a_version_that_is_named_is_spoken(door: Door) -> None:
+    """`tasks/send` with A2A-Version 1.0 is no method of 1.0, whatever is switched on."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/send", "params": sent("go")}
+    response = await door.client.post("/", json=body, headers={"A2A-Version": "1.0"})
+    assert response.json()["error"]["code"] == -32601
+
+
+async def test_the_card_is_where_older_clients_look(door: Door) -> None:
+    """Until 0.2 it was `agent.json`; it has the URL that 0.1 reads."""
+    card = (await door.client.get("/.well-known/agent.json")).json()
+    assert card["url"] == "http://test/"

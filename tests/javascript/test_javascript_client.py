@@ -1,0 +1,162 @@
+"""`@a2a-js/sdk`, the official JavaScript client, unchanged: it speaks 1.0 over both bindings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import AgentCapabilities, AgentCard, AgentSkill
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.local.http_server import HttpServer, bind
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends, memory_backends
+from tests.scripted_worker import ScriptedWorker
+
+HERE = Path(__file__).parent
+PACKAGE = ("package.json", "package-lock.json", ".npmrc", "stream.mjs")
+BINDINGS = ["JSONRPC", "HTTP+JSON"]
+INSTALL_S = 120
+
+# The client's numbers of the protocol's states.
+SUBMITTED, WORKING, COMPLETED, INPUT_REQUIRED = 1, 2, 3, 6
+
+CARD = AgentCard(
+    name="Storyteller",
+    description="Tells one story.",
+    version="1.0.0",
+    capabilities=AgentCapabilities(streaming=True),
+    default_input_modes=["text/plain"],
+    default_output_modes=["text/plain"],
+    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
+)
+
+
+def cannot_run(reason: str) -> None:
+    """Report the tests as not run; in CI, where the client has to be there, as failed."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script beside the client that npm has installed as the lock says."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        cannot_run("The JavaScript client needs Node.js 20 or later with npm.")
+    folder = tmp_path_factory.mktemp("javascript")
+    for name in PACKAGE:
+        shutil.copy(HERE / name, folder)
+    command = [npm or "", "ci", "--prefer-offline"]
+    try:
+        installed = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        cannot_run(f"npm did not install the JavaScript client within {INSTALL_S} s.")
+    else:
+        if installed.returncode != 0:
+            cannot_run(f"npm cannot install the JavaScript client: {installed.stderr[-500:]}")
+    return folder / "stream.mjs"
+
+
+@pytest.fixture
+def backends() -> Backends:
+    return memory_backends(Settings())
+
+
+@pytest.fixture
+def url(backends: Backends) -> Iterator[str]:
+    """The application behind a real server."""
+    app = create_app(Settings(auth="none", keep_alive_s=0.05), backends, CARD, door="stream")
+    with HttpServer(app, bind(0), lifespan=False) as server:
+        yield server.url
+
+
+@pytest.fixture
+async def worker(backends: Backends) -> AsyncIterator[ScriptedWorker]:
+    async with ScriptedWorker(backends).running() as worker:
+        yield worker
+
+
+async def javascript(
+    script: Path, url: str, binding: str, operation: str, argument: str
+) -> AsyncIterator[dict[str, Any]]:
+    """What the client tells of a stream, as it gets it."""
+    process = await asyncio.create_subprocess_exec(
+        *("node", str(script), url, binding, operation, argument),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async for line in process.stdout:
+            yield json.loads(line)
+        complaints = await process.stderr.read()
+        assert await process.wait() == 0, complaints.decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_task_is_streamed_to_its_end(
+    script: Path, url: str, worker: ScriptedWorker, binding: str
+) -> None:
+    """The Task first, then what happens as it happens, keep-alives unseen, then the end."""
+    seen = []
+    async for event in javascript(script, url, binding, "send", "wait"):
+        seen.append(event)
+        if event["kind"] == "statusUpdate":
+            worker.gate.set()  # the agent goes on only after the client has seen its status
+    assert [(e["kind"], e.get("state") or e.get("chunk")) for e in seen] == [
+        ("task", SUBMITTED),
+        ("statusUpdate", WORKING),
+        ("artifactUpdate", "Once upon "),
+        ("artifactUpdate", "a time."),
+        ("statusUpdate", COMPLETED),
+    ]
+    assert seen[-1]["says"] == "Done."
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_task_is_subscribed_to(
+    script: Path, url: str, worker: ScriptedWorker, binding: str
+) -> None:
+    """A second client joins at the Task as it is, and follows it to its end."""
+    sending = javascript(script, url, binding, "send", "wait")
+    task_id = (await anext(sending))["task"]
+    await worker.waiting.wait()
+    seen = []
+    async for event in javascript(script, url, binding, "subscribe", task_id):
+        seen.append(event)
+        worker.gate.set()
+    assert seen[0]["kind"] == "task"
+    assert "".join(e.get("chunk", "") for e in seen) == "Once upon a time."
+    assert seen[-1]["state"] == COMPLETED
+    rest = [event async for event in sending]
+    assert rest[-2:] == seen[-2:]
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_an_error_on_the_way_arrives_as_the_clients_own(
+    script: Path, url: str, worker: ScriptedWorker, backends: Backends, binding: str
+) -> None:
+    """The stream of a task that is deleted ends with the protocol's error."""
+    seen = []
+    async for event in javascript(script, url, binding, "send", "ignore"):
+        seen.append(event)
+        if event["kind"] == "statusUpdate":
+            await backends.storage.delete_task(seen[0]["task"])
+    assert [e["kind"] for e in seen] == ["task", "statusUpdate", "error"]
+    assert "The task does not exist." in seen[-1]["says"]
