@@ -49,7 +49,8 @@ format: $(VENV)/.stamp ## format, and fix what the linter can fix
 
 .PHONY: faults
 faults: $(VENV)/.stamp emulators ## the long form of the fault tests
-	A2A_FAULTS=long $(BIN)/python -m pytest tests/faults tests/contract --timeout 3600
+	A2A_FAULTS=long $(BIN)/python -m pytest tests/faults tests/contract tests/e2e/test_reconnects.py \
+		--timeout 3600
 
 .PHONY: model
 model: $(VENV)/.stamp ## every interleaving at length, and what each guard is good for
@@ -60,7 +61,7 @@ bench-storage: $(VENV)/.stamp emulators ## what the storage costs, on DynamoDB L
 	$(BIN)/python -m benchmarks.storage
 
 .PHONY: bench-stream
-bench-stream: $(VENV)/.stamp emulators ## how soon a client sees what a worker commits
+bench-stream: $(VENV)/.stamp emulators ## commit to client, here and on the official SDK's server
 	$(BIN)/python -m benchmarks.stream
 
 .PHONY: conformance
