@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from a2a_serverless import aws
 from a2a_serverless.broker.base import Broker, OperationHandle, decode_operation, operation_of
+from a2a_serverless.broker.sqs_queue import SqsQueue
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import (
     ConcurrencyError,
@@ -36,85 +37,7 @@ LONG_POLL_S = 20
 LONGEST_LEASE_S = 43_170
 """SQS allows 12 h of visibility since the receive; asking for its very end fails in practice."""
 
-_MISSING_CODES = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
-_EXPIRED_CODES = frozenset(
-    {"InvalidParameterValue", "MessageNotInflight", "ReceiptHandleIsInvalid"}
-)
-"""How SQS says that a receipt is not the latest one, has run out, or is at the end of its 12 h."""
-
 _log = logging.getLogger(__name__)
-
-
-class SqsQueue:
-    """One queue, known by its URL or by its name, and the requests that are made of it.
-
-    Every method raises:
-        UnavailableError: no answer within the retry budget.
-        ConfigurationError: there is no such queue, or it refuses this process.
-    """
-
-    def __init__(self, queue: str, client: SQSClient | None, clock: Clock) -> None:
-        self.name = queue
-        self.clock = clock
-        self._url = queue if "://" in queue else None
-        self._client = client
-
-    @property
-    def client(self) -> SQSClient:
-        return self._client or aws.client("sqs")
-
-    @property
-    def polling_client(self) -> SQSClient:
-        """A client that waits for a long poll's answer."""
-        return self._client or aws.client("sqs", long_poll=True)
-
-    async def url(self) -> str:
-        """The queue's URL; a name is looked up once."""
-        if self._url is None:
-            answer = await self._request(self.client.get_queue_url, QueueName=self.name)
-            self._url = str(answer["QueueUrl"])
-        return self._url
-
-    async def check(self) -> None:
-        """Make sure that the queue exists."""
-        await self._request(
-            self.client.get_queue_attributes, QueueUrl=await self.url(), AttributeNames=["QueueArn"]
-        )
-
-    async def send(self, body: str, **options: Any) -> None:
-        await self._request(
-            self.client.send_message, QueueUrl=await self.url(), MessageBody=body, **options
-        )
-
-    async def delete(self, receipt: str) -> None:
-        """Raises ConcurrencyError when the receipt has expired."""
-        await self._request(
-            self.client.delete_message, QueueUrl=await self.url(), ReceiptHandle=receipt
-        )
-
-    async def hide(self, receipt: str, seconds: int) -> None:
-        """Raises ConcurrencyError when the receipt has expired."""
-        await self._request(
-            self.client.change_message_visibility,
-            QueueUrl=await self.url(),
-            ReceiptHandle=receipt,
-            VisibilityTimeout=seconds,
-        )
-
-    async def _request(self, method: Callable[..., Any], **arguments: Any) -> Any:
-        try:
-            return await aws.repeat(method, clock=self.clock, **arguments)
-        except (BotoCoreError, ClientError) as error:
-            if "ReceiptHandle" in arguments and _code(error) in _EXPIRED_CODES:
-                msg = "The delivery has expired."
-                raise ConcurrencyError(msg) from error
-            raise self.misconfigured(error) from error
-
-    def misconfigured(self, error: BotoCoreError | ClientError) -> ConfigurationError:
-        """What an error means that no repetition mends."""
-        if _code(error) in _MISSING_CODES:
-            return ConfigurationError(f"The queue {self.name} does not exist.")
-        return ConfigurationError(f"The queue {self.name} cannot be used: {error}")
 
 
 class SqsOperationHandle(OperationHandle):
@@ -348,7 +271,7 @@ class SqsFifoBroker(Broker):
                 )
 
     async def _back_off(self, error: BotoCoreError | ClientError, failures: int) -> None:
-        if _code(error) in _MISSING_CODES:
+        if self._queue.is_missing(error):
             raise self._queue.misconfigured(error) from error
         _log.warning(
             "Receiving from the queue failed: %s",
@@ -394,10 +317,3 @@ def _resolve(poll: Future[list[MessageTypeDef]], outcome: list[MessageTypeDef] |
     except InvalidStateError:
         return False
     return True
-
-
-def _code(error: BotoCoreError | ClientError) -> str:
-    """The code without the prefix of the older protocol (`AWS.SimpleQueueService.`)."""
-    if not isinstance(error, ClientError):
-        return type(error).__name__
-    return aws.error_code(error).rsplit(".", 1)[-1]
