@@ -9,7 +9,7 @@ from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.base import ListTasksQuery
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from tests.clocks import ManualClock
@@ -150,6 +150,20 @@ async def test_a_contexts_state_expires(storage: DurableStorage, clock: ManualCl
     assert await storage.load_context("ctx") == "second"
     clock.advance(1)
     assert await storage.load_context("ctx") is None
+
+
+async def test_a_contexts_version_starts_anew_after_its_expiry(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """A state that has expired and is still stored counts for nothing, its version neither."""
+    for state in ("first", "second", "third"):
+        await storage.update_context("ctx", state)
+    clock.advance(MONTH)
+    assert await storage.load_context_version("ctx") == (None, 0)
+    head = (await storage.open_task("ctx", request())).head
+    fresh = Commit(context_write=context_write("fresh", 0))
+    await storage.commit(head, fresh)
+    assert await storage.load_context_version("ctx") == ("fresh", 1)
 
 
 async def test_a_listing_counts_the_living(storage: DurableStorage, clock: ManualClock) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from a2a.types import Artifact, Part, TaskState
+from google.protobuf.json_format import ParseDict
 
-from a2a_serverless.errors import CommitTooLargeError
+from a2a_serverless.errors import CommitTooLargeError, InvalidArgumentError
 from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage, context_write
 from a2a_serverless.tasks.entries import ArtifactWritten
@@ -117,3 +120,23 @@ async def test_the_largest_commit_is_stored(storage: DurableStorage) -> None:
     assert task is not None
     assert task.artifacts[0].parts[0].raw == noise(room)
     assert await storage.load_context("x" * 512) == state
+
+
+def nested(levels: int) -> Artifact:
+    """An artifact whose data is `levels` lists deep."""
+    data: Any = 1
+    for _ in range(levels):
+        data = [data]
+    part = Part()
+    ParseDict(data, part.data)
+    return Artifact(artifact_id="deep", parts=[part])
+
+
+async def test_what_cannot_be_read_back_is_refused(storage: DurableStorage) -> None:
+    """Data nested beyond protobuf's decoder is a typed error, and the task stays readable."""
+    task = await storage.create_task("ctx", message())
+    await storage.update_task(task.id, artifacts=[ArtifactWrite(nested(30))])
+    with pytest.raises(InvalidArgumentError, match="nested"):
+        await storage.update_task(task.id, artifacts=[ArtifactWrite(nested(49))])
+    assert await storage.get_version(task.id) == 2
+    assert (await storage.list_tasks(ListTasksQuery(include_artifacts=True))).tasks[0].artifacts

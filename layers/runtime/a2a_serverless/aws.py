@@ -63,6 +63,9 @@ _REPEAT_CODES: Final = frozenset(
 )
 _NO_ANSWER: Final = (boto.ConnectionError, boto.HTTPClientError, ResponseParserError)
 
+ERRORS: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError)
+"""Whatever boto3 raises about a call."""
+
 _executor = ThreadPoolExecutor(THREADS, thread_name_prefix="aws")
 _clients: dict[tuple[str, int], Any] = {}
 _lock = threading.Lock()
@@ -145,7 +148,7 @@ async def repeat(
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return await call(method, **kwargs)
-        except (boto.ClientError, boto.BotoCoreError, ResponseParserError) as error:
+        except ERRORS as error:
             outcome = outcome_of(error)
             if outcome is Outcome.LOST and isinstance(error, boto.ClientError):
                 raise ConditionFailedError(_failed_items(error)) from error

@@ -156,6 +156,18 @@ async def test_an_agent_that_cancels_itself_is_retried() -> None:
     assert (await bench.head(task)).attempts == 1
 
 
+async def test_an_agent_that_exits_fails_alone() -> None:
+    """`sys.exit()` in an agent is a failed attempt, not the end of the worker and its turns."""
+
+    async def leaves(_context: RequestContext, _queue: EventQueue) -> None:
+        raise SystemExit("bad configuration")
+
+    bench = Bench(Agent(leaves), retry_base_s=0)
+    task = await bench.send()
+    assert await bench.work() is False
+    assert (await bench.head(task)).attempts == 1
+
+
 async def test_what_a_failed_attempt_had_not_committed_is_gone() -> None:
     """The next attempt starts over, so that nothing of the failed one is stored for it."""
     bench = Bench(Agent(raising(ValueError())), retry_base_s=0)

@@ -13,8 +13,6 @@ from concurrent.futures import Future, InvalidStateError
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from a2a_serverless import aws
 from a2a_serverless.broker.base import Broker, OperationHandle, decode_operation, operation_of
 from a2a_serverless.broker.sqs_queue import SqsQueue
@@ -192,7 +190,7 @@ class SqsFifoBroker(Broker):
             try:
                 messages = await self._receive(url)
                 failures = 0
-            except (BotoCoreError, ClientError) as error:
+            except aws.ERRORS as error:
                 failures += 1
                 await self._back_off(error, failures)
                 continue
@@ -264,13 +262,13 @@ class SqsFifoBroker(Broker):
                 self._queue.client.change_message_visibility(
                     QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0
                 )
-            except (BotoCoreError, ClientError) as error:
+            except aws.ERRORS as error:
                 _log.warning(
                     "An unwanted message was not given back",
                     extra={"action": "give_back_failed", "error": type(error).__name__},
                 )
 
-    async def _back_off(self, error: BotoCoreError | ClientError, failures: int) -> None:
+    async def _back_off(self, error: Exception, failures: int) -> None:
         if self._queue.is_missing(error):
             raise self._queue.misconfigured(error) from error
         _log.warning(

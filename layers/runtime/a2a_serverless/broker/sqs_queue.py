@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock
@@ -80,25 +80,25 @@ class SqsQueue:
     async def _request(self, method: Callable[..., Any], **arguments: Any) -> Any:
         try:
             return await aws.repeat(method, clock=self.clock, **arguments)
-        except (BotoCoreError, ClientError) as error:
+        except aws.ERRORS as error:
             if "ReceiptHandle" in arguments and _code(error) in _EXPIRED_CODES:
                 msg = "The delivery has expired."
                 raise ConcurrencyError(msg) from error
             raise self.misconfigured(error) from error
 
     @staticmethod
-    def is_missing(error: BotoCoreError | ClientError) -> bool:
+    def is_missing(error: Exception) -> bool:
         """Whether an error says that there is no such queue."""
         return _code(error) in _MISSING_CODES
 
-    def misconfigured(self, error: BotoCoreError | ClientError) -> ConfigurationError:
+    def misconfigured(self, error: Exception) -> ConfigurationError:
         """What an error means that no repetition mends."""
         if self.is_missing(error):
             return ConfigurationError(f"The queue {self.name} does not exist.")
         return ConfigurationError(f"The queue {self.name} cannot be used: {error}")
 
 
-def _code(error: BotoCoreError | ClientError) -> str:
+def _code(error: Exception) -> str:
     """The code without the prefix of the older protocol (`AWS.SimpleQueueService.`)."""
     if not isinstance(error, ClientError):
         return type(error).__name__

@@ -17,12 +17,17 @@ from a2a.compat.v0_3 import a2a_v0_3_pb2 as pb2_v03
 from a2a.compat.v0_3 import conversions
 from a2a.compat.v0_3 import types as types_v03
 from a2a.compat.v0_3.proto_utils import FromProto
+from a2a.types import ListTasksRequest
 from a2a.utils.errors import InvalidParamsError, JSONParseError
+from a2a.utils.proto_utils import parse_params
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
 M = TypeVar("M", bound=Message)
+
+MAX_VALUES = 50_000
+"""Values in one body: protobuf's parser takes tens of microseconds for each of them."""
 
 
 def read_json(body: bytes) -> Any:
@@ -32,11 +37,46 @@ def read_json(body: bytes) -> Any:
         JSONParseError: no JSON, no UTF-8, nested beyond reason, or a number that is none.
     """
     try:
-        return json.loads(
+        value = json.loads(
             body, parse_constant=_refuse, parse_float=_finite, parse_int=_representable
         )
     except (ValueError, RecursionError, OverflowError) as error:
         raise JSONParseError(message="The body is not valid JSON.") from error
+    _check_size(value)
+    return value
+
+
+def _check_size(value: Any) -> None:
+    """Refuse more values than the parser of protobuf takes in a moment: it blocks the event loop.
+
+    Raises:
+        InvalidParamsError: names the limit.
+    """
+    count, waiting = 0, [value]
+    while waiting:
+        count += 1
+        if count > MAX_VALUES:
+            raise InvalidParamsError(message=f"The body holds more than {MAX_VALUES} values.")
+        inner = waiting.pop()
+        if isinstance(inner, dict):
+            waiting.extend(inner.values())
+        elif isinstance(inner, list):
+            waiting.extend(inner)
+
+
+def check_query(query: Any) -> None:
+    """Refuse query parameters of the wrong form, in words of our own.
+
+    Raises:
+        InvalidParamsError: a number or a time that is none.
+    """
+    try:
+        parse_params(query, ListTasksRequest())
+    except Exception as error:
+        # `parse_params` promises nothing about what it raises.
+        raise InvalidParamsError(
+            message="A query parameter does not have the form of its field."
+        ) from error
 
 
 def check_enums(value: Any, model: type[Message]) -> None:

@@ -165,6 +165,9 @@ def trace_context(context: ServerCallContext) -> dict[str, str]:
     return {name: headers[name] for name in _TRACE_HEADERS if name in headers}
 
 
+_LATEST_MS = 10**15
+
+
 def function_deadline_ms(context: ServerCallContext) -> int | None:
     """When the function will be stopped, in milliseconds since the epoch.
 
@@ -172,9 +175,10 @@ def function_deadline_ms(context: ServerCallContext) -> int | None:
     """
     try:
         deadline = json.loads(_headers(context).get("x-amzn-lambda-context", ""))["deadline"]
-        return int(deadline)
-    except (KeyError, TypeError, ValueError, RecursionError):
+        deadline_ms = int(deadline)
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
+    return deadline_ms if abs(deadline_ms) < _LATEST_MS else None
 
 
 def _headers(context: ServerCallContext) -> Mapping[str, str]:

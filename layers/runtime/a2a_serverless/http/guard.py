@@ -31,6 +31,7 @@ from a2a_serverless.http.bodies import (
     check_0_3_body,
     check_0_3_params,
     check_enums,
+    check_query,
     parsed,
     read_json,
 )
@@ -88,6 +89,8 @@ def jsonrpc_guard(endpoint: Endpoint) -> Endpoint:
             envelope = read_json(await request.body())
             if isinstance(envelope, dict):
                 request_id = request_id_of(envelope)
+                if not isinstance(envelope.get("method"), str):
+                    raise InvalidRequestError(message="The request names no method.")
                 check = _JSONRPC_PARAMS.get(str(envelope.get("method")))
                 if check is not None and envelope.get("jsonrpc") == "2.0":
                     check(envelope.get("params", {}))
@@ -108,6 +111,7 @@ def rest_guard(endpoint: Endpoint, route: Route) -> Endpoint:
         try:
             if has_filters:
                 check_enums(dict(request.query_params), ListTasksRequest)
+            check_query(request.query_params)
             if has_body:
                 _check_content_type(request)
                 await _check_rest_body(request, check)

@@ -29,6 +29,7 @@ from a2a_serverless.tasks.entries import (
     MessageAppended,
     MetadataMerged,
     StatusChanged,
+    check_readable,
     decode_entries,
     encode_entries,
 )
@@ -295,6 +296,7 @@ def task_of_head(head: Head) -> Task | None:
 
 
 def _write(before: Head | None, step: Step, commit: Commit) -> Write:
+    check_readable(step.entries)
     body = encode_entries(step.entries)
     size = len(body) + (len(commit.context_write.value) if commit.context_write else 0)
     if size > MAX_COMMIT_BYTES:

@@ -279,20 +279,24 @@ class DynamoStorage(DurableStorage):
         values: dict[str, str | int] = {
             ":value": write.value,
             ":expires_at": items.seconds(expires_at),
-            ":none": 0,
             ":one": 1,
         }
         condition = {}
+        next_version = "if_not_exists(#version, :none) + :one"
         if write.expected_version == 0:
+            # What has expired and is still stored counts for nothing, its version neither.
+            next_version = ":one"
             condition = {"ConditionExpression": _MISSING_OR_EXPIRED}
             values[":now"] = self._now_s()
         elif write.expected_version is not None:
             condition = {"ConditionExpression": "#version = :expected"}
             values[":expected"] = write.expected_version
+        if write.expected_version != 0:
+            values[":none"] = 0
         return {
             "Key": self._context_key(context_id),
             "UpdateExpression": "SET #value = :value, expires_at = :expires_at,"
-            " #version = if_not_exists(#version, :none) + :one",
+            f" #version = {next_version}",
             "ExpressionAttributeNames": {"#value": "value", "#version": "version"},
             "ExpressionAttributeValues": {n: attribute(v) for n, v in values.items()},
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",

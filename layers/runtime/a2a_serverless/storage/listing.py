@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -14,6 +15,8 @@ from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest
 from a2a_serverless.tasks.states import KNOWN
+
+_PLACE = re.compile(r"\d{15}#[A-Za-z0-9._:-]{1,100}")
 
 
 def status_key(status_at: int, task_id: str) -> str:
@@ -83,9 +86,10 @@ def _read_token(token: str | None, fingerprint: str) -> tuple[str | None, int | 
         before, total, made_for = json.loads(
             base64.b64decode(padded, altchars=b"-_", validate=True)
         )
-    except ValueError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise PageTokenError from error
-    well_formed = isinstance(before, str) and isinstance(total, int) and total >= 0
+    is_place = isinstance(before, str) and _PLACE.fullmatch(before) is not None
+    well_formed = is_place and isinstance(total, int) and total >= 0
     if not well_formed or made_for != fingerprint:
         raise PageTokenError
     return before, total

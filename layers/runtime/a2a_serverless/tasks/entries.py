@@ -15,11 +15,16 @@ from a2a.types import (
     Artifact,
     Message,
     SendMessageRequest,
+    SendMessageResponse,
+    Task,
     TaskArtifactUpdateEvent,
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
+
+from a2a_serverless.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,41 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
 def decode_entries(body: bytes) -> tuple[Entry, ...]:
     """The entries of a whole body; fresh objects that belong to the caller."""
     return tuple(_decode_all(body))
+
+
+def check_readable(entries: Iterable[Entry]) -> None:
+    """Refuse what protobuf writes but cannot read again: values nested beyond its decoder's limit.
+
+    One such value would make its task, and every list that shows it, unreadable for good. The
+    check wraps the entry as deeply as an answer does.
+
+    Raises:
+        InvalidArgumentError: names the limit; nothing was written.
+    """
+    for entry in entries:
+        try:
+            answer = SendMessageResponse(task=_shown_in(entry))
+            SendMessageResponse.FromString(answer.SerializeToString())
+        except DecodeError as error:
+            msg = "Data or metadata is nested more deeply than protobuf can read (about 45 levels)."
+            raise InvalidArgumentError(msg) from error
+
+
+def _shown_in(entry: Entry) -> Task:
+    """A task that shows the entry's content where the real one will."""
+    match entry:
+        case TurnOpened(request, _):
+            return Task(history=[request.message], metadata=request.metadata)
+        case MessageAppended(message) | Replied(message):
+            return Task(history=[message])
+        case StatusChanged(status, metadata, _):
+            return Task(status=status, metadata=metadata)
+        case ArtifactWritten(artifact, _, _, metadata):
+            return Task(artifacts=[artifact], metadata=metadata)
+        case MetadataMerged(metadata):
+            return Task(metadata=metadata)
+        case _:
+            return Task()
 
 
 def _encode(entry: Entry) -> bytes:

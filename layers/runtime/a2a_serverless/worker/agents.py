@@ -88,7 +88,7 @@ def _import(path: Path, reference: str) -> ModuleType:
     sys.modules[name] = module  # as `import` does: dataclasses and pickle look there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever the user's file raises, the start stops with the reason.
         del sys.modules[name]
         raise _unusable(reference, "cannot be imported", error) from error
@@ -103,7 +103,7 @@ def _instance(found: Any, reference: str) -> Any:
         raise ConfigurationError(msg)
     try:
         return found()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # As above: the user's constructor.
         raise _unusable(reference, "cannot be made", error) from error
 
@@ -117,6 +117,6 @@ def _executor(agent: Any, reference: str) -> AgentExecutor:
     raise ConfigurationError(msg)
 
 
-def _unusable(reference: str, what: str, error: Exception) -> ConfigurationError:
+def _unusable(reference: str, what: str, error: BaseException) -> ConfigurationError:
     reason = " ".join(str(error).split())
     return ConfigurationError(f"The agent {reference!r} {what}: {type(error).__name__}: {reason}.")

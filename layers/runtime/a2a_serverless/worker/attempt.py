@@ -28,7 +28,7 @@ from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.worker.endings import CANCELED, FAILED, ending
 from a2a_serverless.worker.executor import TurnQueue
-from a2a_serverless.worker.failures import AgentFailedError, DeadlineError, is_final
+from a2a_serverless.worker.failures import AgentFailedError, DeadlineError, contained, is_final
 from a2a_serverless.worker.ownership import Ownership
 from a2a_serverless.worker.translation import describe
 from a2a_serverless.worker.turn import Turn
@@ -130,7 +130,9 @@ class Attempt:
     async def _supervise(self) -> None:
         if self._stop_reason is not None:  # the delivery was lost while its turn was claimed
             raise self._stop_reason
-        execution = asyncio.create_task(self._agent.execute(self._turn.context, self._queue))
+        execution = asyncio.create_task(
+            contained(self._agent.execute(self._turn.context, self._queue))
+        )
         timers = [
             asyncio.create_task(self._claim_in_time()),
             asyncio.create_task(self._keep_deadline()),
@@ -188,7 +190,7 @@ class Attempt:
     async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
         await first_of(self._clock.sleep(CANCEL_HEARD_S), tasks=[execution])
         try:
-            await self._agent.cancel(self._turn.cancel_context, self._queue)
+            await contained(self._agent.cancel(self._turn.cancel_context, self._queue))
         except Exception as error:  # noqa: BLE001 - the agent's edge: the task is canceled anyway
             self._log(logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error)
 

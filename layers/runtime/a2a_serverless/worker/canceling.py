@@ -19,6 +19,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.states import is_terminal
 from a2a_serverless.worker.endings import CANCELED, end_task, ending
 from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.failures import contained
 from a2a_serverless.worker.ownership import Ownership
 from a2a_serverless.worker.titles import claim
 from a2a_serverless.worker.translation import TurnView
@@ -94,7 +95,7 @@ class Canceling:
 
     async def _ask(self, context: RequestContext, queue: TurnQueue) -> None:
         queue.is_cancelled = True
-        asking = self._agent.cancel(context, queue)
+        asking = contained(self._agent.cancel(context, queue))
         error = await limited(asking, clock=self._clock, seconds=self._timeout_s)
         if error is not None:
             extra = {"action": "cancel_raised", "task_id": context.task_id}

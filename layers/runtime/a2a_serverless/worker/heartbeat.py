@@ -12,7 +12,7 @@ from typing import Self
 
 from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.clock import Clock
-from a2a_serverless.errors import ConcurrencyError
+from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.worker.waiting import first_of
 
 logger = logging.getLogger(__name__)
@@ -20,8 +20,10 @@ logger = logging.getLogger(__name__)
 RENEW_AFTER = 1 / 3
 RETRY_AFTER = 1 / 12
 LOST_AFTER = 3 / 4
+GRACE_S = 6.0
 """Shares of the visibility: when it is renewed, when a failed renewal is tried again, and when a
-delivery that was not renewed counts as lost, while nobody else can have it yet."""
+delivery that was not renewed counts as lost, while nobody else can have it yet. `GRACE_S` is how
+long the end waits for a renewal under way: a little longer than a request's read time-out."""
 
 
 class Heartbeat:
@@ -58,6 +60,9 @@ class Heartbeat:
         self._home = asyncio.get_running_loop()
         self._thread.start()
         self._running.wait()
+        if not hasattr(self, "_stop"):
+            msg = "No thread could keep the delivery."
+            raise UnavailableError(msg)
         return self
 
     async def __aexit__(
@@ -73,8 +78,11 @@ class Heartbeat:
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
-        with asyncio.Runner() as runner:
-            runner.run(self._beat())
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._beat())
+        finally:
+            self._running.set()  # also when there was no loop to be had
 
     async def _beat(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -98,6 +106,9 @@ class Heartbeat:
         extending = asyncio.ensure_future(self._handle.extend(self._visibility_s))
         await first_of(self._clock.sleep(self._left_s()), self._stop.wait(), tasks=[extending])
         if not extending.done():
+            if self._stop.is_set():
+                # A request that is under way would undo a later nack, or freeze with the Lambda.
+                await asyncio.wait({extending}, timeout=GRACE_S)
             extending.cancel()
             await asyncio.gather(extending, return_exceptions=True)
             return False

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.clock import Clock
-from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.head import Head
 
@@ -64,7 +63,7 @@ class Watch:
             if await turn.registry.is_cancelled(turn.task_id):
                 turn.on_cancel()
             turn.on_head(await turn.log.head(turn.task_id))
-        except UnavailableError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the watch must not go blind
             # Nothing is known, so nothing is done: the next look may tell.
             extra = {"action": "watch_failed", "task_id": turn.task_id}
             logger.warning("Turn not watched: %s", error, extra=extra)

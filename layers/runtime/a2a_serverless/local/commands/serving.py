@@ -14,7 +14,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.readiness import check_backends
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
@@ -42,7 +42,7 @@ def named_aws_errors() -> Iterator[None]:
     """Turn what boto3 raises in a `with` block into a `ConfigurationError`."""
     try:
         yield
-    except (BotoCoreError, ClientError) as error:
+    except (BotoCoreError, ClientError, UnavailableError) as error:
         msg = f"AWS cannot be used: {str(error).rstrip('.')}."
         raise ConfigurationError(msg) from error
 
