@@ -314,6 +314,27 @@ async def test_two_tasks_update_the_state_at_the_same_time(backends: Backends) -
     assert sorted(artifact_texts(t)["answer"][0] for t in tasks) == ["0", "1"]
 
 
+async def test_updates_without_a_load_do_not_overwrite_each_other(backends: Backends) -> None:
+    """Of two tasks that store without having read, one is refused and stores after the other."""
+    both_have_stored = asyncio.Barrier(2)
+    starts: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        starts.append(ctx.user_text)
+        await ctx.update_context(ctx.user_text)
+        if len(starts) <= 2:
+            await both_have_stored.wait()
+        await ctx.respond()
+
+    bench = bench_of(backends, handle)
+    for text in ("one", "two"):
+        await opened(bench, text)
+    done = await asyncio.gather(bench.work(), bench.work())
+    assert sorted(done) == [False, True]
+    assert await bench.work()
+    assert await backends.storage.load_context_version("ctx") == (starts[2], 2)
+
+
 async def test_an_update_that_never_gets_through_fails_its_task(backends: Backends) -> None:
     """After the last attempt the task fails: an update that is lost is never lost silently."""
 

@@ -208,14 +208,14 @@ class TaskContext(UserTurn):
         """Store the state with the turn's next commit; an attempt that lost its turn cannot.
 
         When another task has changed the state since this turn loaded it, the commit is refused
-        and the turn starts over, so that no update is lost. Without `load_context` the value is
-        stored whatever was there.
+        and the turn starts over, so that no update is lost. Without `load_context` the same holds
+        from this call on: the value replaces what is stored now, and nothing later.
 
         Raises:
             InvalidArgumentError: `value` is no JSON value.
         """
         if self._is_open("update_context"):
-            self._queue.store_state(value)
+            await self._queue.store_state(value)
 
     # ------------------------------------------------------------------------------------------
 

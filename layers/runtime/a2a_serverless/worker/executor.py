@@ -146,9 +146,16 @@ class TurnQueue(EventQueue):
         value, self._writer.state_version = await self._storage.load_context_version(context_id)
         return value
 
-    def store_state(self, value: Any) -> None:
-        """Store the conversation's state with the turn's next commit."""
-        self._state = context_write(value).value
+    async def store_state(self, value: Any) -> None:
+        """Store the conversation's state with the turn's next commit, over what is there now.
+
+        Without a `load_state` before, the version to replace is read here: of two tasks that write
+        at the same time one is refused, and none overwrites the other silently.
+        """
+        encoded = context_write(value).value
+        if self._writer.state_version is None:
+            await self.load_state()
+        self._state = encoded
         self._writer.put_state(self._state)
 
     async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
