@@ -8,8 +8,6 @@ from a2a.types import (
     AgentCard,
     Message,
     SendMessageRequest,
-    SendMessageResponse,
-    Task,
 )
 from a2a.utils.errors import (
     ContentTypeNotSupportedError,
@@ -17,7 +15,6 @@ from a2a.utils.errors import (
     PushNotificationNotSupportedError,
     UnsupportedOperationError,
 )
-from google.protobuf.message import DecodeError
 
 from a2a_serverless.tasks.fold import check_history_length
 
@@ -26,8 +23,7 @@ def check_send(request: SendMessageRequest, card: AgentCard) -> None:
     """Refuse a message that no turn can be made of.
 
     Raises:
-        InvalidParamsError: a part without content, a message that is nested too deeply to be
-            stored, a negative history length (section 3.2.4).
+        InvalidParamsError: a part without content, a negative history length (section 3.2.4).
         ContentTypeNotSupportedError: a part's media type is none of the card's (section 3.1.1).
         PushNotificationNotSupportedError: an inline push configuration, and no push.
     """
@@ -41,7 +37,6 @@ def check_send(request: SendMessageRequest, card: AgentCard) -> None:
                 data={"errors": [{"field": f"message.parts[{number}]", "message": "No content."}]},
             )
     _check_media_types(request.message, card)
-    _check_depth(request.message)
 
 
 def history_length(request: SendMessageRequest) -> int | None:
@@ -79,16 +74,3 @@ def _is_accepted(media_type: str, modes: Iterable[str]) -> bool:
     family = essence.partition("/")[0]
     accepted = {mode.partition(";")[0].strip().lower() for mode in modes}
     return not accepted.isdisjoint({essence, f"{family}/*", "*/*", "*"})
-
-
-def _check_depth(message: Message) -> None:
-    """Refuse what protobuf writes but cannot read again.
-
-    Its decoder has a limit of depth. A message beyond it would make its task unreadable for good.
-    """
-    try:
-        SendMessageResponse.FromString(
-            SendMessageResponse(task=Task(history=[message])).SerializeToString()
-        )
-    except DecodeError as error:
-        raise InvalidParamsError(message="The message is nested too deeply.") from error
