@@ -91,13 +91,16 @@ build: $(VENV)/.stamp ## sam build
 lock: $(UV) ## resolve the dependencies again
 	$(UV) pip compile pyproject.toml --extra local --group dev $(LOCK) -o requirements/dev.txt
 	$(UV) pip compile pyproject.toml --extra local -c requirements/dev.txt $(LOCK) -o requirements/local.txt
-	$(UV) pip compile pyproject.toml -c requirements/dev.txt $(LOCK) -o requirements/runtime.txt
+	$(UV) pip compile pyproject.toml -c requirements/dev.txt $(LAMBDA_HAS) $(LOCK) -o requirements/runtime.txt
 
 # One version of each package for all interpreters from 3.11 on, and the development lock constrains
 # the others: what ships is what was tested. No index and no path is named in them.
 # UPGRADE=--upgrade takes newer versions.
 LOCK = --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
 	--no-emit-index-url --no-annotate --no-header --quiet $(UPGRADE)
+
+# What Lambda's Python runtime brings itself.
+LAMBDA_HAS = $(addprefix --no-emit-package ,boto3 botocore s3transfer)
 
 .PHONY: clean
 clean: ## remove everything that the other targets made

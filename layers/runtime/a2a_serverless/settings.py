@@ -60,10 +60,32 @@ class Settings(BaseSettings):
     submitted_ttl_s: float = Field(default=3600, gt=0)
     """How long a task of `tasks/submit` is kept after its creation."""
 
+    push_queue: str = ""
+    """URL or name of the queue of push deliveries; empty: the agent does not push."""
+    push_dead_letter_queue: str = ""
+    """Where deliveries go that were given up."""
+    push_events: Literal["ends", "statuses", "all"] = "ends"
+    """What is pushed: interrupted and terminal states, all states, or artifacts too."""
+    push_allowed_hosts: str = ""
+    """Receivers that may be private and without TLS: hosts and networks, separated by commas."""
+    push_timeout_s: float = Field(default=15, ge=1, le=30)
+    """How long a receiver has to answer."""
+    push_retry_s: float = Field(default=6 * 3600, gt=0)
+    """How long a receiver may fail before its notifications are given up."""
+    push_signing_secret: str = ""
+    """Secret in Secrets Manager that the signing key is derived from; empty: a key of the process."""
+    push_issuer: str = ""
+    """Who signs (`iss`), by default the URL under which clients reach the agent."""
+
     agent: str = "agent.py:agent"
     """The agent as `FILE.py:NAME`: an `AgentExecutor` or a `Worker`, class or instance."""
     card: str = "agent_card.json"
     """The agent card's file."""
+
+    @property
+    def pushes(self) -> bool:
+        """Whether push notifications are offered."""
+        return bool(self.push_queue)
 
     def timing(self) -> Timing:
         """What the rules need to know of time."""
