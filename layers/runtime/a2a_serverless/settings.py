@@ -73,7 +73,7 @@ class Settings(BaseSettings):
     push_retry_s: float = Field(default=6 * 3600, gt=0)
     """How long a receiver may fail before its notifications are given up."""
     push_signing_secret: str = ""
-    """Secret in Secrets Manager that the signing key is derived from; empty: a key of the process."""
+    """Secret in Secrets Manager that signing keys are made from; empty: one of the process."""
     push_issuer: str = ""
     """Who signs (`iss`), by default the URL under which clients reach the agent."""
 

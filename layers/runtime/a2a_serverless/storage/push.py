@@ -28,7 +28,7 @@ class PushConfigs(ABC):
 
         Raises:
             TaskNotFoundError: the task does not exist.
-            InvalidArgumentError: the task has `MAX_CONFIGS` others, or an id or a text does not fit.
+            InvalidArgumentError: the task has `MAX_CONFIGS` others, or a text does not fit.
         """
 
     @abstractmethod
