@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
 from typing import Any
 
 from a2a.helpers import (
@@ -18,8 +17,9 @@ from a2a.server.tasks import TaskUpdater
 from a2a.types import Artifact, Part, Task, TaskState, TaskStatus
 from a2a.utils.errors import UnsupportedOperationError
 
+from tests.conformance.request_variables import LOCALE, REQUEST_ID, SESSION
+
 S = TaskState
-REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="unset")
 
 
 class Sample(AgentExecutor):
@@ -333,13 +333,23 @@ class WhoCalls(Sample):
         await updater.complete()
 
 
-class ReadsContextVariable(Sample):
-    """Reads a context variable that somebody around the server may have set."""
+class ReadsContextVariables(Asking):
+    """Notes what a middleware around the server may have set, in all that it does."""
+
+    def note(self, *what: str) -> None:
+        session = SESSION.get()
+        self.seen.append([*what, REQUEST_ID.get(), LOCALE.get(), session and session.user])
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self.seen.append(REQUEST_ID.get())
-        updater = await self.open(context, event_queue)
-        await updater.complete()
+        self.note()
+        await asyncio.gather(asyncio.to_thread(self.note, "thread"))
+        REQUEST_ID.set("the agent's own")
+        await super().execute(context, event_queue)
+        del self.seen[-1]  # what `Asking` notes
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.note("cancel")
+        await updater_of(context, event_queue).cancel()
 
 
 class MessageAfterTask(Sample):

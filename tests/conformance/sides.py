@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +44,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.states import state_name
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
+from tests.conformance.request_variables import CARRIED, RequestVariables
 
 CARD = AgentCard(
     name="Compared",
@@ -75,7 +76,13 @@ async def stock(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
 @asynccontextmanager
 async def durable(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
     """Our application and our worker, on memory backends."""
-    settings = Settings(auth="none", retry_base_s=0.01, cancel_timeout_s=5, blocking_limit_s=20)
+    settings = Settings(
+        auth="none",
+        retry_base_s=0.01,
+        cancel_timeout_s=5,
+        blocking_limit_s=20,
+        context_variables=CARRIED,
+    )
     backends = memory_backends(settings)
     worker = WorkerAdapter(backends, executor, settings, has_heartbeat=False)
     serving = asyncio.create_task(worker.serve(concurrency=2))
@@ -104,6 +111,7 @@ class Play:
         message_id: str | None = None,
         tenant: str = "",
         extension: str = "",
+        headers: Mapping[str, str] | None = None,
         immediately: bool = False,
         waits_s: float = ANSWER_S,
     ) -> None:
@@ -123,10 +131,10 @@ class Play:
             tenant=tenant,
             configuration=SendMessageConfiguration(return_immediately=immediately),
         )
-        context = None
-        if extension:
-            parameters = ServiceParametersFactory.create([with_a2a_extensions([extension])])
-            context = ClientCallContext(service_parameters=parameters)
+        parameters = ServiceParametersFactory.create_from(
+            dict(headers or {}), [with_a2a_extensions([extension] if extension else [])]
+        )
+        context = ClientCallContext(service_parameters=parameters)
         try:
             async with asyncio.timeout(waits_s):
                 sending = self.client.send_message(request, context=context)
@@ -138,12 +146,13 @@ class Play:
         else:
             self.answers.append(_described(answer))
 
-    async def cancel(self) -> None:
+    async def cancel(self, *, headers: Mapping[str, str] | None = None) -> None:
         """Cancel the task."""
         task = await self.task()
         assert task is not None
+        context = ClientCallContext(service_parameters=dict(headers or {}))
         try:
-            canceled = await self.client.cancel_task(CancelTaskRequest(id=task.id))
+            canceled = await self.client.cancel_task(CancelTaskRequest(id=task.id), context=context)
         except A2AError as error:
             self.answers.append(type(error).__name__)
         else:
@@ -174,7 +183,9 @@ async def outcome(side: Side, executor: Any, script: Script) -> dict[str, Any]:
     """What a client has seen when the script is over, and the task that is left."""
     async with (
         side(executor) as app,
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(RequestVariables(app)), base_url="http://test"
+        ) as http,
     ):
         client = ClientFactory(ClientConfig(httpx_client=http, streaming=False)).create(CARD)
         play = Play(client=client, executor=executor)

@@ -56,10 +56,15 @@ async def logs_in_elsewhere(play: Play) -> None:
     await play.reaches(S.TASK_STATE_COMPLETED)
 
 
-async def sets_a_context_variable(play: Play) -> None:
-    token = x.REQUEST_ID.set("r1")
-    await play.send("hello")
-    x.REQUEST_ID.reset(token)
+async def sets_a_variable_per_turn(play: Play) -> None:
+    await play.send("one", headers={"x-request-id": "r1"})
+    await play.send("two", headers={"x-request-id": "r2"})
+    await play.send("done")
+
+
+async def sets_another_variable_for_the_cancel(play: Play) -> None:
+    await play.send("one", headers={"x-request-id": "r1"})
+    await play.cancel(headers={"x-request-id": "r2"})
 
 
 HELLO = says("hello")
@@ -98,7 +103,19 @@ CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
     "returns working": (x.Unfinished, HELLO),
     "emits nothing": (x.Silent, says("hello", waits_s=1)),
     "the call context": (x.WhoCalls, says("hello", tenant="acme", extension="urn:x")),
-    "a context variable": (x.ReadsContextVariable, sets_a_context_variable),
+    "a context variable": (x.ReadsContextVariables, sets_a_variable_per_turn),
+    "a context variable and cancel()": (
+        x.ReadsContextVariables,
+        sets_another_variable_for_the_cancel,
+    ),
+    "a context variable that is not listed": (
+        x.ReadsContextVariables,
+        says("done", headers={"x-locale": "de"}),
+    ),
+    "a context variable that is no JSON": (
+        x.ReadsContextVariables,
+        says("done", headers={"x-session": "ann"}),
+    ),
     "a Message after a Task": (x.MessageAfterTask, HELLO),
     "two Messages": (x.TwoMessages, HELLO),
     "another task's event": (x.AnotherTask, HELLO),
@@ -117,7 +134,9 @@ REASONS = {
     "order": "As the SDK's documentation has it: CancelledError first, then cancel().",
     "canceled": "Who asks for a cancel gets one, whatever the agent's cancel() does.",
     "unended": "Nobody would ever end the task: the agent has to.",
-    "process": "The agent runs in another process, in a copy of its own invocation's context.",
+    "process": "The agent runs in another process: what is listed goes there with the message.",
+    "json": "It is stored with the turn, as JSON: a value that would arrive changed is refused.",
+    "asked": "It cleans up after the turn, in that turn's context; a cancel brings ids alone.",
 }
 """Each is the last column of a row of the table in `docs/executors.md`."""
 
@@ -247,7 +266,32 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
         ),
         "history": (None, ["user: hello"], "durable"),
     },
-    "a context variable": {"seen": (["r1"], ["unset"], "process")},
+    "a context variable and cancel()": {
+        "seen": (
+            [
+                ["r1", "unset", None],
+                ["thread", "r1", "unset", None],
+                ["cancel", "r2", "unset", None],
+            ],
+            [
+                ["r1", "unset", None],
+                ["thread", "r1", "unset", None],
+                ["cancel", "r1", "unset", None],
+            ],
+            "asked",
+        )
+    },
+    "a context variable that is not listed": {
+        "seen": (
+            [["unset", "de", None], ["thread", "unset", "de", None]],
+            [["unset", "unset", None], ["thread", "unset", "unset", None]],
+            "process",
+        )
+    },
+    "a context variable that is no JSON": {
+        "answers": (["task COMPLETED"], ["InternalError"], "json"),
+        "seen": ([["unset", "unset", "ann"], ["thread", "unset", "unset", "ann"]], None, "json"),
+    },
     "a Message after a Task": {
         "answers": (["InvalidAgentResponseError"], ["task FAILED"], "task"),
         "message": (

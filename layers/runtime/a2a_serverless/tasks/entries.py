@@ -34,6 +34,8 @@ class Caller:
     user: str = ""
     tenant: str = ""
     extensions: tuple[str, ...] = ()
+    variables: str = ""
+    """Context variables that travel with the message, as one JSON object; empty without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ def _encode(entry: Entry) -> bytes:
 def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
     match entry:
         case TurnOpened(request, caller):
-            who = json.dumps([caller.user, caller.tenant, caller.extensions]).encode()
+            who = json.dumps(_fields(caller)).encode()
             return b"T", 0, len(who).to_bytes(4, "big") + who + request.SerializeToString()
         case MessageAppended(message):
             return b"M", 0, message.SerializeToString()
@@ -194,6 +196,12 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
             return b"P", 0, message.SerializeToString()
 
 
+def _fields(caller: Caller) -> list[object]:
+    """Without variables as releases read it that know of none."""
+    known: list[object] = [caller.user, caller.tenant, caller.extensions]
+    return [*known, caller.variables] if caller.variables else known
+
+
 def _decode_all(body: bytes) -> Iterator[Entry]:
     offset = 0
     while offset < len(body):
@@ -207,9 +215,9 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
     match kind:
         case b"T":
             size = int.from_bytes(payload[:4], "big")
-            user, tenant, extensions = json.loads(payload[4 : 4 + size])
+            user, tenant, extensions, *variables = json.loads(payload[4 : 4 + size])
             request = SendMessageRequest.FromString(payload[4 + size :])
-            return TurnOpened(request, Caller(user, tenant, tuple(extensions)))
+            return TurnOpened(request, Caller(user, tenant, tuple(extensions), *variables))
         case b"M":
             return MessageAppended(Message.FromString(payload))
         case b"S":

@@ -1,0 +1,120 @@
+"""Context variables that travel with a message, from the API's process to the agent's.
+
+The API takes their values when it accepts a message. They are stored with the turn that the message
+opens, and set around the agent on every attempt of that turn, in whatever process it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any, Final
+
+from a2a_serverless.errors import ConfigurationError
+
+MAX_BYTES: Final = 4096
+"""Names and values of one message together, as JSON."""
+
+_SETTING = "A2A_CONTEXT_VARIABLES"
+_UNSET = object()
+
+
+class CarriedVariables:
+    """The context variables of a deployment, by the names under which both processes import them.
+
+    Args:
+        variables: by `MODULE:NAME`. Those of this process: a name means another object elsewhere.
+    """
+
+    def __init__(self, variables: Mapping[str, ContextVar[Any]]) -> None:
+        self._variables = dict(variables)
+
+    def take(self) -> str:
+        """The values in this context, as one JSON object; empty when no variable has one.
+
+        A variable's default is not a value: the agent's process has the same one.
+
+        Raises:
+            ConfigurationError: a value is no JSON, so that it would not arrive as it is, or there
+                is more than `MAX_BYTES`. No client can help it; the message names the variable.
+        """
+        values = {name: variable.get(_UNSET) for name, variable in self._variables.items()}
+        values = {name: value for name, value in values.items() if value is not _UNSET}
+        if not values:
+            return ""
+        for name, value in values.items():
+            _check_json(name, value)
+        taken = json.dumps(values, separators=(",", ":"))
+        if len(taken) > MAX_BYTES:
+            msg = (
+                f"The values of {', '.join(values)} have {len(taken)} bytes as JSON; "
+                f"a message carries {MAX_BYTES} at most."
+            )
+            raise ConfigurationError(msg)
+        return taken
+
+    def give(self, taken: str) -> None:
+        """Set in this context what `take` returned; a name that is not known here is left out."""
+        values: dict[str, Any] = json.loads(taken) if taken else {}
+        for name in values.keys() & self._variables.keys():
+            self._variables[name].set(values[name])
+
+
+def carried_variables(names: str) -> CarriedVariables:
+    """The context variables of a list like `tracing:REQUEST_ID, shop.users:LOCALE`.
+
+    Raises:
+        ConfigurationError: a name has another form, cannot be imported, or is no ContextVar; one
+            sentence names it and the reason.
+    """
+    given = [name.strip() for name in names.split(",")]
+    return CarriedVariables({name: _imported(name) for name in given if name})
+
+
+def _imported(name: str) -> ContextVar[Any]:
+    path, separator, attribute = name.partition(":")
+    if not (separator and attribute.isidentifier() and all(map(str.isidentifier, path.split(".")))):
+        raise _unusable(name, "does not have the form MODULE:NAME")
+    try:
+        module = importlib.import_module(path)
+    except (Exception, SystemExit) as error:
+        # Whatever the user's module raises, the start stops with the reason.
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise _unusable(name, f"cannot be imported: {type(error).__name__}: {reason}") from error
+    found = getattr(module, attribute, None)
+    if not isinstance(found, ContextVar):
+        raise _unusable(name, "is no ContextVar" if found is not None else "does not exist")
+    if (twin := _twin(module)) is not None:
+        # Two imports of one file are two variables: the agent would read the other one.
+        raise _unusable(name, f"is in a file that is loaded as {twin} too: move it elsewhere")
+    return found
+
+
+def _twin(module: ModuleType) -> str | None:
+    """The other name under which a module's file is loaded: that of the agent's file, for one."""
+    file = module.__dict__.get("__file__")
+    for name, other in tuple(sys.modules.items()):
+        # Not `other.__file__`: there are objects in `sys.modules` that import when they are asked.
+        has_same_file = getattr(other, "__dict__", {}).get("__file__") == file
+        if file is not None and has_same_file and other is not module:
+            return name
+    return None
+
+
+def _unusable(name: str, what: str) -> ConfigurationError:
+    return ConfigurationError(f"{_SETTING}: {name!r} {what}.")
+
+
+def _check_json(name: str, value: Any) -> None:
+    try:
+        is_changed = json.loads(json.dumps(value, allow_nan=False)) != value
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"The value of {name} is no JSON: {error}."
+        raise ConfigurationError(msg) from error
+    if is_changed:
+        msg = f"The value of {name} is no JSON: a {type(value).__name__} would arrive changed."
+        raise ConfigurationError(msg)

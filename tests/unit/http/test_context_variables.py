@@ -1,0 +1,150 @@
+"""Context variables that a middleware sets are stored with the message that they came with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
+from tests.a2a_calls import Agent, message
+from tests.conformance.request_variables import (
+    CARRIED,
+    REQUEST_ID,
+    SESSION,
+    RequestVariables,
+    Session,
+)
+from tests.scripted_worker import ScriptedWorker
+from tests.stream_calls import all_events
+
+REQUEST_ID_NAME, SESSION_NAME = CARRIED.split(", ")
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"context_variables": CARRIED})
+
+
+def around_the_application(app: FastAPI) -> None:
+    """A middleware of ASGI, as `app.add_middleware` takes it."""
+    app.add_middleware(RequestVariables)
+
+
+def around_the_call(app: FastAPI) -> None:
+    """A middleware of FastAPI; the application runs in a task that it starts."""
+
+    @app.middleware("http")
+    async def set_it(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        given = request.headers.get("x-request-id")
+        if given is None:
+            return await call_next(request)
+        token = REQUEST_ID.set(given)
+        try:
+            return await call_next(request)
+        finally:
+            REQUEST_ID.reset(token)
+
+
+@pytest.fixture(params=[around_the_application, around_the_call])
+def app(
+    request: pytest.FixtureRequest, settings: Settings, backends: Backends, card: AgentCard
+) -> FastAPI:
+    app = create_app(settings, backends, card, door="stream")
+    request.param(app)
+    return app
+
+
+def carried(worker: ScriptedWorker) -> list[dict[str, object]]:
+    """What came with the message of each turn that has run."""
+    texts = [turn.caller.variables for turn in worker.started]
+    return [json.loads(text) if text else {} for text in texts]
+
+
+def headers(request_id: str) -> dict[str, str]:
+    return {"x-request-id": request_id}
+
+
+async def test_a_message_carries_what_its_own_request_has_set(
+    agent: Agent, worker: ScriptedWorker
+) -> None:
+    """Opening, answering, and without the header; a copy of a message is the first one."""
+    once = {**headers("r1"), "Idempotency-Key": "key-1"}
+    asked = await agent.send("ask", headers=once)
+    await agent.send("ask", headers={**once, **headers("r2")})
+    await agent.send("ask", headers=headers("r3"), taskId=asked.task["id"])
+    await agent.send("go", taskId=asked.task["id"])
+    assert carried(worker) == [{REQUEST_ID_NAME: "r1"}, {REQUEST_ID_NAME: "r3"}, {}]
+
+
+async def test_a_streamed_message_carries_it_too(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """Also where the middleware is over before the stream is."""
+    params = {"message": message()}
+    await all_events(app, binding, "SendStreamingMessage", params, headers("r1"))
+    assert carried(worker) == [{REQUEST_ID_NAME: "r1"}]
+
+
+async def test_no_answer_shows_it(agent: Agent, worker: ScriptedWorker) -> None:
+    """It goes to the agent, and to no client."""
+    sent = await agent.send("go", headers=headers("between-us"))
+    got = await agent.call("GetTask", {"id": sent.task["id"]})
+    listed = await agent.call("ListTasks", {"includeArtifacts": True})
+    assert got.task["id"] == sent.task["id"]
+    assert listed.result["tasks"][0]["id"] == sent.task["id"]
+    assert "between-us" not in "".join(a.response.text for a in (sent, got, listed))
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+async def test_a_value_that_cannot_be_carried_is_the_servers_fault(
+    settings: Settings,
+    backends: Backends,
+    card: AgentCard,
+    binding: str,
+    method: str,
+    worker: ScriptedWorker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An internal error with a correlation id, under which the log names the variable alone.
+
+    Nothing is stored: the same message is taken when the mistake is mended.
+    """
+    app = create_app(settings, backends, card, door="stream")
+    app.add_middleware(RequestVariables)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://test"
+    ) as client:
+        agent = Agent(client, binding)
+        params = {"message": message(contextId="c")}
+        refused = await agent.call(method, params, {"x-session": "a secret"})
+        assert "The request failed. Correlation id: " in refused.message
+        assert refused.code in (0, -32603)
+        assert refused.response.status_code == (200 if refused.code else 500)
+        (logged,) = [r for r in caplog.records if hasattr(r, "correlation_id")]
+        assert logged.__dict__["correlation_id"] in refused.message
+        assert f"The value of {SESSION_NAME} is no JSON: " in caplog.text
+        assert "a secret" not in caplog.text + refused.response.text
+        assert (await agent.call("ListTasks", {})).result.get("tasks", []) == []
+        assert (await agent.call("SendMessage", params)).state == "COMPLETED"
+
+
+async def test_who_only_reads_is_not_refused(agent: Agent, worker: ScriptedWorker) -> None:
+    """The values are taken where a message is accepted, and nowhere else."""
+    sent = await agent.send("go")
+    token = SESSION.set(Session("ann"))
+    try:
+        got = await agent.call("GetTask", {"id": sent.task["id"]})
+    finally:
+        SESSION.reset(token)
+    assert got.state == "COMPLETED"

@@ -1,0 +1,283 @@
+"""Context variables between two processes: named, taken, given."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import Context, ContextVar
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2a_serverless.carried import MAX_BYTES, CarriedVariables, carried_variables
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.card import load_card
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.agents import load_agent
+from tests.workers import Agent, complete
+
+CARD = Path(__file__).parents[2] / "functions/api/agent_card.json"
+
+PLAIN: ContextVar[Any] = ContextVar("plain")
+DEFAULTED: ContextVar[Any] = ContextVar("defaulted", default="default")
+BOTH = CarriedVariables({"here:PLAIN": PLAIN, "here:DEFAULTED": DEFAULTED})
+
+
+class Tier(StrEnum):
+    GOLD = "gold"
+
+
+class Level(IntEnum):
+    HIGH = 2
+
+
+def taken(**values: Any) -> str:
+    """What is taken in a context in which the variables have these values, and no others."""
+
+    def take() -> str:
+        for name, value in values.items():
+            {"plain": PLAIN, "defaulted": DEFAULTED}[name].set(value)
+        return BOTH.take()
+
+    return Context().run(take)
+
+
+def given(text: str, *, there: Mapping[ContextVar[Any], Any] | None = None) -> tuple[Any, Any]:
+    """What the variables are in the agent's context, in which `there` was set before."""
+
+    def give() -> tuple[Any, Any]:
+        for variable, value in (there or {}).items():
+            variable.set(value)
+        BOTH.give(text)
+        return PLAIN.get("nothing"), DEFAULTED.get()
+
+    return Context().run(give)
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that modules can be imported from; they are forgotten after the test."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["r1", "", "Grüße \ud800", 0, -1.5, True, None, [], [1, [None]], {"a": {"b": [2]}}],
+    ids=repr,
+)
+def test_a_value_arrives_as_it_was(value: Any) -> None:
+    """Any JSON value, null and what is empty too."""
+    assert given(taken(plain=value)) == (value, "default")
+
+
+@pytest.mark.parametrize(("value", "arrives"), [(Tier.GOLD, "gold"), (Level.HIGH, 2)])
+def test_an_enumeration_of_json_arrives_as_its_value(value: Any, arrives: Any) -> None:
+    """A member equals its value: nothing that compares it sees a difference."""
+    plain, _ = given(taken(plain=value))
+    assert plain == value
+    assert type(plain) is type(arrives)
+
+
+def test_a_variable_without_a_value_is_left_out() -> None:
+    """Nothing set, nothing stored; a default is not a value, and what the worker has set stays."""
+    assert taken() == ""
+    assert taken(defaulted="x") == '{"here:DEFAULTED":"x"}'
+    assert given("") == ("nothing", "default")
+    there = {PLAIN: "the worker's", DEFAULTED: "the worker's"}
+    assert given(taken(defaulted="x"), there=there) == ("the worker's", "x")
+
+
+def test_what_an_agent_changes_is_its_own() -> None:
+    """Each attempt gets a value of its own: a list that one has changed is whole for the next."""
+    text = taken(plain=["a"])
+    first, _ = given(text)
+    first.append("b")
+    assert given(text) == (["a"], "default")
+
+
+def test_a_name_that_is_not_known_is_left_out() -> None:
+    """A worker whose list is shorter sets what it knows: nothing is imported by a stored name."""
+    assert given('{"os:environ": "x", "here:PLAIN": "y"}') == ("y", "default")
+
+
+def endless() -> list[Any]:
+    knot: list[Any] = []
+    knot.append(knot)
+    return knot
+
+
+def deep(levels: int) -> list[Any]:
+    nested: list[Any] = []
+    for _ in range(levels):
+        nested = [nested]
+    return nested
+
+
+NO_JSON: dict[str, Any] = {
+    "an object": object(),
+    "bytes": b"x",
+    "NaN": float("nan"),
+    "infinity": [float("inf")],
+    "a set": {1},
+    "a tuple": (1, 2),
+    "a tuple inside": {"roles": ("a",)},
+    "keys that are no text": {1: "a"},
+    "keys of any kind": {(1, 2): "a"},
+    "itself": endless(),
+    "too deep": deep(200_000),
+    "a number of too many digits": 10**5000,
+}
+
+
+@pytest.mark.parametrize("kind", NO_JSON)
+def test_what_would_arrive_changed_is_refused(kind: str) -> None:
+    """A value that is no JSON is the deployment's mistake; the error names the variable."""
+    with pytest.raises(ConfigurationError, match=r"^The value of here:PLAIN is no JSON: "):
+        taken(plain=NO_JSON[kind])
+
+
+def test_an_error_does_not_show_values() -> None:
+    """Logs get the variable's name and the kind of its value alone."""
+    for value in ([("secret",)], "secret" * MAX_BYTES):
+        with pytest.raises(ConfigurationError) as caught:
+            taken(plain=value)
+        assert "secret" not in str(caught.value)
+
+
+def test_values_have_a_limit_together() -> None:
+    """4 KB as they are stored, names included: exactly as many are taken, one more is refused."""
+    frame = len(json.dumps({"here:PLAIN": "", "here:DEFAULTED": "x"}, separators=(",", ":")))
+    fitting = "x" * (MAX_BYTES - frame)
+    assert len(taken(plain=fitting, defaulted="x")) == MAX_BYTES
+    with pytest.raises(ConfigurationError, match=r"here:PLAIN, here:DEFAULTED have 4097 bytes"):
+        taken(plain=fitting + "x", defaulted="x")
+    with pytest.raises(ConfigurationError, match=r"bytes as JSON; a message carries 4096 at most"):
+        taken(plain="ü" * (MAX_BYTES // 6))
+
+
+def test_names_are_imported(modules: Path) -> None:
+    """Modules and modules of packages, separated by commas, with blanks or without, any order."""
+    source = "from contextvars import ContextVar\nID = ContextVar('id')\n"
+    (modules / "tracing_here.py").write_text(source)
+    (modules / "shop_here").mkdir()
+    (modules / "shop_here/users.py").write_text(source)
+    carried = carried_variables("tracing_here:ID,  shop_here.users:ID,")
+    carried.give('{"tracing_here:ID": 1, "shop_here.users:ID": 2}')
+    modules_here = (sys.modules["tracing_here"], sys.modules["shop_here.users"])
+    assert [module.__dict__["ID"].get() for module in modules_here] == [1, 2]
+    assert json.loads(carried.take()) == {"tracing_here:ID": 1, "shop_here.users:ID": 2}
+
+
+@pytest.mark.parametrize("names", ["", " ", ",", " , "])
+def test_without_names_nothing_is_carried(names: str) -> None:
+    """The setting's default, and what is left of a list that was emptied."""
+    assert carried_variables(names).take() == ""
+
+
+BAD_NAMES = {
+    "ID": "'ID' does not have the form MODULE:NAME.",
+    "tracing.ID": "'tracing.ID' does not have the form MODULE:NAME.",
+    "tracing:": "'tracing:' does not have the form MODULE:NAME.",
+    ":ID": "':ID' does not have the form MODULE:NAME.",
+    ".tracing:ID": "'.tracing:ID' does not have the form MODULE:NAME.",
+    "tracing:a.b": "'tracing:a.b' does not have the form MODULE:NAME.",
+    "tracing/one.py:ID": "'tracing/one.py:ID' does not have the form MODULE:NAME.",
+    "a:b:c": "'a:b:c' does not have the form MODULE:NAME.",
+    "no_such_module:ID": "'no_such_module:ID' cannot be imported: ModuleNotFoundError: No module "
+    "named 'no_such_module'.",
+    "json.no_such:ID": "'json.no_such:ID' cannot be imported: ModuleNotFoundError: No module named "
+    "'json.no_such'.",
+    "raising_here:ID": "'raising_here:ID' cannot be imported: ValueError: not today.",
+    "exiting_here:ID": "'exiting_here:ID' cannot be imported: SystemExit: 3.",
+    "garbled_here:ID": "'garbled_here:ID' cannot be imported: SyntaxError: invalid syntax "
+    "(garbled_here.py, line 1).",
+    "json:NO_SUCH": "'json:NO_SUCH' does not exist.",
+    "json:dumps": "'json:dumps' is no ContextVar.",
+    "contextvars:ContextVar": "'contextvars:ContextVar' is no ContextVar.",
+}
+
+
+def start_api(settings: Settings) -> None:
+    create_app(settings, memory_backends(settings), load_card(CARD))
+
+
+def start_worker(settings: Settings) -> None:
+    WorkerAdapter(memory_backends(settings), Agent(complete), settings)
+
+
+@pytest.mark.parametrize("start", [start_api, start_worker])
+@pytest.mark.parametrize("names", BAD_NAMES)
+def test_a_bad_name_stops_the_start(
+    names: str, start: Callable[[Settings], None], modules: Path
+) -> None:
+    """In the API and in the worker, with one sentence that names it and the reason."""
+    (modules / "raising_here.py").write_text("raise ValueError('not\\n today.')\n")
+    (modules / "exiting_here.py").write_text("raise SystemExit(3)\n")
+    (modules / "garbled_here.py").write_text("?\n")
+    settings = Settings(auth="none", context_variables=f"{__name__}:PLAIN, {names}")
+    with pytest.raises(ConfigurationError) as caught:
+        start(settings)
+    assert str(caught.value) == f"A2A_CONTEXT_VARIABLES: {BAD_NAMES[names]}"
+
+
+AGENT = """
+from contextvars import ContextVar
+from a2a_serverless.worker import Worker
+
+LOCALE = ContextVar("locale")
+
+class Reader(Worker):
+    async def handle(self, ctx):
+        await ctx.respond(LOCALE.get("unset"))
+"""
+
+
+def test_a_variable_in_the_agents_own_file_is_refused(modules: Path) -> None:
+    """The agent's file is loaded by its path: by its name it would be another variable."""
+    (modules / "reader_here.py").write_text(AGENT)
+    agent = load_agent("reader_here.py:Reader", folder=modules)
+    settings = Settings(context_variables="reader_here:LOCALE")
+    with pytest.raises(ConfigurationError) as caught:
+        WorkerAdapter(memory_backends(settings), agent, settings)
+    assert "'reader_here:LOCALE' is in a file that is loaded as a2a_agent_" in str(caught.value)
+    assert str(caught.value).endswith(" too: move it elsewhere.")
+
+
+def test_a_module_beside_the_agent_is_found(modules: Path, tmp_path: Path) -> None:
+    """The agent's folder is on the import path of its worker: agent and setting mean one object."""
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    (folder / "beside_here.py").write_text(
+        "from contextvars import ContextVar\nLOCALE = ContextVar('locale')\n"
+    )
+    source = AGENT.replace('LOCALE = ContextVar("locale")', "from beside_here import LOCALE")
+    (folder / "reading_here.py").write_text(source)
+    load_agent("reading_here.py:Reader", folder=folder)
+    carried = carried_variables("beside_here:LOCALE")
+    assert sys.modules["beside_here"].__dict__["LOCALE"] in carried._variables.values()
+
+
+async def test_values_stay_with_their_task() -> None:
+    """What is given is seen by the task that it is given in, and by its threads and tasks."""
+
+    async def inside(text: str) -> tuple[Any, Any]:
+        BOTH.give(text)
+        return await asyncio.to_thread(PLAIN.get), await asyncio.create_task(later())
+
+    async def later() -> Any:
+        return PLAIN.get("nothing")
+
+    values = [taken(plain=number) for number in range(3)]
+    assert await asyncio.gather(*map(inside, values)) == [(0, 0), (1, 1), (2, 2)]
+    assert PLAIN.get("nothing") == "nothing"
