@@ -13,11 +13,11 @@ from a2a.types import TaskState
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
 from a2a_serverless.storage.durable import task_of_head
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_table import Table
 from a2a_serverless.storage.log import Log, Opened
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.states import TERMINAL
 from tests.clocks import ManualClock
+from tests.contract.schedules import Schedule, ScheduledTable
 from tests.databases import LONG, Database, new_clock, new_scope
 from tests.faulty import Faults
 from tests.messages import agent_message, chunk, message, request, said, texts
@@ -63,53 +63,6 @@ def test_threads_append_to_one_task(database: Database) -> None:
     assert task is not None
     in_order = sorted(range(32), key=lambda number: written[number])
     assert texts(task, "a") == [str(number) for number in in_order]
-
-
-class Schedule:
-    """Lets one request through at a time, whose next is drawn from a seed.
-
-    A writer waits here with each request until it is drawn; the draw is made when every writer
-    that runs has come to wait, so that a seed always gives the same order.
-    """
-
-    def __init__(self, seed: int, writers: int) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - a seeded schedule
-        self._running = writers
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self.order: list[int] = []
-
-    async def turn(self, writer: int) -> None:
-        """Wait for this writer's turn to send a request."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((writer, turn))
-        self._running -= 1
-        self._draw()
-        await turn
-
-    def end(self) -> None:
-        """A writer is done."""
-        self._running -= 1
-        self._draw()
-
-    def _draw(self) -> None:
-        if self._running or not self._waiting:
-            return
-        self._waiting.sort(key=lambda one: one[0])
-        writer, turn = self._waiting.pop(self._random.randrange(len(self._waiting)))
-        self.order.append(writer)
-        self._running += 1
-        turn.set_result(None)
-
-
-class ScheduledTable(Table):
-    """A table whose requests wait for their turn."""
-
-    schedule: Schedule
-    writer: int
-
-    async def _repeat(self, operation: str, **request: Any) -> Any:
-        await self.schedule.turn(self.writer)
-        return await super()._repeat(operation, **request)
 
 
 class Race:

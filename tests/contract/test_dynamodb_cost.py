@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.local.emulators import Emulator
 from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.dynamodb_items import HEAD, head_item, key
-from a2a_serverless.tasks.entries import ArtifactWritten
+from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from benchmarks.meter import Usage, item_bytes
@@ -68,6 +70,62 @@ async def test_an_echo_task_in_all(bench: Bench) -> None:
         await bench.storage.commit(log.head, echo_commit("hello"))
         await bench.storage.load_task(task.id)
     assert cost(usage) == (4, 14, 2)
+
+
+def receiver(task_id: str = "", config_id: str = "") -> TaskPushNotificationConfig:
+    """A push configuration as clients send it."""
+    return TaskPushNotificationConfig(
+        id=config_id, task_id=task_id, url="https://receiver.example/hook", token="t" * 32
+    )
+
+
+async def test_an_inline_push_configuration_costs_its_item(bench: Bench) -> None:
+    """With the creation 2 write units more and no request; with a later message a query too."""
+    with bench.meter.measure() as usage:
+        opened = await bench.storage.open_task("context", request(), push=receiver())
+    assert cost(usage) == (1, 9, 0)
+    await bench.storage.update_task(opened.head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    head = await bench.storage.head(opened.head.task_id)
+    assert head is not None
+    answer = Commit(entries=(TurnOpened(request("answer")),))
+    with bench.meter.measure() as without:
+        head = await bench.storage.commit(head, answer)
+    await bench.storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    head = await bench.storage.head(opened.head.task_id)
+    assert head is not None
+    with bench.meter.measure() as usage:
+        await bench.storage.commit(head, replace(answer, commit_id="next", push=receiver()))
+    assert usage.requests == without.requests + 1 == 2
+    assert usage.write_units == without.write_units + 2
+    assert usage.read_units == 1
+
+
+async def test_what_push_costs_beside_the_commits(bench: Bench) -> None:
+    """A configuration is put by 4 requests, once; a wake is a query, a delivery's move 1 unit."""
+    task = await bench.storage.create_task("context", message())
+    with bench.meter.measure() as usage:
+        push = await bench.storage.put_push(receiver(task.id, "a"))
+    assert cost(usage) == (4, 5, 2)
+    with bench.meter.measure() as usage:
+        await bench.storage.pushes(task.id)
+    assert cost(usage) == (1, 0, 1)
+    with bench.meter.measure() as usage:
+        await bench.storage.move_push(push, replace(push, version=2, index=0))
+    assert cost(usage) == (1, 1, 0)
+
+
+async def test_commits_of_a_task_with_push_cost_the_same(bench: Bench) -> None:
+    """Who is told of a task is no part of its commits."""
+    plain = (await bench.storage.open_task("context", request())).head
+    told = (await bench.storage.open_task("context", request(), push=receiver())).head
+    usages = []
+    for head in (plain, told):
+        for config_id in ("a", "b") if head is told else ():
+            await bench.storage.put_push(receiver(head.task_id, config_id))
+        with bench.meter.measure() as usage:
+            await bench.storage.commit(head, echo_commit("hello"))
+        usages.append(cost(usage))
+    assert usages[0] == usages[1]
 
 
 async def stream(bench: Bench, chunks: int) -> tuple[Usage, Head]:
@@ -132,6 +190,9 @@ async def test_every_request_is_by_key(bench: Bench) -> None:
     await storage.load_task(head.task_id)
     await storage.postpone(head, due_at=1, sends=1)
     await storage.due(1)
+    push = await storage.put_push(receiver(head.task_id, "a"))
+    await storage.move_push(push, replace(push, failures=1))
+    await storage.delete_push(head.task_id, "a")
     for context_id in (None, "context"):
         await storage.list_tasks(ListTasksQuery(context_id=context_id))
     await storage.update_context("context", 1)

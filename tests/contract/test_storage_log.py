@@ -121,8 +121,8 @@ async def test_a_log_is_read_behind_a_version(storage: DurableStorage) -> None:
 
 
 async def test_the_opening_message_keeps_its_caller(storage: DurableStorage) -> None:
-    """The worker finds the whole request and its caller in the log."""
-    caller = Caller(user="u", tenant="t", extensions=("x",))
+    """The worker finds the whole request, its caller and its context variables in the log."""
+    caller = Caller(user="u", tenant="t", extensions=("x",), variables='{"tracing:ID":"ü"}')
     sent = request("hello")
     sent.configuration.accepted_output_modes.append("text/plain")
     made = await storage.open_task("ctx", sent, caller=caller)

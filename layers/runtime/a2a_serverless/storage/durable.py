@@ -7,10 +7,17 @@ import json
 import random
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
+from a2a.types import (
+    Message,
+    SendMessageRequest,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+)
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import (
@@ -19,9 +26,11 @@ from a2a_serverless.errors import (
     InvalidArgumentError,
     TaskNotFoundError,
 )
+from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery, ListTasksResult, Storage
 from a2a_serverless.storage.listing import Listing
 from a2a_serverless.storage.log import Log, Opened, TaskLog
+from a2a_serverless.storage.push import PushConfigs
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -41,9 +50,11 @@ from a2a_serverless.tasks.identity import (
     keyed_task_id,
     new_incarnation,
     new_task_id,
+    new_token,
 )
+from a2a_serverless.tasks.push import Push, checked, inline_id
 from a2a_serverless.tasks.rules import Commit, ContextWrite, NewTask, Step, advance, open_task
-from a2a_serverless.tasks.states import KNOWN
+from a2a_serverless.tasks.states import KNOWN, plain_state, state_name
 
 MAX_COMMIT_BYTES = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
@@ -64,10 +75,16 @@ class Write:
     token: str | None
     commit_id: str
     context_write: ContextWrite | None = None
+    state: str = ""
+    """HEAD's state after a commit that changes the status; empty for any other."""
+    push: Push | None = field(default=None, repr=False)
+    """An inline configuration: stored with the commit, or not at all."""
+    trace: str | None = None
+    """X-Ray's header of whoever commits: a webhook that is told of it belongs to the same trace."""
 
 
-class DurableStorage(Storage, TaskLog):
-    """Storage and TaskLog over a backend's few atomic steps."""
+class DurableStorage(Storage, TaskLog, PushConfigs):
+    """Storage, TaskLog and PushConfigs over a backend's few atomic steps."""
 
     BLIND_ATTEMPTS: ClassVar[int] = 16
     """How often a write without `expected_version` is repeated after a lost race."""
@@ -87,6 +104,7 @@ class DurableStorage(Storage, TaskLog):
 
         Raises:
             ConcurrencyError, TaskNotFoundError: it is not.
+            InvalidArgumentError: the task has no room for the push configuration.
         """
 
     @abstractmethod
@@ -117,6 +135,14 @@ class DurableStorage(Storage, TaskLog):
     async def _delete_context_item(self, context_id: str) -> None:
         """Forget a context's state."""
 
+    @abstractmethod
+    async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
+        """`put_push` of a configuration that is checked, complete and the storage's own."""
+
+    @abstractmethod
+    async def _delete_push(self, push: Push) -> None:
+        """Delete a configuration of this incarnation; harmless when it is gone."""
+
     # -- TaskLog -----------------------------------------------------------------------------
 
     async def open_task(
@@ -128,6 +154,7 @@ class DurableStorage(Storage, TaskLog):
         task_id: str | None = None,
         idempotency_key: str | None = None,
         ttl_s: float | None = None,
+        push: TaskPushNotificationConfig | None = None,
     ) -> Opened:
         check_context_id(context_id)
         if task_id is None:
@@ -144,7 +171,7 @@ class DurableStorage(Storage, TaskLog):
             ttl_s=ttl_s,
         )
         step = open_task(new, now_ms=self.clock.now_ms(), timing=self.timing)
-        write = _write(None, step, Commit())
+        write = _write(None, step, Commit(push=push))
         taker = await self._insert(write)
         if taker is not None:
             return Opened(head=taker, created=False)
@@ -155,7 +182,27 @@ class DurableStorage(Storage, TaskLog):
     async def commit(self, head: Head, commit: Commit) -> Head:
         step = advance(head, commit, now_ms=self.clock.now_ms(), timing=self.timing)
         await self._apply(_write(head, step, commit))
+        if step.head.is_terminal and not head.is_terminal:
+            # Every end of every task passes here, whoever commits it.
+            metrics.count("TasksEnded", state=plain_state(step.head.state))
+            metrics.time("TimeToEnd", self.clock.now_ms() - head.created_at)
         return step.head
+
+    # -- PushConfigs -------------------------------------------------------------------------
+
+    async def put_push(self, config: TaskPushNotificationConfig) -> Push:
+        own = checked(config)
+        own.id = own.id or new_token()
+        return await self._put_push(own)
+
+    async def push(self, task_id: str, config_id: str) -> Push | None:
+        pushes = await self.pushes(task_id)
+        return next((push for push in pushes if push.config.id == config_id), None)
+
+    async def delete_push(self, task_id: str, config_id: str) -> None:
+        push = await self.push(task_id, config_id)
+        if push is not None:
+            await self._delete_push(push)
 
     # -- Storage -----------------------------------------------------------------------------
 
@@ -308,6 +355,23 @@ def _write(before: Head | None, step: Step, commit: Commit) -> Write:
         token=commit.token,
         commit_id=commit.commit_id,
         context_write=commit.context_write,
+        state=_state_after(step),
+        push=None if commit.push is None else _inline(step.head, commit.push),
+        trace=tracing.header(),
+    )
+
+
+def _state_after(step: Step) -> str:
+    is_transition = any(isinstance(entry, StatusChanged) for entry in step.entries)
+    return state_name(step.head.state) if is_transition else ""
+
+
+def _inline(after: Head, config: TaskPushNotificationConfig) -> Push:
+    """An inline configuration, to whose receiver the commit that leads to `after` is owed."""
+    own = checked(config)
+    own.id, own.task_id = inline_id(own), after.task_id
+    return Push(
+        scope=after.scope, incarnation=after.incarnation, config=own, version=after.version - 1
     )
 
 

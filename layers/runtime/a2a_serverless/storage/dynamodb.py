@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from a2a.types import TaskPushNotificationConfig
+
 from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.clock import Clock, SystemClock
@@ -27,11 +29,13 @@ from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.durable import DurableStorage, Write, context_conflict
 from a2a_serverless.storage.dynamodb_items import Commits, Item, attribute, key
 from a2a_serverless.storage.dynamodb_listing import Index
+from a2a_serverless.storage.dynamodb_push import PushItems, counted
 from a2a_serverless.storage.dynamodb_table import Action, Table
 from a2a_serverless.storage.listing import Listing
 from a2a_serverless.storage.log import Due, Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id
+from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
 
 TORN_READS: Final = 10
@@ -65,6 +69,7 @@ class DynamoStorage(DurableStorage):
         self._client = client or aws.client("dynamodb")
         self._table = Table(table, self._client, self.clock)
         self._index = Index(self._table, scope, self.clock)
+        self._pushes = PushItems(self._table, scope, self.clock)
 
     def for_scope(self, scope: Scope) -> Self:
         return type(self)(
@@ -142,6 +147,8 @@ class DynamoStorage(DurableStorage):
         }
         actions: list[Action] = [{"Put": {"Item": items.head_item(write.after), **condition}}]
         actions += [{"Put": {"Item": item}} for item in items.event_items(write)]
+        if write.push is not None:
+            actions.append({"Update": items.push_inline(write.push, write.after)})
         for _ in range(INSERTS):
             try:
                 await self._table.transact(actions)
@@ -158,8 +165,14 @@ class DynamoStorage(DurableStorage):
     async def _apply(self, write: Write) -> None:
         if write.before is None or write.before.has_expired(self.clock.now_ms()):
             raise TaskNotFoundError
-        actions: list[Action] = [{"Update": _head_update(write.before, write.after)}]
+        update = _head_update(write.before, write.after)
+        pushed: list[Action] = []
+        if write.push is not None:
+            update = await self._with_push(update, write.push)
+            pushed.append({"Update": items.push_inline(write.push, write.after)})
+        actions: list[Action] = [{"Update": update}]
         actions += [{"Put": {"Item": item}} for item in items.event_items(write)]
+        actions += pushed
         if write.context_write is not None:
             update = self._context_update(write.after.context_id, write.context_write)
             actions.append({"Update": update})
@@ -167,6 +180,14 @@ class DynamoStorage(DurableStorage):
             await self._table.transact(actions)
         except ConditionFailedError as failed:
             await self._settle(write, failed.items)
+
+    async def _with_push(self, update: dict[str, Any], push: Push) -> dict[str, Any]:
+        """The update of HEAD in a commit with an inline configuration, for which there is room."""
+        held = await self._pushes.held(push.config.task_id)
+        if held is None or held.head.incarnation != push.incarnation:
+            raise TaskNotFoundError
+        check_room(held.pushes, push.config.id)
+        return counted(update, held)
 
     async def _settle(self, write: Write, failed: Mapping[int, Item | None]) -> None:
         """Return if the refused commit was applied by an earlier, unanswered request; else raise.
@@ -214,6 +235,21 @@ class DynamoStorage(DurableStorage):
             ExpressionAttributeValues={":pk": attribute(partition), ":start": attribute(start)},
         ):
             await self._table.delete(page)
+
+    # -- push configurations -------------------------------------------------------------------
+
+    async def pushes(self, task_id: str) -> list[Push]:
+        held = await self._pushes.held(task_id)
+        return list(held.pushes) if held else []
+
+    async def move_push(self, before: Push, after: Push) -> bool:
+        return await self._pushes.move(before, after)
+
+    async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
+        return await self._pushes.put(config)
+
+    async def _delete_push(self, push: Push) -> None:
+        await self._pushes.delete(push)
 
     # -- due turns -----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
-from a2a.types import TaskState
+from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.storage.durable import Write
 from a2a_serverless.storage.listing import status_key
@@ -19,6 +19,7 @@ from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.states import state_name
 
 Item = dict[str, Any]
@@ -39,6 +40,8 @@ CANCEL: Final = "CANCEL"
 EVENTS: Final = "EVENT#"
 CONTEXT: Final = "CONTEXT"
 PUSH: Final = "PUSH#"
+PUSH_END: Final = "PUSH$"
+"""Behind every push configuration; `HEAD` is before the first."""
 
 
 # -- keys ------------------------------------------------------------------------------------
@@ -74,6 +77,17 @@ def event_sort(incarnation: str, version: int, part: int | None = None) -> str:
     """The SK of a part of a commit; without `part` it sorts before all parts."""
     start = f"{EVENTS}{incarnation}#{version:012d}"
     return start if part is None else f"{start}#{part:03d}"
+
+
+def event_position(sort: str) -> tuple[str, int, int]:
+    """Incarnation, version and part of an EVENT's SK."""
+    incarnation, version, part = sort.removeprefix(EVENTS).split("#")
+    return incarnation, int(version), int(part)
+
+
+def push_sort(incarnation: str, config_id: str) -> str:
+    """The SK of a push configuration."""
+    return f"{PUSH}{incarnation}#{config_id}"
 
 
 def scope_keys(scope: str) -> list[str]:
@@ -208,7 +222,13 @@ def _time_of(sort_key: str) -> int:
 
 
 def event_items(write: Write) -> list[Item]:
-    """The parts of a commit, in order; at least one."""
+    """The parts of a commit, in order; at least one.
+
+    Each part of a commit that changes the status says which state it led to. A filter on the
+    table's stream sees one item at a time, in any order, and none of the body: so it can pick the
+    commits that are worth a wake, and whichever part comes last, one record comes after the
+    whole commit.
+    """
     head = write.after
     starts = range(0, max(1, len(write.body)), PART_BYTES)
     common: dict[str, str | int | bytes] = {
@@ -218,6 +238,10 @@ def event_items(write: Write) -> list[Item]:
     }
     if write.token is not None:
         common["token"] = write.token
+    if write.state:
+        common["state"] = write.state
+    if write.trace is not None:
+        common["trace"] = write.trace
     partition = task_partition(head.scope, head.task_id)
     return [
         key(partition, event_sort(head.incarnation, head.version, part))
@@ -225,6 +249,86 @@ def event_items(write: Write) -> list[Item]:
         | {"body": {"B": write.body[start : start + PART_BYTES]}}
         for part, start in enumerate(starts)
     ]
+
+
+# -- push configurations ---------------------------------------------------------------------
+
+
+def push_put(push: Push, head: Head, *, write: int) -> Item:
+    """The update that stores a configuration without a cursor; HEAD's `push_at` is its cursor.
+
+    One that is there keeps its own, and its receiver has a new start.
+    """
+    return {
+        "Key": key(
+            task_partition(head.scope, head.task_id),
+            push_sort(push.incarnation, push.config.id),
+        ),
+        "UpdateExpression": "SET #body = :body, expires_at = :expires_at, #failures = :none,"
+        " failing_since = :never, push_write = :write",
+        "ExpressionAttributeNames": {"#body": "body", "#failures": "failures"},
+        "ExpressionAttributeValues": {
+            ":body": attribute(push.config.SerializeToString()),
+            ":expires_at": attribute(seconds(head.expires_at)),
+            ":none": attribute(0),
+            ":never": attribute(None),
+            ":write": attribute(write),
+        },
+    }
+
+
+def push_inline(push: Push, head: Head) -> Item:
+    """The update that stores a configuration with its cursor, which one that is there keeps."""
+    put = push_put(push, head, write=0)
+    put["UpdateExpression"] = (
+        "SET #version = if_not_exists(#version, :version), #index = if_not_exists(#index, :index), "
+        + put["UpdateExpression"].removeprefix("SET ")
+    )
+    put["ExpressionAttributeNames"] |= {"#version": "version", "#index": "index"}
+    put["ExpressionAttributeValues"] |= {
+        ":version": attribute(push.version),
+        ":index": attribute(push.index),
+    }
+    return put
+
+
+def push_position(push: Push) -> Item:
+    """The attributes of an item that a delivery moves, as they are in `push`."""
+    return {
+        "version": attribute(push.version),
+        "index": attribute(push.index),
+        "failures": attribute(push.failures),
+        "failing_since": attribute(push.failing_since),
+    }
+
+
+def push_incarnation(item: Mapping[str, Any]) -> str:
+    """The incarnation of the task that a push configuration belongs to."""
+    sort: str = item["SK"]["S"]
+    return sort.removeprefix(PUSH).split("#", 1)[0]
+
+
+def push_of(item: Mapping[str, Any]) -> Push:
+    """The push configuration that an item holds."""
+    values = plain(item)
+    scope, _ = owner_of(values["PK"])
+    return Push(
+        scope=scope,
+        incarnation=push_incarnation(item),
+        config=TaskPushNotificationConfig.FromString(values["body"]),
+        version=values["version"],
+        index=values["index"],
+        failures=values["failures"],
+        failing_since=values["failing_since"],
+    )
+
+
+def push_writes(head: Mapping[str, Any]) -> int:
+    """How often a push configuration was put to HEAD's task; kept beside what `Head` has."""
+    return int(head["push_writes"]["N"]) if "push_writes" in head else 0
+
+
+# -- reading commits -------------------------------------------------------------------------
 
 
 class Commits:
@@ -258,8 +362,8 @@ class Commits:
         for item in items:
             sort = item["SK"]["S"]
             if sort.startswith(start):
-                version, part = sort.removeprefix(start).split("#")
-                yield plain(item) | {"version": int(version), "part": int(part)}
+                _, version, part = event_position(sort)
+                yield plain(item) | {"version": version, "part": part}
 
     def _complete(self) -> None:
         body = b"".join(part["body"] for part in self._parts)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from a2a.types import SendMessageRequest
+from a2a.types import SendMessageRequest, TaskPushNotificationConfig
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.tasks.entries import Caller
@@ -83,10 +83,12 @@ class TaskLog(ABC):
         task_id: str | None = None,
         idempotency_key: str | None = None,
         ttl_s: float | None = None,
+        push: TaskPushNotificationConfig | None = None,
     ) -> Opened:
         """Create a task with its first turn open; one request.
 
-        The id is `task_id`, or one that follows from (context, key), or a random one.
+        The id is `task_id`, or one that follows from (context, key), or a random one. `push` is
+        the configuration that came with the message; that of a repeated creation is not looked at.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Storage in the process's memory: for development, and the model that other backends match.
 
 Bodies are kept encoded, so that no stored object is ever shared with a caller. Safe under threads,
-because the local stack runs one event loop a door.
+because the local stack runs one event loop a door. `on_commit` stands in for the table's stream.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
+
+from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError
@@ -19,10 +22,26 @@ from a2a_serverless.storage.listing import Listing, status_key
 from a2a_serverless.storage.log import Due, Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
+from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
 
 Key = tuple[str, str]
 """(scope digest, task id or context id)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A commit that was stored, as the table's stream tells of it: ids and no content."""
+
+    scope: str
+    """Digest of the owner."""
+    task_id: str
+    incarnation: str
+    version: int
+    state: str
+    """The state after a commit that changes the status, as `TASK_STATE_WORKING`; else empty."""
+    trace: str | None = None
+    """X-Ray's header of whoever has committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +65,8 @@ class _Tables:
     logs: dict[Key, list[Write]] = field(default_factory=dict)
     contexts: dict[Key, _Context] = field(default_factory=dict)
     waiters: defaultdict[Key, set[_Waiter]] = field(default_factory=lambda: defaultdict(set))
+    pushes: dict[Key, dict[str, Push]] = field(default_factory=dict)
+    listeners: dict[object, Callable[[Committed], None]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +99,23 @@ class MemoryStorage(DurableStorage):
 
     def for_scope(self, scope: Scope) -> Self:
         return type(self)(scope=scope, clock=self.clock, timing=self.timing, _tables=self._tables)
+
+    def on_commit(self, listener: Callable[[Committed], None]) -> Callable[[], None]:
+        """Tell `listener` of every commit of all scopes from now on; the answer ends it.
+
+        It is called in the writer's thread, each task's commits in the order of their versions,
+        and holds up every writer: it hands over (`SimpleQueue.put`, `call_soon_threadsafe`) and
+        returns. What it raises, the writer gets, whose commit is stored.
+        """
+        token = object()
+        with self._tables.lock:
+            self._tables.listeners[token] = listener
+
+        def stop() -> None:
+            with self._tables.lock:
+                self._tables.listeners.pop(token, None)
+
+        return stop
 
     async def head(self, task_id: str) -> Head | None:
         with self._tables.lock:
@@ -138,6 +176,8 @@ class MemoryStorage(DurableStorage):
             if taker is None:
                 self._tables.heads[key] = write.after
                 self._tables.logs[key] = [write]
+                self._tables.pushes.pop(key, None)
+                self._stored(key, write)
             return taker
 
     async def _apply(self, write: Write) -> None:
@@ -151,10 +191,13 @@ class MemoryStorage(DurableStorage):
                 if stored and stored[0].commit_id == write.commit_id:
                     return  # repeated by a writer that did not get its answer
                 raise ConcurrencyError(current_version=current.version)
+            if write.push is not None:
+                check_room(self._tables.pushes.get(key, {}).values(), write.push.config.id)
             if write.context_write is not None:
                 self._write_context(write.after.context_id, write.context_write)
             self._tables.heads[key] = _postponed(write, current)
             self._tables.logs[key].append(write)
+            self._stored(key, write)
             self._wake(key)
 
     async def _remove(self, head: Head) -> bool:
@@ -164,8 +207,66 @@ class MemoryStorage(DurableStorage):
             if current is None or current.incarnation != head.incarnation:
                 return False
             del self._tables.heads[key], self._tables.logs[key]
+            self._tables.pushes.pop(key, None)
             self._wake(key)
         return True
+
+    # -- push configurations -------------------------------------------------------------------
+
+    async def pushes(self, task_id: str) -> list[Push]:
+        key = self._key(task_id)
+        with self._tables.lock:
+            held = self._tables.pushes.get(key, {}) if self._live(key) else {}
+            return [_copy(held[config_id]) for config_id in sorted(held)]
+
+    async def move_push(self, before: Push, after: Push) -> bool:
+        key = self._key(before.config.task_id)
+        with self._tables.lock:
+            stored = self._held(key, before)
+            if stored is None or _position(stored) != _position(before):
+                return False
+            self._tables.pushes[key][before.config.id] = replace(
+                stored,
+                version=after.version,
+                index=after.index,
+                failures=after.failures,
+                failing_since=after.failing_since,
+            )
+        return True
+
+    async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
+        key = self._key(config.task_id)
+        with self._tables.lock:
+            head = self._live(key)
+            if head is None:
+                raise TaskNotFoundError
+            check_room(self._tables.pushes.get(key, {}).values(), config.id)
+            new = Push(
+                scope=head.scope, incarnation=head.incarnation, config=config, version=head.version
+            )
+            return _copy(self._keep_push(key, new))
+
+    async def _delete_push(self, push: Push) -> None:
+        key = self._key(push.config.task_id)
+        with self._tables.lock:
+            if self._held(key, push) is not None:
+                del self._tables.pushes[key][push.config.id]
+
+    def _held(self, key: Key, push: Push) -> Push | None:
+        """What is stored of a configuration, if its task is still the same one."""
+        stored = self._tables.pushes.get(key, {}).get(push.config.id)
+        is_same = stored is not None and stored.incarnation == push.incarnation
+        return stored if is_same and self._live(key) else None
+
+    def _keep_push(self, key: Key, new: Push) -> Push:
+        """Store a configuration; one with its id hands its cursor on."""
+        held = self._tables.pushes.setdefault(key, {})
+        if (old := held.get(new.config.id)) is not None:
+            new = replace(new, version=old.version, index=old.index)
+        held[new.config.id] = new
+        return new
+
+    # ------------------------------------------------------------------------------------------
 
     async def _context_heads(self, context_id: str) -> list[Head]:
         return [head for head in self._own_heads() if head.context_id == context_id]
@@ -223,6 +324,22 @@ class MemoryStorage(DurableStorage):
                 if scope == self.scope.digest and not head.has_expired(now_ms)
             ]
 
+    def _stored(self, key: Key, write: Write) -> None:
+        """What comes with a commit that was just stored."""
+        if write.push is not None:
+            self._keep_push(key, write.push)
+        head = write.after
+        committed = Committed(
+            scope=head.scope,
+            task_id=head.task_id,
+            incarnation=head.incarnation,
+            version=head.version,
+            state=write.state,
+            trace=write.trace,
+        )
+        for listener in self._tables.listeners.values():
+            listener(committed)
+
     def _wake(self, key: Key) -> None:
         for waiter in self._tables.waiters.get(key, ()):
             waiter.wake()
@@ -238,3 +355,14 @@ def _postponed(write: Write, current: Head) -> Head:
         sends=current.sends if after.sends == before.sends else after.sends,
         due_at=current.due_at if after.due_at == before.due_at else after.due_at,
     )
+
+
+def _position(push: Push) -> tuple[int, int, int, int | None]:
+    return push.version, push.index, push.failures, push.failing_since
+
+
+def _copy(push: Push) -> Push:
+    """A configuration that its reader may change."""
+    config = TaskPushNotificationConfig()
+    config.CopyFrom(push.config)
+    return replace(push, config=config)

@@ -16,7 +16,8 @@ class PushConfigs(ABC):
     configuration of an earlier incarnation is not found. Reads are consistent.
 
     An inline configuration comes with the commit that opens its turn (`TaskLog.open_task`,
-    `Commit.push`), so that there is no moment at which the task runs without it.
+    `Commit.push`), so that there is no moment at which the task runs without it. Its cursor stands
+    before that commit. Without an id it is the one of its URL (`tasks.push.inline_id`).
     """
 
     @abstractmethod
@@ -29,6 +30,7 @@ class PushConfigs(ABC):
         Raises:
             TaskNotFoundError: the task does not exist.
             InvalidArgumentError: the task has `MAX_CONFIGS` others, or a text does not fit.
+            UnavailableError: others put configurations to the task all the time; try again.
         """
 
     @abstractmethod
@@ -48,5 +50,5 @@ class PushConfigs(ABC):
         """Store the cursor and the failures of `after` if the stored ones are still `before`'s.
 
         False when the configuration is gone or somebody else has moved it. The configuration
-        itself is not written.
+        itself is not written. A move whose first answer was lost is known as the caller's own.
         """

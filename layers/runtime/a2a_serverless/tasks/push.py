@@ -1,15 +1,30 @@
-"""Push configurations: who is told of a task, and how far he has been told."""
+"""Push configurations: who is told of a task, how far he has been told, and what is storable."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
 
 from a2a.types import TaskPushNotificationConfig
 
+from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.identity import digest, is_task_id
 
 MAX_CONFIGS = 10
 """Push configurations of one task: every transition is delivered to each."""
+
+MAX_CONFIG_BYTES: Final = 16 * 1024
+MAX_URL_BYTES: Final = 2048
+MAX_TOKEN_BYTES: Final = 1024
+MAX_SCHEME_BYTES: Final = 64
+MAX_CREDENTIALS_BYTES: Final = 4096
+
+_SCHEME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_FIELD_VALUE = re.compile(r"(?:[!-~](?:[ -~]*[!-~])?)?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +38,7 @@ class Push:
     scope: str
     """Digest of the owner."""
     incarnation: str
-    config: TaskPushNotificationConfig
+    config: TaskPushNotificationConfig = field(repr=False)
     """With its id and its task's; token and credentials are in it. Not to be changed."""
     version: int
     index: int = LAST
@@ -31,3 +46,71 @@ class Push:
     """Attempts at the next event that have failed."""
     failing_since: int | None = None
     """When the receiver began to fail, in milliseconds; None: the last attempt reached it."""
+
+
+def is_config_id(config_id: str) -> bool:
+    """Whether a configuration can have this id; it has the form of a task id."""
+    return is_task_id(config_id)
+
+
+def problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
+    """What keeps `config` from being stored and sent: the field's JSON name, and why it is wrong.
+
+    Token, scheme and credentials go into header fields as they are (RFC 9110, section 5.5): visible
+    ASCII, with spaces inside. Whether the URL may be called is not decided here. No value is
+    repeated: it may be a secret.
+    """
+    auth = config.authentication
+    if config.id and not is_config_id(config.id):
+        yield "id", "has 1 to 100 characters of A-Z a-z 0-9 . _ : -"
+    if not config.url:
+        yield "url", "is missing"
+    if _CONTROL.search(config.url):
+        yield "url", "has control characters"
+    if config.HasField("authentication") and not _SCHEME.fullmatch(auth.scheme):
+        yield "authentication.scheme", "is one word such as Bearer"
+    for name, text, limit in (
+        ("url", config.url, MAX_URL_BYTES),
+        ("token", config.token, MAX_TOKEN_BYTES),
+        ("authentication.scheme", auth.scheme, MAX_SCHEME_BYTES),
+        ("authentication.credentials", auth.credentials, MAX_CREDENTIALS_BYTES),
+    ):
+        if len(text.encode()) > limit:
+            yield name, f"has more than {limit} bytes"
+    for name, text in (("token", config.token), ("authentication.credentials", auth.credentials)):
+        if not _FIELD_VALUE.fullmatch(text):
+            yield name, "has characters that no HTTP header field holds"
+
+
+def checked(config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+    """A copy of `config`, if it can be stored and its texts can be sent.
+
+    Raises:
+        InvalidArgumentError: names the first of its `problems`.
+    """
+    for name, why in problems(config):
+        msg = f"The push configuration's {name} {why}."
+        raise InvalidArgumentError(msg)
+    if config.ByteSize() >= MAX_CONFIG_BYTES:
+        msg = f"A push configuration has less than {MAX_CONFIG_BYTES} bytes."
+        raise InvalidArgumentError(msg)
+    copy = TaskPushNotificationConfig()
+    copy.CopyFrom(config)
+    return copy
+
+
+def inline_id(config: TaskPushNotificationConfig) -> str:
+    """The id of a configuration that came with a message and has none.
+
+    It follows from the URL: a client that sends its configuration with every message of a task
+    has one, whose cursor goes on, and not one more with each message.
+    """
+    return config.id or digest("push-inline", config.url)
+
+
+def check_room(held: Iterable[Push], config_id: str) -> None:
+    """Refuse a configuration `config_id` beside `MAX_CONFIGS` others."""
+    others = sum(push.config.id != config_id for push in held)
+    if others >= MAX_CONFIGS:
+        msg = f"A task has at most {MAX_CONFIGS} push configurations."
+        raise InvalidArgumentError(msg)

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from a2a.types import Message, SendMessageRequest, TaskState, TaskStatus
+from a2a.types import (
+    Message,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+)
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import (
@@ -78,8 +84,8 @@ class Commit:
 
     `token` names the attempt that writes; None is a writer outside of any attempt. `claims` makes
     that attempt the owner of the open turn. `ends_turn` says that the agent's work on it is over;
-    terminal states and input-required say so by themselves. `idempotency_key` belongs to the
-    message that opens a turn.
+    terminal states and input-required say so by themselves. `idempotency_key` and `push`, an inline
+    configuration, belong to the message that opens a turn.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -88,6 +94,7 @@ class Commit:
     ends_turn: bool = False
     idempotency_key: str | None = None
     context_write: ContextWrite | None = None
+    push: TaskPushNotificationConfig | None = field(default=None, repr=False)
     commit_id: str = field(default_factory=new_token)
 
 

@@ -34,3 +34,8 @@ def state_name(state: TaskState) -> str:
     """The name on the wire, such as `TASK_STATE_WORKING`."""
     name: str = TaskState.Name(state)
     return name
+
+
+def plain_state(state: TaskState) -> str:
+    """The name in logs and metrics, such as `working`."""
+    return state_name(state).removeprefix("TASK_STATE_").lower()

@@ -1,0 +1,201 @@
+"""The push configurations of one scope on the table: items beside HEAD, each with its cursor.
+
+A configuration is put in one transaction with HEAD, which notes the version that it has in this
+moment (`push_at`). That is the new one's cursor: so each commit is either before the cursor, or
+whoever it wakes finds the configuration. No version is demanded, so that commits neither hold up
+the put nor are held up by it, however fast they follow one another.
+
+HEAD counts these writes (`push_writes`), and the next one demands the count that it saw. So of
+many at once each sees those before it, which keeps a task to `MAX_CONFIGS`; and `push_at` is the
+cursor of at most one item, that of the last write, until a reader has copied it over. Every read
+does so before it returns. Commits do not look at any of this and do not pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from a2a.types import TaskPushNotificationConfig
+
+from a2a_serverless import aws
+from a2a_serverless.aws import ConditionFailedError
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import TaskNotFoundError, UnavailableError
+from a2a_serverless.storage import dynamodb_items as items
+from a2a_serverless.storage.dynamodb_items import Item, attribute, key
+from a2a_serverless.storage.dynamodb_table import Table
+from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope, is_task_id, new_token
+from a2a_serverless.tasks.push import Push, check_room
+
+PUTS: Final = 40
+"""How often a configuration is put that loses to others; of those at once, one always gets in."""
+
+READS: Final = 10
+"""How often a read goes on when HEAD and a new configuration do not fit together yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A task's HEAD and its configurations by id; `writes` counts the changes of this set."""
+
+    head: Head
+    writes: int
+    pushes: tuple[Push, ...]
+
+
+class PushItems:
+    """The push configurations of a scope's tasks."""
+
+    def __init__(self, table: Table, scope: Scope, clock: Clock) -> None:
+        self._table = table
+        self._scope = scope
+        self._clock = clock
+
+    async def held(self, task_id: str) -> Held | None:
+        """A task's configurations; None when it does not exist or has expired."""
+        if not is_task_id(task_id):
+            return None
+        for attempt in range(1, READS + 1):
+            item, found = await self._read(task_id)
+            head = items.head_of(item) if item else None
+            if item is None or head is None or head.has_expired(self._clock.now_ms()):
+                return None
+            own = [one for one in found if items.push_incarnation(one) == head.incarnation]
+            new = [one for one in own if "version" not in one]
+            if not new or (len(new) == 1 and await self._give_cursor(item, new[0])):
+                pushes = tuple(map(items.push_of, own))
+                return Held(head=head, writes=items.push_writes(item), pushes=pushes)
+            await self._clock.sleep(aws.pause_s(attempt))
+        msg = f"The push configurations of task {task_id} did not settle in {READS} reads."
+        raise UnavailableError(msg)
+
+    async def put(self, config: TaskPushNotificationConfig) -> Push:
+        """Store a configuration whose cursor stands at the task's version, or hand one's on."""
+        for _ in range(PUTS):
+            held = await self.held(config.task_id)
+            if held is None:
+                raise TaskNotFoundError
+            check_room(held.pushes, config.id)
+            new = Push(
+                scope=held.head.scope,
+                incarnation=held.head.incarnation,
+                config=config,
+                version=held.head.version,
+            )
+            put = items.push_put(new, held.head, write=held.writes + 1)
+            try:
+                await self._table.transact([{"Update": _noted(held)}, {"Update": put}])
+            except ConditionFailedError:
+                continue
+            after = await self.held(config.task_id)
+            stored = after.pushes if after else ()
+            # Not there: somebody has deleted it since.
+            return next((push for push in stored if push.config.id == config.id), new)
+        msg = f"Others put push configurations to task {config.task_id}, {PUTS} times."
+        raise UnavailableError(msg)
+
+    async def move(self, before: Push, after: Push) -> bool:
+        """Move a cursor that stands where `before` says; whether this call has done it."""
+        move = attribute(new_token())
+        seen, wanted = items.push_position(before), items.push_position(after)
+        names = [*wanted, "move"]
+        item_key = self._key(before)
+        try:
+            await self._table.update(
+                Key=item_key,
+                UpdateExpression="SET " + ", ".join(f"#{name} = :{name}" for name in names),
+                ConditionExpression=" AND ".join(f"#{name} = :seen_{name}" for name in seen)
+                + " AND expires_at > :now",
+                ExpressionAttributeNames={f"#{name}": name for name in names},
+                ExpressionAttributeValues={f":{name}": value for name, value in wanted.items()}
+                | {f":seen_{name}": value for name, value in seen.items()}
+                | {":move": move, ":now": attribute(self._clock.now_ms() // 1000)},
+            )
+        except ConditionFailedError:
+            # Its own mark says that an earlier, unanswered request of this move was applied.
+            stored = await self._table.get(item_key)
+            return stored is not None and stored.get("move") == move
+        return True
+
+    async def delete(self, push: Push) -> None:
+        """Delete one configuration."""
+        await self._table.delete([self._key(push)])
+
+    async def _read(self, task_id: str) -> tuple[Item | None, list[Item]]:
+        """HEAD and all configurations that are stored, by one Query."""
+        found: list[Item] = []
+        async for page in self._table.query(
+            ConsistentRead=True,
+            KeyConditionExpression="PK = :pk AND SK BETWEEN :head AND :end",
+            ExpressionAttributeValues={
+                ":pk": attribute(items.task_partition(self._scope.digest, task_id)),
+                ":head": attribute(items.HEAD),
+                ":end": attribute(items.PUSH_END),
+            },
+        ):
+            found += page
+        if not found or found[0]["SK"]["S"] != items.HEAD:
+            return None, []
+        return found[0], found[1:]
+
+    async def _give_cursor(self, head: Item, new: Item) -> bool:
+        """Copy HEAD's note to the configuration that it is for, also in `new`.
+
+        False when it is for another one, or the copy is refused: the two were not read as of one
+        moment.
+        """
+        if items.push_writes(head) != int(new["push_write"]["N"]):
+            return False
+        cursor = {"version": head["push_at"], "index": attribute(LAST)}
+        try:
+            await self._table.update(
+                Key={name: new[name] for name in ("PK", "SK")},
+                UpdateExpression="SET #version = :version, #index = :index",
+                ConditionExpression="push_write = :write AND attribute_not_exists(#version)",
+                ExpressionAttributeNames={"#version": "version", "#index": "index"},
+                ExpressionAttributeValues={
+                    ":version": cursor["version"],
+                    ":index": cursor["index"],
+                    ":write": new["push_write"],
+                },
+            )
+        except ConditionFailedError:
+            return False
+        new |= cursor
+        return True
+
+    def _key(self, push: Push) -> Item:
+        partition = items.task_partition(self._scope.digest, push.config.task_id)
+        return key(partition, items.push_sort(push.incarnation, push.config.id))
+
+
+def counted(update: Mapping[str, Any], held: Held) -> dict[str, Any]:
+    """A conditional update of HEAD that also counts a change of the configurations `held`."""
+    return {
+        **update,
+        "UpdateExpression": f"{update['UpdateExpression']} ADD push_writes :push_one",
+        "ConditionExpression": f"{update['ConditionExpression']} AND {_UNCHANGED[held.writes > 0]}",
+        "ExpressionAttributeValues": update["ExpressionAttributeValues"]
+        | {":push_one": attribute(1)}
+        | ({":push_writes": attribute(held.writes)} if held.writes else {}),
+    }
+
+
+_UNCHANGED: Final = ("attribute_not_exists(push_writes)", "push_writes = :push_writes")
+
+
+def _noted(held: Held) -> dict[str, Any]:
+    """The part of HEAD in `put`: the version that it has becomes the cursor."""
+    head = held.head
+    update = {
+        "Key": key(items.task_partition(head.scope, head.task_id), items.HEAD),
+        "UpdateExpression": "SET push_at = #version",
+        "ConditionExpression": "incarnation = :incarnation",
+        "ExpressionAttributeNames": {"#version": "version"},
+        "ExpressionAttributeValues": {":incarnation": attribute(head.incarnation)},
+    }
+    return counted(update, held)

@@ -1,0 +1,618 @@
+"""Push configurations: they live and go with their task, and each has a cursor of its own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from a2a.auth.user import User
+from a2a.server.context import ServerCallContext
+from a2a.types import (
+    AuthenticationInfo,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+    TaskState,
+)
+
+from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.cancel.memory import MemoryCancelRegistry
+from a2a_serverless.carried import CarriedVariables
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    IdempotencyConflictError,
+    InvalidArgumentError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+)
+from a2a_serverless.http.context import scope_of
+from a2a_serverless.http.intake import Intake
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.memory import Committed, MemoryStorage
+from a2a_serverless.tasks.entries import TurnOpened
+from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.push import MAX_CONFIGS, Push, checked
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends
+from tests.clocks import ManualClock
+from tests.databases import moto_database, new_scope
+from tests.messages import chunk, message, request
+
+HOUR = 3600
+TOKEN = "token-2b7e1516"
+CREDENTIALS = "credentials-28aed2a6"
+URL = "https://receiver.example/hook"
+
+
+def config(task_id: str = "", config_id: str = "", url: str = URL) -> TaskPushNotificationConfig:
+    """A configuration with secrets."""
+    return TaskPushNotificationConfig(
+        id=config_id,
+        task_id=task_id,
+        url=url,
+        token=TOKEN,
+        authentication=AuthenticationInfo(scheme="Bearer", credentials=CREDENTIALS),
+    )
+
+
+async def paused(storage: DurableStorage, **options: Any) -> str:
+    """The id of a task that waits for its user, at version 2."""
+    opened = await storage.open_task("ctx", request(), **options)
+    await storage.update_task(opened.head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    return opened.head.task_id
+
+
+def answer(push: TaskPushNotificationConfig | None = None) -> Commit:
+    """A message that opens the next turn."""
+    return Commit(entries=(TurnOpened(request("answer")),), push=push)
+
+
+async def cursors(storage: DurableStorage, task_id: str) -> dict[str, tuple[int, int]]:
+    """Where each configuration of a task stands."""
+    return {push.config.id: (push.version, push.index) for push in await storage.pushes(task_id)}
+
+
+# -- put, get, list, delete --------------------------------------------------------------------
+
+
+async def test_a_configuration_is_found_as_it_was_put(storage: DurableStorage) -> None:
+    """It has its ids, what the client gave, and a cursor at the task's version."""
+    head = (await storage.open_task("ctx", request())).head
+    await storage.update_task(head.task_id, TaskState.TASK_STATE_WORKING)
+    given = config(head.task_id, "mine")
+    put = await storage.put_push(given)
+    assert put == Push(
+        scope=storage.scope.digest, incarnation=head.incarnation, config=given, version=2
+    )
+    assert put.index == LAST
+    assert await storage.push(head.task_id, "mine") == put
+    assert await storage.pushes(head.task_id) == [put]
+    assert await storage.get_version(head.task_id) == 2
+
+
+async def test_an_id_is_made_where_there_is_none(storage: DurableStorage) -> None:
+    """Two configurations without an id are two, in the order of their ids; nothing is mutated."""
+    task = await storage.create_task("ctx", message())
+    given = config(task.id)
+    made = [await storage.put_push(given) for _ in range(2)]
+    assert given == config(task.id)
+    assert all(push.config.id for push in made)
+    assert await storage.pushes(task.id) == sorted(made, key=lambda push: push.config.id)
+    assert len(await cursors(storage, task.id)) == 2
+
+
+async def test_what_is_returned_is_a_copy(storage: DurableStorage) -> None:
+    """Nobody changes what is stored by changing what was given or read."""
+    task = await storage.create_task("ctx", message())
+    given = config(task.id, "a")
+    put = await storage.put_push(given)
+    for own in (given, put.config, (await storage.pushes(task.id))[0].config):
+        own.url = "changed"
+    assert [push.config for push in await storage.pushes(task.id)] == [config(task.id, "a")]
+
+
+async def test_a_replaced_configuration_hands_its_cursor_on(storage: DurableStorage) -> None:
+    """The new one gets what the old one is still owed, and its receiver starts without failures."""
+    task = await storage.create_task("ctx", message())
+    first = await storage.put_push(config(task.id, "a"))
+    failing = replace(first, index=3, failures=7, failing_since=storage.clock.now_ms())
+    assert await storage.move_push(first, failing)
+    await storage.update_task(task.id, TaskState.TASK_STATE_WORKING)
+    other = config(task.id, "a", "https://other.example/")
+    put = await storage.put_push(other)
+    assert put == replace(first, config=other, index=3)
+    assert await storage.pushes(task.id) == [put]
+
+
+async def test_a_task_has_room_for_ten(storage: DurableStorage) -> None:
+    """One more is refused, also with a message, which is then not accepted; one out, one in."""
+    task_id = await paused(storage)
+    for number in range(MAX_CONFIGS):
+        await storage.put_push(config(task_id, f"c{number}"))
+    head = await storage.head(task_id)
+    assert head is not None
+    with pytest.raises(InvalidArgumentError, match="10"):
+        await storage.put_push(config(task_id, "one-more"))
+    with pytest.raises(InvalidArgumentError, match="10"):
+        await storage.commit(head, answer(config()))
+    assert await storage.head(task_id) == head
+    assert len(await cursors(storage, task_id)) == MAX_CONFIGS
+    await storage.put_push(config(task_id, "c3", "https://other.example/"))
+    await storage.delete_push(task_id, "c5")
+    await storage.commit(head, answer(config(config_id="c3")))
+    await storage.put_push(config(task_id, "one-more"))
+    assert {"one-more", "c3"} < set(await cursors(storage, task_id))
+
+
+async def test_a_deleted_configuration_is_gone(storage: DurableStorage) -> None:
+    """Delete is harmless twice, of ids that cannot exist and of unknown tasks; others stay."""
+    task = await storage.create_task("ctx", message())
+    gone = await storage.put_push(config(task.id, "gone"))
+    kept = await storage.put_push(config(task.id, "kept"))
+    for config_id in ("gone", "gone", "never", "", "no/id"):
+        await storage.delete_push(task.id, config_id)
+    for task_id in ("unknown", "", "no/id"):
+        await storage.delete_push(task_id, "kept")
+    assert await storage.push(task.id, "gone") is None
+    assert await storage.pushes(task.id) == [kept]
+    assert await storage.move_push(gone, replace(gone, failures=1)) is False
+    assert await storage.push(task.id, "gone") is None
+
+
+@pytest.mark.parametrize("task_id", ["unknown", "", "no/id"])
+async def test_an_unknown_task_has_none(storage: DurableStorage, task_id: str) -> None:
+    """There is nothing to find and nowhere to put one."""
+    assert await storage.pushes(task_id) == []
+    assert await storage.push(task_id, "a") is None
+    with pytest.raises(TaskNotFoundError):
+        await storage.put_push(config(task_id, "a"))
+
+
+async def test_another_scope_sees_nothing(storage: DurableStorage) -> None:
+    """Whoever does not own the task neither finds nor changes its configurations."""
+    other = storage.for_scope(new_scope())
+    task = await storage.create_task("ctx", message())
+    mine = await storage.put_push(config(task.id, "a"))
+    assert await other.pushes(task.id) == []
+    assert await other.push(task.id, "a") is None
+    with pytest.raises(TaskNotFoundError):
+        await other.put_push(config(task.id, "a", "https://other.example/"))
+    await other.delete_push(task.id, "a")
+    assert await other.move_push(mine, replace(mine, failures=1)) is False
+    assert await storage.pushes(task.id) == [mine]
+
+
+async def test_a_task_that_has_ended_takes_one(storage: DurableStorage) -> None:
+    """It is stored, as the protocol's kit has it, and is owed nothing."""
+    task = await storage.create_task("ctx", message())
+    await storage.update_task(task.id, TaskState.TASK_STATE_COMPLETED)
+    await storage.put_push(config(task.id, "late"))
+    assert await cursors(storage, task.id) == {"late": (2, LAST)}
+
+
+# -- cursors -----------------------------------------------------------------------------------
+
+
+async def test_a_cursor_moves_from_where_it_stands(storage: DurableStorage) -> None:
+    """A move is stored if nobody else has moved it since it was read; the configuration stays."""
+    task = await storage.create_task("ctx", message())
+    start = await storage.put_push(config(task.id, "a"))
+    other = await storage.put_push(config(task.id, "b"))
+    failed = replace(start, failures=1, failing_since=5)
+    again = replace(start, failures=2, failing_since=5)
+    done = replace(start, version=3, index=0)
+    for before, after in ((start, failed), (failed, again), (again, done), (done, done)):
+        assert await storage.move_push(before, after)
+        assert await storage.push(task.id, "a") == after
+    for stale in (start, failed, again, replace(done, index=1), replace(done, failing_since=5)):
+        assert await storage.move_push(stale, replace(done, version=9)) is False
+    assert await storage.pushes(task.id) == [done, other]
+    rewritten = replace(done, config=config(task.id, "a", "https://other.example/"), index=1)
+    assert await storage.move_push(done, rewritten)
+    assert await storage.push(task.id, "a") == replace(done, index=1)
+
+
+async def test_a_move_meets_a_replacement(storage: DurableStorage) -> None:
+    """A success counts for the replaced one too; failures do not outlive it."""
+    task = await storage.create_task("ctx", message())
+    start = await storage.put_push(config(task.id, "a"))
+    await storage.put_push(config(task.id, "a", "https://other.example/"))
+    failed = replace(start, failures=1, failing_since=5)
+    assert await storage.move_push(start, failed)
+    replaced = await storage.put_push(config(task.id, "a"))
+    assert await storage.move_push(failed, replace(failed, failures=2)) is False
+    assert await storage.push(task.id, "a") == replaced == start
+
+
+# -- inline configurations ---------------------------------------------------------------------
+
+
+async def test_an_inline_configuration_comes_with_the_creation(storage: DurableStorage) -> None:
+    """It is there with the task and is owed the task's first event."""
+    given = config()
+    opened = await storage.open_task("ctx", request(), push=given)
+    (push,) = await storage.pushes(opened.head.task_id)
+    assert (push.version, push.index) == (0, LAST)
+    assert push.incarnation == opened.head.incarnation
+    assert push.config == config(opened.head.task_id, push.config.id)
+    assert given == config()
+
+
+async def test_a_repeated_creation_keeps_the_first_configuration(storage: DurableStorage) -> None:
+    """A creation that meets its own task stores nothing."""
+    first = await storage.open_task("ctx", request(), idempotency_key="key", push=config())
+    before = await storage.pushes(first.head.task_id)
+    other = config(config_id="other", url="https://other.example/")
+    again = await storage.open_task("ctx", request(), idempotency_key="key", push=other)
+    assert not again.created
+    assert await storage.pushes(first.head.task_id) == before
+    await storage.open_task("ctx", request(), idempotency_key="without")
+    again = await storage.open_task("ctx", request(), idempotency_key="without", push=other)
+    assert await storage.pushes(again.head.task_id) == []
+
+
+async def test_an_inline_configuration_comes_with_a_turn(storage: DurableStorage) -> None:
+    """It is owed the commit that it came with, and nothing of what was before."""
+    task_id = await paused(storage)
+    head = await storage.head(task_id)
+    assert head is not None
+    after = await storage.commit(head, answer(config(config_id="a")))
+    assert after.version == 3
+    assert await cursors(storage, task_id) == {"a": (2, LAST)}
+    assert await storage.head(task_id) == after
+
+
+async def test_a_refused_commit_stores_no_configuration(storage: DurableStorage) -> None:
+    """Configuration and turn are stored together or not at all."""
+    task_id = await paused(storage)
+    stale = await storage.head(task_id)
+    assert stale is not None
+    head = await storage.commit(stale, Commit())
+    with pytest.raises(ConcurrencyError):
+        await storage.commit(stale, answer(config(config_id="a")))
+    assert await storage.pushes(task_id) == []
+    await storage.update_task(task_id, TaskState.TASK_STATE_CANCELED)
+    with pytest.raises((ConcurrencyError, TaskTerminalStateError)):
+        await storage.commit(head, answer(config(config_id="a")))
+    assert await storage.pushes(task_id) == []
+    await storage.delete_task(task_id)
+    with pytest.raises(TaskNotFoundError):
+        await storage.commit(head, answer(config(config_id="a")))
+
+
+async def test_a_client_that_always_sends_its_configuration_has_one(
+    storage: DurableStorage,
+) -> None:
+    """Without an id it is that of its URL: not one more with each message, and its cursor stays."""
+    opened = await storage.open_task("ctx", request(), push=config())
+    task_id = opened.head.task_id
+    (first,) = await storage.pushes(task_id)
+    for _ in range(3):
+        await storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+        head = await storage.head(task_id)
+        assert head is not None
+        await storage.commit(head, answer(config()))
+    assert await storage.pushes(task_id) == [first]
+    await storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    head = await storage.head(task_id)
+    assert head is not None
+    await storage.commit(head, answer(config(url="https://other.example/")))
+    assert sorted((await cursors(storage, task_id)).values()) == [(0, LAST), (8, LAST)]
+
+
+# -- the end of a task -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["deleted", "expired"])
+async def test_a_task_takes_its_configurations_along(
+    storage: DurableStorage, clock: ManualClock, ends: str
+) -> None:
+    """None is found or written any more, and one of a new task with the id shares nothing."""
+    opened = await storage.open_task(
+        "ctx", request(), task_id="again", ttl_s=HOUR, push=config(config_id="inline")
+    )
+    old = await storage.put_push(config("again", "a"))
+    assert len(await storage.pushes("again")) == 2
+    if ends == "deleted":
+        assert await storage.delete_task("again")
+    else:
+        clock.advance(HOUR)
+    assert await storage.pushes("again") == []
+    assert await storage.push("again", "a") is None
+    assert await storage.move_push(old, replace(old, failures=1)) is False
+    with pytest.raises(TaskNotFoundError):
+        await storage.put_push(config("again", "a"))
+    new = await storage.open_task("ctx", request(), task_id="again")
+    assert new.created
+    assert await storage.pushes("again") == []
+    fresh = await storage.put_push(config("again", "a"))
+    assert fresh.incarnation == new.head.incarnation != opened.head.incarnation
+    assert await storage.move_push(old, replace(old, version=2)) is False
+    assert await storage.pushes("again") == [fresh]
+    assert fresh.version == 1
+
+
+async def test_a_deleted_context_takes_its_tasks_configurations_along(
+    storage: DurableStorage,
+) -> None:
+    """The configurations of the context's tasks go, those of others stay."""
+    gone = await storage.open_task("ctx", request(), push=config())
+    kept = await storage.open_task("other", request(), push=config())
+    await storage.delete_context("ctx")
+    assert await storage.pushes(gone.head.task_id) == []
+    assert len(await storage.pushes(kept.head.task_id)) == 1
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+SECRET = "s3cr3t"
+
+
+def spoiled(field: str, value: str) -> TaskPushNotificationConfig:
+    """A good configuration with one bad field."""
+    bad = config("task", "a")
+    at = bad.authentication if field in {"scheme", "credentials"} else bad
+    setattr(at, field, value)
+    return bad
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", "no/id"),
+        ("id", "a" * 101),
+        ("url", ""),
+        ("url", f"https://receiver.example/{'x' * 2048}"),
+        ("url", "https://receiver.example/\r\nHost: other"),
+        ("token", f"{SECRET}{'x' * 1024}"),
+        ("token", f"{SECRET}\r\nX-Injected: 1"),
+        ("token", f"{SECRET}\n"),
+        ("token", f"{SECRET}\x00"),
+        ("token", f"{SECRET}\x7f"),
+        ("token", f" {SECRET}"),
+        ("token", f"{SECRET}\u00e9"),
+        ("scheme", ""),
+        ("scheme", "x" * 65),
+        ("scheme", "Bearer s3cr3t"),
+        ("scheme", "Bearer\n"),
+        ("credentials", f"{SECRET}{'x' * 4096}"),
+        ("credentials", f"{SECRET}\tx"),
+        ("credentials", f"{SECRET}\u2028"),
+    ],
+)
+def test_what_no_request_can_carry_is_refused(field: str, value: str) -> None:
+    """The error names the field and repeats nothing of it."""
+    with pytest.raises(InvalidArgumentError, match=rf"\b{field}\b") as caught:
+        checked(spoiled(field, value))
+    assert SECRET not in str(caught.value)
+    assert value == "" or value not in str(caught.value)
+
+
+def test_a_configuration_has_a_size() -> None:
+    """However its bytes are spread, it stays far below an item."""
+    large = config("task", "a")
+    large.tenant = "x" * 16_384
+    with pytest.raises(InvalidArgumentError, match="16384"):
+        checked(large)
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        TaskPushNotificationConfig(url=URL),
+        TaskPushNotificationConfig(url="https://b\u00fccher.example/", token="a b"),
+        TaskPushNotificationConfig(
+            url=f"{URL}?{'x' * 2000}",
+            token="~" * 1024,
+            authentication=AuthenticationInfo(scheme="x" * 64, credentials="!" * 4096),
+        ),
+    ],
+)
+def test_what_can_be_sent_is_taken(good: TaskPushNotificationConfig) -> None:
+    """A configuration at its limits is taken as it is."""
+    assert checked(good) == good
+
+
+async def test_a_refused_configuration_leaves_nothing(storage: DurableStorage) -> None:
+    """Neither a configuration, nor the task or turn that it would have come with."""
+    bad = spoiled("token", "\n")
+    with pytest.raises(InvalidArgumentError):
+        await storage.open_task("ctx", request(), task_id="task", push=bad)
+    assert await storage.head("task") is None
+    task_id = await paused(storage, task_id="task")
+    head = await storage.head(task_id)
+    assert head is not None
+    with pytest.raises(InvalidArgumentError):
+        await storage.commit(head, answer(bad))
+    with pytest.raises(InvalidArgumentError):
+        await storage.put_push(bad)
+    assert await storage.head(task_id) == head
+    assert await storage.pushes(task_id) == []
+
+
+# -- messages with a configuration -------------------------------------------------------------
+
+
+class Caller(User):
+    """A caller whom no other test knows."""
+
+    def __init__(self) -> None:
+        self._name = uuid.uuid4().hex
+
+    @property
+    def is_authenticated(self) -> bool:
+        return True
+
+    @property
+    def user_name(self) -> str:
+        return self._name
+
+
+class Desk:
+    """An intake over a storage, and one caller's view of that storage."""
+
+    def __init__(self, storage: DurableStorage) -> None:
+        self._user = Caller()
+        self.storage = storage.for_scope(scope_of(self._context(None)))
+        registry = MemoryCancelRegistry(log=storage, clock=storage.clock)
+        broker = MemoryBroker(clock=storage.clock)
+        backends = Backends(storage=storage, broker=broker, registry=registry)
+        self._intake = Intake(backends, CarriedVariables({}))
+
+    async def send(
+        self,
+        text: str,
+        push: TaskPushNotificationConfig | None = None,
+        *,
+        task_id: str = "",
+        key: str | None = None,
+    ) -> str:
+        """Send a message with a configuration; the id of its task."""
+        sent = SendMessageRequest(message=message(text, message_id=text))
+        sent.message.task_id = task_id
+        if push is not None:
+            sent.configuration.task_push_notification_config.CopyFrom(push)
+        accepted = await self._intake.accept(sent, self._context(key))
+        return accepted.tail.head.task_id
+
+    def _context(self, key: str | None) -> ServerCallContext:
+        headers = {"idempotency-key": key} if key else {}
+        return ServerCallContext(user=self._user, state={"headers": headers})
+
+
+@pytest.fixture
+def desk(storage: DurableStorage) -> Desk:
+    """An intake over the storage under test."""
+    return Desk(storage)
+
+
+async def test_a_message_brings_its_configuration(desk: Desk) -> None:
+    """The first message's and a follow-up's are the task's, each from its own message on."""
+    task_id = await desk.send("go", config(config_id="first"))
+    await desk.storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await desk.send("answer", config(config_id="second"), task_id=task_id)
+    pushes = await desk.storage.pushes(task_id)
+    assert [push.config for push in pushes] == [config(task_id, "first"), config(task_id, "second")]
+    assert [(push.version, push.index) for push in pushes] == [(0, LAST), (2, LAST)]
+
+
+async def test_a_repeated_message_changes_no_configuration(desk: Desk) -> None:
+    """The configuration that came with the first copy is in force."""
+    first, other = config(config_id="first"), config(config_id="other")
+    task_id = await desk.send("go", first, key="k1")
+    assert await desk.send("go", other, key="k1") == task_id
+    with pytest.raises(IdempotencyConflictError):
+        await desk.send("another", other, key="k1")
+    await desk.storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await desk.send("answer", config(config_id="second"), task_id=task_id, key="k2")
+    await desk.send("answer", other, task_id=task_id, key="k2")
+    assert set(await cursors(desk.storage, task_id)) == {"first", "second"}
+
+
+async def test_the_log_has_no_secrets(desk: Desk) -> None:
+    """Token and credentials are in the configurations alone, and go with the task."""
+    task_id = await desk.send("go", config(config_id="a"))
+    await desk.storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await desk.send("answer", config(config_id="b"), task_id=task_id)
+    await desk.storage.put_push(config(task_id, "c"))
+    log = await desk.storage.read(task_id)
+    assert log is not None
+    assert TOKEN not in repr(log)
+    assert CREDENTIALS not in repr(log)
+    if not isinstance(desk.storage, DynamoStorage):
+        return
+    stored = await items_of(desk.storage, task_id)
+    with_secrets = [
+        item["SK"]["S"].split("#")[0]
+        for item in stored
+        if TOKEN in repr(item) or CREDENTIALS in repr(item)
+    ]
+    assert with_secrets == ["PUSH"] * 3
+    assert len(stored) == 7
+    assert await desk.storage.delete_task(task_id)
+    assert await items_of(desk.storage, task_id) == []
+
+
+async def test_secrets_are_in_no_repr(storage: DurableStorage) -> None:
+    """What ends in a log by accident has no secrets in it."""
+    task = await storage.create_task("ctx", message())
+    push = await storage.put_push(config(task.id))
+    shown = repr((push, answer(config())))
+    assert TOKEN not in shown
+    assert CREDENTIALS not in shown
+
+
+# -- what the stream has of a commit -----------------------------------------------------------
+
+
+@pytest.fixture
+def moto() -> Iterator[DynamoStorage]:
+    """A storage whose items a test looks at."""
+    with moto_database() as database:
+        yield database.storage()
+
+
+async def items_of(storage: DynamoStorage, task_id: str) -> list[Any]:
+    """The items of a task, as they are stored."""
+    query = storage._table.query(
+        ConsistentRead=True,
+        KeyConditionExpression="PK = :pk",
+        ExpressionAttributeValues={":pk": {"S": storage._partition(task_id)}},
+    )
+    return [item async for page in query for item in page]
+
+
+async def test_each_part_of_a_commit_says_its_state(moto: DynamoStorage) -> None:
+    """Every EVENT item of a commit that changes the status has the state that it led to."""
+    head = (await moto.open_task("ctx", request())).head
+    large = [chunk("a", "x" * 800_000)]
+    await moto.update_task(head.task_id, TaskState.TASK_STATE_WORKING, artifacts=large)
+    await moto.update_task(head.task_id, artifacts=large)
+    await moto.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+    events = [i for i in await items_of(moto, head.task_id) if i["SK"]["S"].startswith("EVENT#")]
+    states: dict[int, list[str]] = {}
+    for item in events:
+        version = int(item["SK"]["S"].split("#")[2])
+        states.setdefault(version, []).append(item.get("state", {}).get("S", ""))
+    assert states == {
+        1: ["TASK_STATE_SUBMITTED"],
+        2: ["TASK_STATE_WORKING"] * 3,
+        3: [""] * 3,
+        4: ["TASK_STATE_COMPLETED"],
+    }
+
+
+async def test_a_listener_hears_of_every_commit(clock: ManualClock) -> None:
+    """Creations and commits of all scopes, in order, with the state that they led to."""
+    storage = MemoryStorage(scope=new_scope(), clock=clock)
+    other = storage.for_scope(new_scope())
+    await storage.open_task("ctx", request())
+    heard: list[Committed] = []
+    stop = other.on_commit(heard.append)
+    head = (await storage.open_task("ctx", request())).head
+    await storage.update_task(head.task_id, TaskState.TASK_STATE_WORKING)
+    await storage.update_task(head.task_id, artifacts=[chunk("a", "x")])
+    with pytest.raises(ConcurrencyError):
+        await storage.commit(head, Commit())
+    theirs = (await other.open_task("ctx", request())).head
+    await storage.put_push(config(head.task_id))
+    await storage.delete_task(head.task_id)
+    stop()
+    await other.update_task(theirs.task_id, TaskState.TASK_STATE_COMPLETED)
+    stop()
+    mine = {"scope": head.scope, "task_id": head.task_id, "incarnation": head.incarnation}
+    assert heard == [
+        Committed(**mine, version=1, state="TASK_STATE_SUBMITTED"),
+        Committed(**mine, version=2, state="TASK_STATE_WORKING"),
+        Committed(**mine, version=3, state=""),
+        Committed(
+            scope=theirs.scope,
+            task_id=theirs.task_id,
+            incarnation=theirs.incarnation,
+            version=1,
+            state="TASK_STATE_SUBMITTED",
+        ),
+    ]

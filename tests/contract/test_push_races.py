@@ -1,0 +1,430 @@
+"""Push configurations beside a worker that commits, beside one another, and under faults."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from a2a.types import TaskPushNotificationConfig, TaskState
+from botocore.exceptions import ClientError
+
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    InvalidArgumentError,
+    TaskNotFoundError,
+    UnavailableError,
+)
+from a2a_serverless.local.emulators import Emulator
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.dynamodb_items import HEAD, key
+from a2a_serverless.storage.dynamodb_push import PUTS, PushItems
+from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
+from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.push import MAX_CONFIGS, Push
+from a2a_serverless.tasks.rules import Commit
+from tests.clocks import ManualClock
+from tests.contract.schedules import Schedule, ScheduledTable
+from tests.databases import LONG, THREADED, Database, emulator_client, new_clock, new_scope
+from tests.faulty import Faults, apply_and_drop, refuse
+from tests.messages import artifact, message, request
+
+INTERLEAVINGS = 400 if LONG else 20
+PUTTERS = MAX_CONFIGS + 4
+
+threaded = pytest.mark.parametrize("storage", THREADED, indirect=True)
+PIECE = Commit(entries=(ArtifactWritten(artifact("a", "x"), append=True),))
+
+
+def config(task_id: str, config_id: str, host: str = "receiver") -> TaskPushNotificationConfig:
+    return TaskPushNotificationConfig(task_id=task_id, id=config_id, url=f"https://{host}.example/")
+
+
+# -- threads -----------------------------------------------------------------------------------
+
+
+@threaded
+def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
+    """Of more than a task has room for, exactly as many get in as there is room for."""
+    task_id = asyncio.run(storage.create_task("ctx", message())).id
+
+    def put(number: int) -> bool:
+        try:
+            asyncio.run(storage.put_push(config(task_id, f"c{number}")))
+        except InvalidArgumentError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(PUTTERS) as threads:
+        got_in = list(threads.map(put, range(PUTTERS)))
+    assert got_in.count(True) == MAX_CONFIGS
+    held = {push.config.id for push in asyncio.run(storage.pushes(task_id))}
+    assert held == {f"c{number}" for number, is_in in enumerate(got_in) if is_in}
+
+
+@threaded
+def test_two_puts_of_one_id(storage: DurableStorage) -> None:
+    """One of them replaces the other; neither is half of each."""
+    task_id = asyncio.run(storage.create_task("ctx", message())).id
+    hosts = ("first", "second")
+
+    def put(host: str) -> None:
+        asyncio.run(storage.put_push(config(task_id, "same", host)))
+
+    for _ in range(5):
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(put, hosts))
+    (push,) = asyncio.run(storage.pushes(task_id))
+    assert push.config in [config(task_id, "same", host) for host in hosts]
+    assert (push.version, push.index) == (1, LAST)
+
+
+@threaded
+def test_a_put_beside_a_worker_without_pause(storage: DurableStorage) -> None:
+    """A configuration gets in while commits follow one another, and no commit is lost to it."""
+    head = asyncio.run(storage.open_task("ctx", request())).head
+    started, done = threading.Event(), threading.Event()
+
+    async def work() -> int:
+        at = head
+        while not done.is_set():
+            at = await storage.commit(at, replace(PIECE, commit_id=str(at.version)))
+            started.set()
+        return at.version
+
+    with ThreadPoolExecutor(1) as threads:
+        worker = threads.submit(lambda: asyncio.run(work()))
+        try:
+            assert started.wait(10)
+            puts = [
+                asyncio.run(storage.put_push(config(head.task_id, f"c{number}")))
+                for number in range(MAX_CONFIGS)
+            ]
+        finally:
+            done.set()
+        committed = worker.result(10)
+    cursors = [push.version for push in puts]
+    assert cursors == sorted(cursors)
+    assert cursors[0] >= 2
+    assert cursors[-1] <= committed
+    assert asyncio.run(storage.get_version(head.task_id)) == committed
+    assert asyncio.run(storage.pushes(head.task_id)) == sorted(puts, key=lambda p: p.config.id)
+
+
+# -- every order of requests -------------------------------------------------------------------
+
+
+@dataclass
+class Race:
+    """A worker, followers and registrars of one task, whose requests go in a seeded order.
+
+    `woken` has what a reader found that was woken by a commit: the ids of the configurations.
+    """
+
+    database: Database
+    seed: int
+    clock: ManualClock = field(default_factory=new_clock)
+    woken: dict[int, set[str]] = field(default_factory=dict)
+    put: dict[str, tuple[int, int]] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Let everybody run to his end, and check what each configuration is owed."""
+        storage = self.database.storage(scope=new_scope(), clock=self.clock)
+        opened = await storage.open_task("ctx", request(), push=config("", "inline"))
+        task_id = opened.head.task_id
+        self.woken[1] = {"inline"}
+        await storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+        self.woken[2] = {"inline"}
+        players = [self._answer, self._add, self._add, self._put("a"), self._put("b")]
+        players.append(self._put("a"))
+        schedule = Schedule(self.seed, len(players))
+        async with asyncio.TaskGroup() as group:
+            for number, play in enumerate(players):
+                view = self._view(storage, schedule, number)
+                group.create_task(self._follow(play, view, task_id, schedule))
+        self.order = schedule.order
+        pushes = await storage.pushes(task_id)
+        assert {push.config.id for push in pushes} == {"inline", "with-answer", "a", "b"}
+        assert sorted(self.woken) == list(range(1, len(self.woken) + 1))
+        for push in pushes:
+            owed = [version for version in self.woken if version > push.version]
+            assert all(push.config.id in self.woken[version] for version in owed), push
+        for push in pushes:
+            before, after = self.put.get(push.config.id, (0, len(self.woken)))
+            assert before <= push.version <= after
+
+    def _view(self, storage: DynamoStorage, schedule: Schedule, number: int) -> DynamoStorage:
+        view = storage.for_scope(storage.scope)
+        table = ScheduledTable(self.database.table, self.database.client, self.clock)
+        table.schedule, table.writer = schedule, number
+        view._table, view._pushes = table, PushItems(table, storage.scope, self.clock)
+        return view
+
+    @staticmethod
+    async def _follow(play: Any, view: DynamoStorage, task_id: str, schedule: Schedule) -> None:
+        try:
+            await play(view, task_id)
+        finally:
+            schedule.end()
+
+    async def _add(self, view: DynamoStorage, task_id: str) -> None:
+        """Commit, and let a reader be woken by it."""
+        for _ in range(2):
+            await self._wake(view, task_id, await view.update_task(task_id))
+
+    async def _answer(self, view: DynamoStorage, task_id: str) -> None:
+        """Open the next turn with a configuration, as often as it takes."""
+        commit = Commit(entries=(TurnOpened(request("answer")),), push=config("", "with-answer"))
+        while True:
+            head = await view.head(task_id)
+            assert head is not None
+            try:
+                after = await view.commit(head, commit)
+            except ConcurrencyError:
+                continue
+            await self._wake(view, task_id, after.version)
+            return
+
+    async def _wake(self, view: DynamoStorage, task_id: str, version: int) -> None:
+        self.woken[version] = {push.config.id for push in await view.pushes(task_id)}
+
+    def _put(self, config_id: str) -> Callable[[DynamoStorage, str], Any]:
+        async def put(view: DynamoStorage, task_id: str) -> None:
+            before = await view.get_version(task_id)
+            await view.put_push(config(task_id, config_id))
+            after = await view.get_version(task_id)
+            assert before is not None
+            assert after is not None
+            known = self.put.get(config_id, (before, after))
+            # The first one to be stored makes the cursor, whichever began first.
+            self.put[config_id] = (min(known[0], before), max(known[1], after))
+
+        return put
+
+
+@pytest.mark.emulators
+async def test_a_commit_is_before_the_cursor_or_delivered(database: Database) -> None:
+    """Whatever the order: whoever a commit behind the cursor wakes finds the configuration."""
+    races = [Race(database, seed) for seed in range(INTERLEAVINGS)]
+    for race in races:
+        await race.run()
+    assert len({tuple(race.order) for race in races}) == INTERLEAVINGS
+    cursors = {race.put["a"] for race in races}
+    assert len(cursors) > 3
+
+
+# -- faults ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(local_dynamodb: Emulator) -> Iterator[Any]:
+    """A client without retries of its own: what repeats here is the runtime."""
+    client = emulator_client(local_dynamodb, retries={"mode": "standard", "total_max_attempts": 1})
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def faulty(client: Any, clock: ManualClock) -> DynamoStorage:
+    """A storage on that client."""
+    return Database(client=client).storage(clock=clock)
+
+
+@pytest.mark.emulators
+async def test_moves_and_puts_under_faults(faulty: DynamoStorage, client: Any) -> None:
+    """Whatever happens to requests and answers, each move is known as done, and done once."""
+    task = await faulty.create_task("ctx", message())
+    other = await faulty.create_task("ctx", message())
+    faults = Faults(seed=5, rate=0.4)
+    faults.attach(client, "TransactWriteItems", "UpdateItem", "BatchWriteItem")
+    push = await faulty.put_push(config(task.id, "a"))
+    for index in range(60):
+        after = replace(push, version=2, index=index, failures=index % 3)
+        assert await faulty.move_push(push, after)
+        assert await faulty.push(task.id, "a") == after
+        assert await faulty.move_push(push, after) is False
+        push = after
+    for number in range(MAX_CONFIGS):
+        await faulty.put_push(config(other.id, f"c{number}"))
+        await faulty.put_push(config(other.id, f"c{number}", "replaced"))
+    assert [p.config for p in await faulty.pushes(other.id)] == [
+        config(other.id, f"c{number}", "replaced") for number in range(MAX_CONFIGS)
+    ]
+    for number in range(MAX_CONFIGS):
+        await faulty.delete_push(other.id, f"c{number}")
+    assert await faulty.pushes(other.id) == []
+    assert len(faults.met) == 6
+
+
+def once(client: Any, event: str, action: Callable[..., Any]) -> None:
+    """Run `action` in place of the first request that meets `event`."""
+    done: list[bool] = []
+
+    def hook(**arguments: Any) -> Any:
+        if done:
+            return None
+        done.append(True)
+        return action(**arguments)
+
+    client.meta.events.register(event, hook)
+
+
+@pytest.mark.emulators
+async def test_an_unanswered_put_that_is_forgotten(faulty: DynamoStorage, client: Any) -> None:
+    """A put that was applied and whose repetition is refused is put again, with its cursor."""
+    task = await faulty.create_task("ctx", message())
+    tokens: list[str] = []
+
+    def forget_token(params: dict[str, Any], **_: Any) -> None:
+        tokens.append(params.pop("ClientRequestToken"))  # botocore puts a fresh one
+
+    once(client, "before-send.dynamodb.TransactWriteItems", lambda request, **_: lose(request))
+    client.meta.events.register("provide-client-params.dynamodb.TransactWriteItems", forget_token)
+    put = await faulty.put_push(config(task.id, "a"))
+    assert len(tokens) == 3
+    assert await faulty.pushes(task.id) == [put]
+    assert (put.version, put.index) == (1, LAST)
+
+
+def lose(request: Any) -> None:
+    """Apply a request and lose its answer."""
+    apply_and_drop(request)
+
+
+@pytest.mark.emulators
+async def test_a_put_that_dies_half_way(
+    faulty: DynamoStorage, database: Database, client: Any
+) -> None:
+    """It is stored, and its cursor stands where it was put, whenever somebody reads it.
+
+    A query that shows HEAD as it was before the put is completed.
+    """
+    healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
+    task = await healthy.create_task("ctx", message())
+    await healthy.update_task(task.id)
+    before = await head_item(healthy, task.id)
+    once(client, "before-send.dynamodb.UpdateItem", lambda **_: refuse("AccessDeniedException"))
+    with pytest.raises(ClientError, match="AccessDenied"):
+        await faulty.put_push(config(task.id, "a"))
+    await healthy.update_task(task.id)
+
+    def show_old_head(parsed: dict[str, Any], **_: Any) -> None:
+        assert parsed["Items"][0]["SK"] == before["SK"]
+        parsed["Items"][0] = before
+
+    once(client, "after-call.dynamodb.Query", show_old_head)
+    (push,) = await faulty.pushes(task.id)
+    assert (push.version, push.index) == (2, LAST)
+    assert await healthy.pushes(task.id) == [push]
+    other = await healthy.put_push(config(task.id, "b"))
+    assert other.version == 3
+    assert await faulty.pushes(task.id) == [push, other]
+
+
+@pytest.mark.emulators
+async def test_a_slow_reader_does_not_take_a_cursor_back(
+    faulty: DynamoStorage, database: Database, client: Any
+) -> None:
+    """Whoever comes late to a new configuration finds the cursor where a delivery has moved it."""
+    healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
+    task = await healthy.create_task("ctx", message())
+    loop = asyncio.get_running_loop()
+    moved: list[Push] = []
+
+    async def deliver() -> None:
+        (push,) = await healthy.pushes(task.id)
+        moved.append(replace(push, version=2, index=0))
+        assert await healthy.move_push(push, moved[0])
+
+    def overtaken(**_: Any) -> None:
+        asyncio.run_coroutine_threadsafe(deliver(), loop).result(10)
+
+    once(client, "before-send.dynamodb.UpdateItem", overtaken)
+    put = await faulty.put_push(config(task.id, "a"))
+    assert [put] == moved == await healthy.pushes(task.id)
+
+
+async def head_item(storage: DynamoStorage, task_id: str) -> Any:
+    """HEAD as it is stored."""
+    return await storage._table.get(key(storage._partition(task_id), HEAD))
+
+
+@pytest.mark.emulators
+async def test_an_unanswered_move_that_was_overtaken(
+    faulty: DynamoStorage, database: Database, client: Any
+) -> None:
+    """Somebody else has moved on from there: the mover is told to look again."""
+    healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
+    task = await healthy.create_task("ctx", message())
+    push = await healthy.put_push(config(task.id, "a"))
+    mine, theirs = replace(push, index=0, version=2), replace(push, index=1, version=2)
+    loop = asyncio.get_running_loop()
+
+    def answer_lost(request: Any, **_: Any) -> None:
+        try:
+            apply_and_drop(request)
+        finally:
+            moved = healthy.move_push(mine, theirs)
+            assert asyncio.run_coroutine_threadsafe(moved, loop).result(10)
+
+    once(client, "before-send.dynamodb.UpdateItem", answer_lost)
+    assert await faulty.move_push(push, mine) is False
+    assert await healthy.push(task.id, "a") == theirs
+
+
+@pytest.mark.emulators
+async def test_a_put_that_always_loses_gives_up(
+    faulty: DynamoStorage, database: Database, client: Any
+) -> None:
+    """Against others who put all the time it ends, with an error that says try again."""
+    healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
+    head = (await healthy.open_task("ctx", request())).head
+    loop = asyncio.get_running_loop()
+    tries: list[bool] = []
+
+    def overtaken(**_: Any) -> None:
+        tries.append(True)
+        other = healthy.put_push(config(head.task_id, "other"))
+        asyncio.run_coroutine_threadsafe(other, loop).result(10)
+
+    client.meta.events.register("before-send.dynamodb.TransactWriteItems", overtaken)
+    with pytest.raises(UnavailableError):
+        await faulty.put_push(config(head.task_id, "a"))
+    assert len(tries) == PUTS
+    assert [push.config.id for push in await healthy.pushes(head.task_id)] == ["other"]
+
+
+@pytest.mark.emulators
+@pytest.mark.parametrize("is_used_again", [False, True])
+async def test_a_put_that_meets_the_tasks_deletion(
+    faulty: DynamoStorage, database: Database, client: Any, *, is_used_again: bool
+) -> None:
+    """It finds no task, and is never stored for the deleted one; a new one of the id takes it."""
+    healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
+    old = (await healthy.open_task("ctx", request(), task_id="t")).head
+    loop = asyncio.get_running_loop()
+
+    async def delete() -> None:
+        await healthy.delete_task("t")
+        if is_used_again:
+            await healthy.open_task("ctx", request(), task_id="t")
+
+    def deleted(**_: Any) -> Any:
+        asyncio.run_coroutine_threadsafe(delete(), loop).result(10)
+        return refuse("ThrottlingException")
+
+    once(client, "before-send.dynamodb.TransactWriteItems", deleted)
+    if is_used_again:
+        put = await faulty.put_push(config("t", "a"))
+        assert put.incarnation != old.incarnation
+        assert await healthy.pushes("t") == [put]
+    else:
+        with pytest.raises(TaskNotFoundError):
+            await faulty.put_push(config("t", "a"))
+        assert await healthy.pushes("t") == []
