@@ -1,0 +1,1 @@
+"""Push notifications: what is committed is delivered, signed, in order, to public receivers."""

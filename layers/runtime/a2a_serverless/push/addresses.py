@@ -1,0 +1,331 @@
+"""Which URL may be a receiver, and which addresses a request may go to.
+
+A receiver's URL is a client's choice, and the request comes from inside of the deployment: it must
+not reach what only the deployment can reach (A2A 1.0.1, section 13.2). The rules are applied twice:
+when a configuration is registered, and to the addresses that a connection is about to be made to.
+They are never applied to a name alone, because the answer of its DNS server may change in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from a2a_serverless.errors import ConfigurationError, InvalidArgumentError, UnavailableError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Host name and port to the addresses behind it, as text.
+
+Raises:
+    OSError: the name has none, or nobody answered.
+"""
+
+MAX_URL_LENGTH: Final = 2048
+RESOLVE_S: Final = 5.0
+"""How long the resolver may take."""
+
+HTTPS_PORT: Final = 443
+HTTP_PORT: Final = 80
+MAX_PORT: Final = 65_535
+FIRST_FREE_PORT: Final = 1024
+"""Below it a port belongs to another protocol: no webhook listens there but on 443."""
+
+_URL: Final = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://"
+    r"(?P<host>\[[0-9a-f:.]*\]|[^/?#\[\]:@]*)(:(?P<port>[0-9]{1,5}))?"
+    r"(?P<target>[/?][^#]*)?(#.*)?",
+    re.IGNORECASE,
+)
+_UNSAFE: Final = re.compile(r"[^!-~]|[\\\"<>^`{|}]")
+"""What no URI has (RFC 3986): parsers differ in what they make of it."""
+_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+_INNER_NAMES: Final = (
+    "corp",
+    "home",
+    "home.arpa",
+    "internal",
+    "intranet",
+    "lan",
+    "local",
+    "localdomain",
+    "localhost",
+    "private",
+)
+"""Domains that are somebody's own network, whatever they resolve to from here."""
+
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_UNICAST_V6: Final = ipaddress.IPv6Network("2000::/3")
+_NOT_PUBLIC: Final = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        # Refused by `ipaddress` too, but not by every release of it that Python 3.11 came with.
+        "192.0.0.0/24",
+        "2001::/23",  # Teredo among others: it carries an IPv4 address
+        "2001:db8::/32",
+        "2002::/16",  # 6to4, as above
+        "3fff::/20",
+        # Global by IANA's registry, and yet no place of a receiver: relays, sinks, a cloud's host.
+        "168.63.129.16/32",
+        "192.31.196.0/24",
+        "192.52.193.0/24",
+        "192.88.99.0/24",
+        "192.175.48.0/24",
+        "2620:4f:8000::/48",
+    )
+)
+_METADATA: Final = tuple(
+    ipaddress.ip_network(network) for network in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32")
+)
+"""Where AWS serves an instance's metadata and credentials."""
+
+
+_UNRESOLVED: Final = "The host of the push notification receiver cannot be resolved."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receiver:
+    """The parts of a receiver's URL; the host is lower case, without brackets or a last dot."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+    """Path and query as they were given."""
+    address: Address | None
+    """The host where it is an address and not a name."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the request goes out without TLS."""
+        return self.scheme == "http"
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the `Host` header has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        default = HTTP_PORT if self.is_plain else HTTPS_PORT
+        return host if self.port == default else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port (RFC 6454): all of a URL that is no secret."""
+        return f"{self.scheme}://{self.authority}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """Receivers that may be private and without TLS, by name or by network."""
+
+    names: frozenset[str] = frozenset()
+    networks: tuple[Network, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> AllowedHosts:
+        """Host names, addresses and networks (`10.0.0.0/8`), separated by commas.
+
+        Raises:
+            ConfigurationError: an entry is none of them.
+        """
+        names, networks = set(), []
+        for entry in (entry.strip().lower().strip("[]") for entry in text.split(",")):
+            if not entry:
+                continue
+            try:
+                networks.append(ipaddress.ip_network(entry, strict=False))
+            except ValueError:
+                if not _is_name(entry):
+                    msg = f"A2A_PUSH_ALLOWED_HOSTS: {entry!r} is no host name, address or network."
+                    raise ConfigurationError(msg) from None
+                names.add(entry.rstrip("."))
+        return cls(frozenset(names), tuple(networks))
+
+    def covers(self, address: Address) -> bool:
+        """Whether an address is in one of the networks."""
+        return any(address in network for network in self.networks)
+
+
+NOBODY: Final = AllowedHosts()
+"""Nobody is allowed more than any client may ask for."""
+
+
+async def system_resolver(host: str, port: int) -> Sequence[str]:
+    """The addresses that the system's resolver finds, in its order of preference."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+
+async def check_receiver(
+    url: str, allowed: AllowedHosts, *, resolve: Resolve = system_resolver
+) -> Receiver:
+    """The receiver behind `url`, which may be registered.
+
+    A host that is listed by its name need not be known here: private names are often known only
+    where the requests come from. It is checked when a connection is made.
+
+    Raises:
+        InvalidArgumentError: it may not be one, or its host cannot be resolved; one sentence that
+            tells nothing of the network that the question was asked in.
+    """
+    receiver = parse_receiver(url)
+    try:
+        await addresses_of(receiver, allowed, resolve=resolve)
+    except UnavailableError as error:
+        if receiver.host not in allowed.names:
+            raise InvalidArgumentError(str(error)) from error
+    return receiver
+
+
+def parse_receiver(url: str) -> Receiver:
+    """The parts of a URL that has the form of a receiver's.
+
+    Raises:
+        InvalidArgumentError: it has not; one sentence says why.
+    """
+    if not url or len(url) > MAX_URL_LENGTH:
+        raise _refused(f"must have 1 to {MAX_URL_LENGTH} characters")
+    if _UNSAFE.search(url):
+        raise _refused(
+            "must have only the characters of a URI (RFC 3986); "
+            "an international host name is written in its ASCII form (xn--)"
+        )
+    parts = _URL.fullmatch(url)
+    if parts is None:
+        if "@" in re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]:
+            raise _refused("must not have a user name or a password in it")
+        raise _refused("must have the form https://HOST[:PORT]/PATH")
+    scheme = parts["scheme"].lower()
+    if scheme not in {"https", "http"}:
+        raise _refused("must begin with https://")
+    port = int(parts["port"] or (HTTPS_PORT if scheme == "https" else HTTP_PORT))
+    if not 0 < port <= MAX_PORT:
+        raise _refused(f"must have a port from 1 to {MAX_PORT}")
+    host, address = _host(parts["host"].lower())
+    target = parts["target"] or "/"
+    return Receiver(
+        scheme=scheme,
+        host=host,
+        port=port,
+        target=target if target.startswith("/") else "/" + target,
+        address=address,
+    )
+
+
+async def addresses_of(
+    receiver: Receiver, allowed: AllowedHosts, *, resolve: Resolve = system_resolver
+) -> tuple[Address, ...]:
+    """The addresses that a connection to `receiver` may be made to; at least one.
+
+    One address that may not be connected to refuses them all: who controls the name's DNS could
+    have the connection try that one first.
+
+    Raises:
+        InvalidArgumentError: the receiver is refused.
+        UnavailableError: its host cannot be resolved now.
+    """
+    is_listed = receiver.host in allowed.names
+    if not is_listed and not allowed.networks:
+        _check_public_form(receiver)  # there is nothing to look up for the refusal
+    found = await _resolved(receiver, resolve)
+    is_trusted = is_listed or all(allowed.covers(address) for address in found)
+    if not is_trusted:
+        _check_public_form(receiver)
+    for address in found:
+        is_private = is_listed and not _is_in(address, _METADATA)
+        if not (is_public(address) or is_private or allowed.covers(address)):
+            raise _refused("must lead to public addresses only")
+    return found
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is one of the public internet, and a single host's.
+
+    An IPv4 address inside of an IPv6 one counts as itself behind NAT64, and not at all in the forms
+    that no host is reached by (mapped, compatible, 6to4, Teredo).
+    """
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+        if address not in _UNICAST_V6 or address.scope_id is not None:
+            return False
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not address.is_reserved
+        and not _is_in(address, _NOT_PUBLIC)
+    )
+
+
+def _check_public_form(receiver: Receiver) -> None:
+    """Refuse what only a listed receiver may have."""
+    if receiver.is_plain:
+        raise _refused("must begin with https://")
+    if receiver.port != HTTPS_PORT and receiver.port < FIRST_FREE_PORT:
+        raise _refused(f"must have the port {HTTPS_PORT}, or one from {FIRST_FREE_PORT} on")
+    if receiver.address is None and _is_inner(receiver.host):
+        raise _refused("must have a public host name")
+
+
+def _host(text: str) -> tuple[str, Address | None]:
+    """A URL's host, as a normal name or as an address in its normal form.
+
+    An IPv4 address has four decimal numbers. The other forms that some resolvers take for one
+    (`127.1`, `0x7f.0.0.1`, `2130706433`) are nobody's public address.
+    """
+    if text.startswith("["):
+        try:
+            v6 = ipaddress.IPv6Address(text.strip("[]"))
+        except ValueError:
+            raise _refused("must have a host that is a name or an address") from None
+        return str(v6), v6
+    name = text.removesuffix(".")
+    if not _is_name(name):
+        raise _refused("must have a host that is a name or an address")
+    if not _NUMBER.fullmatch(name.rpartition(".")[2]):
+        return name, None
+    try:
+        return name, ipaddress.IPv4Address(name)
+    except ValueError:
+        raise _refused("must write an IPv4 address as four decimal numbers") from None
+
+
+def _is_name(text: str) -> bool:
+    name = text.removesuffix(".")
+    labels = name.split(".")
+    return len(name) <= 253 and all(_LABEL.fullmatch(label) for label in labels)  # noqa: PLR2004 - RFC 1035
+
+
+def _is_inner(name: str) -> bool:
+    """Whether a name is one of a private network: a single label, or in such a domain."""
+    return "." not in name or any(f".{name}".endswith(f".{inner}") for inner in _INNER_NAMES)
+
+
+async def _resolved(receiver: Receiver, resolve: Resolve) -> tuple[Address, ...]:
+    if receiver.address is not None:
+        return (receiver.address,)
+    try:
+        async with asyncio.timeout(RESOLVE_S):
+            texts = await resolve(receiver.host, receiver.port)
+        found = tuple(ipaddress.ip_address(text) for text in texts)
+    except (OSError, ValueError) as error:  # TimeoutError is an OSError
+        raise UnavailableError(_UNRESOLVED) from error
+    if not found:
+        raise UnavailableError(_UNRESOLVED)
+    return found
+
+
+def _is_in(address: Address, networks: tuple[Network, ...]) -> bool:
+    return any(address in network for network in networks)
+
+
+def _refused(rule: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"The URL of a push notification receiver {rule}.")

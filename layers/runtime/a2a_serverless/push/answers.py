@@ -1,0 +1,77 @@
+"""What came of one attempt to deliver, and what it means for the next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from typing import Final
+
+MAX_RETRY_AFTER_S: Final = 3600.0
+"""A receiver that asks for a longer pause is tried after an hour."""
+
+_TOO_MANY_REQUESTS: Final = 429
+
+
+class Meaning(Enum):
+    """What the deliverer has to do."""
+
+    DELIVERED = "delivered"
+    AGAIN = "again"
+    """The same request may succeed later."""
+    NEVER = "never"
+    """It will not, however often it is sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One attempt. `reason` is for logs and dead letters, and repeats nothing of the receiver's."""
+
+    meaning: Meaning
+    reason: str
+    status: int | None = None
+    """The answer's status; None: there was none."""
+    pause_s: float = 0
+    """The pause that the receiver asked for, at most `MAX_RETRY_AFTER_S`."""
+
+
+def no_answer(reason: str) -> Outcome:
+    """The receiver could not be reached, or did not answer in time."""
+    return Outcome(meaning=Meaning.AGAIN, reason=reason)
+
+
+def refusal(reason: str) -> Outcome:
+    """The request may not, or cannot, be sent at all."""
+    return Outcome(meaning=Meaning.NEVER, reason=reason)
+
+
+def outcome_of(status: int, retry_after: str | None, *, now_ms: int) -> Outcome:
+    """What an answer means (A2A 1.0.1, section 4.3.3, leaves it to the agent).
+
+    Success is 2xx alone. A redirect is not followed: the receiver that was registered and checked
+    is the one that gets the notification. 429 and 5xx are temporary, all else is final.
+    """
+    is_success = 200 <= status < 300  # noqa: PLR2004 - the classes of RFC 9110
+    is_temporary = status == _TOO_MANY_REQUESTS or 500 <= status < 600  # noqa: PLR2004 - as above
+    reason = f"status {status}"
+    if is_success:
+        return Outcome(meaning=Meaning.DELIVERED, reason=reason, status=status)
+    if is_temporary:
+        pause_s = pause_of(retry_after, now_ms=now_ms)
+        return Outcome(meaning=Meaning.AGAIN, reason=reason, status=status, pause_s=pause_s)
+    return Outcome(meaning=Meaning.NEVER, reason=reason, status=status)
+
+
+def pause_of(retry_after: str | None, *, now_ms: int) -> float:
+    """Seconds that `Retry-After` asks for (RFC 9110, 10.2.3: seconds or a date); 0 without one."""
+    text = (retry_after or "").strip()
+    if text.isdecimal() and text.isascii():
+        return float(min(int(text[:9]), MAX_RETRY_AFTER_S))
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return 0
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return min(max(0.0, date.timestamp() - now_ms / 1000), MAX_RETRY_AFTER_S)

@@ -1,0 +1,215 @@
+"""The requests to receivers: to checked addresses only, bounded in time and size.
+
+Nothing of it is configured by the environment but what the system trusts: no proxy, no `.netrc`,
+no redirect. TLS is checked against the URL's host, although the connection is made to an address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+import certifi
+import httpcore
+
+from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.errors import InvalidArgumentError, UnavailableError
+from a2a_serverless.push.addresses import (
+    AllowedHosts,
+    Receiver,
+    Resolve,
+    addresses_of,
+    parse_receiver,
+    system_resolver,
+)
+from a2a_serverless.push.answers import Outcome, no_answer, outcome_of, refusal
+
+CONNECT_S: Final = 5.0
+"""How long one address has to accept the connection, and then to agree on TLS."""
+
+MAX_ADDRESSES: Final = 3
+"""How many addresses of a receiver are tried in one attempt."""
+
+MAX_BODY_BYTES: Final = 65_536
+DRAIN_S: Final = 1.0
+"""How much of an answer's body is read, and dropped: the connection can be used again after it."""
+
+
+class PushClient:
+    """Sends notifications. It belongs to no event loop; its sessions do.
+
+    Args:
+        allowed: receivers that may be private and without TLS.
+        clock: tells how far away the date of a `Retry-After` is.
+        resolve: finds the addresses of a host.
+        tls: whom to trust; by default what the system (`SSL_CERT_FILE`) and Mozilla trust.
+        network: makes the connections, to addresses only.
+    """
+
+    def __init__(
+        self,
+        allowed: AllowedHosts,
+        *,
+        clock: Clock | None = None,
+        resolve: Resolve = system_resolver,
+        tls: ssl.SSLContext | None = None,
+        network: httpcore.AsyncNetworkBackend | None = None,
+    ) -> None:
+        self.allowed = allowed
+        self.clock = clock or SystemClock()
+        self.resolve = resolve
+        self.network = network or httpcore.AnyIOBackend()
+        self._tls = tls
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        """Whom to trust. Made once, as reading all certificates takes its time."""
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+            self._tls.load_verify_locations(certifi.where())
+        return self._tls
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """Connections for one run of requests; none outlives it."""
+        async with AsyncExitStack() as pools:
+            yield Session(self, pools)
+
+
+class Session:
+    """Connections that are used again as long as they are open, one for each receiver."""
+
+    def __init__(self, client: PushClient, pools: AsyncExitStack) -> None:
+        self._client = client
+        self._open = pools
+        self._pools: dict[str, httpcore.AsyncConnectionPool] = {}
+
+    async def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float
+    ) -> Outcome:
+        """Send one request and judge its answer; the whole of it takes at most `timeout_s`."""
+        try:
+            receiver = parse_receiver(url)
+            async with asyncio.timeout(timeout_s):
+                pool = await self._pool(receiver)
+                answer = await pool.handle_async_request(_request(receiver, headers, body))
+        except InvalidArgumentError as error:
+            return refusal(str(error))
+        except (httpcore.LocalProtocolError, httpcore.UnsupportedProtocol, UnicodeEncodeError):
+            return refusal("the configuration makes no valid request")
+        except (
+            httpcore.NetworkError,
+            httpcore.ProtocolError,
+            httpcore.TimeoutException,
+            httpcore.ConnectionNotAvailable,
+            OSError,  # a time-out of ours, or a broken record of TLS
+        ) as error:
+            return no_answer(_reason(error))
+        await _drain(answer)
+        retry_after = dict(_texts(answer.headers)).get("retry-after")
+        return outcome_of(answer.status, retry_after, now_ms=self._client.clock.now_ms())
+
+    async def _pool(self, receiver: Receiver) -> httpcore.AsyncConnectionPool:
+        if receiver.origin not in self._pools:
+            pool = httpcore.AsyncConnectionPool(
+                ssl_context=None if receiver.is_plain else self._client.tls,
+                max_connections=1,
+                retries=0,
+                network_backend=_CheckedNetwork(self._client, receiver),
+            )
+            self._pools[receiver.origin] = await self._open.enter_async_context(pool)
+        return self._pools[receiver.origin]
+
+
+class _CheckedNetwork(httpcore.AsyncNetworkBackend):
+    """Connects to one receiver, at an address that was checked a moment before.
+
+    The name is resolved once for each connection, and the connection is made to what was found:
+    between check and use nobody asks the name's DNS server again.
+    """
+
+    def __init__(self, client: PushClient, receiver: Receiver) -> None:
+        self._client = client
+        self._receiver = receiver
+
+    async def connect_tcp(
+        self,
+        host: str,  # noqa: ARG002 - the receiver's
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's signature
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        client = self._client
+        try:
+            found = await addresses_of(self._receiver, client.allowed, resolve=client.resolve)
+        except UnavailableError as error:
+            raise httpcore.ConnectError(str(error)) from error
+        failure: Exception = httpcore.ConnectError()
+        for address in found[:MAX_ADDRESSES]:
+            try:
+                return await client.network.connect_tcp(
+                    str(address), port, timeout, local_address, socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def sleep(self, seconds: float) -> None:
+        await self._client.network.sleep(seconds)
+
+
+def _request(receiver: Receiver, headers: Mapping[str, str], body: bytes) -> httpcore.Request:
+    own = {"Host": receiver.authority, "Content-Length": str(len(body))}
+    return httpcore.Request(
+        "POST",
+        httpcore.URL(
+            scheme=receiver.scheme.encode(),
+            host=receiver.host.encode(),
+            port=receiver.port,
+            target=receiver.target.encode(),
+        ),
+        headers=[
+            (name.encode(), value.encode("latin-1"))
+            for name, value in (own | dict(headers)).items()
+        ],
+        content=body,
+        extensions={"timeout": {"connect": CONNECT_S}},
+    )
+
+
+async def _drain(answer: httpcore.Response) -> None:
+    """Read a short body to its end, and close the connection of any other.
+
+    The status has said it all: what happens to the body is nobody's failure.
+    """
+    size = 0
+    try:
+        async with asyncio.timeout(DRAIN_S):
+            async for chunk in answer.aiter_stream():
+                size += len(chunk)
+                if size > MAX_BODY_BYTES:
+                    break
+    except (httpcore.NetworkError, httpcore.ProtocolError, OSError):
+        pass
+    finally:
+        await answer.aclose()
+
+
+def _texts(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
+    return ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers)
+
+
+def _reason(error: Exception) -> str:
+    """What failed, without the words of the other side."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS: {type(cause).__name__}"
+        if isinstance(cause, UnavailableError):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__  # the pool takes the cause away
+    return type(error).__name__

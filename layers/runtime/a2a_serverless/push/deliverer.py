@@ -1,0 +1,334 @@
+"""Delivering: from a wake to its end.
+
+What a receiver may rely on:
+
+- He is told of every event that he is owed, in the order of the task's log. The cursor moves past
+  an event only when he has answered with 2xx, or when it was given up; whatever dies in between
+  leaves the cursor, and the event is sent again under the same id.
+- An event that fails is tried again before any later one is sent. The wait is the wake's
+  visibility, so that it holds up this configuration and no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from a2a_serverless import faults
+from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError
+from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.push.addresses import parse_receiver
+from a2a_serverless.push.answers import Meaning, Outcome, refusal
+from a2a_serverless.push.client import PushClient, Session
+from a2a_serverless.push.notifications import (
+    Notification,
+    event_id,
+    first_version,
+    headers,
+    needs_beginning,
+    owed,
+)
+from a2a_serverless.push.signing import Signer
+from a2a_serverless.push.wakes import PushLetter, PushQueue, WakeHandle
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.push import Push
+from a2a_serverless.tasks.retry import RetryPolicy
+
+logger = logging.getLogger(__name__)
+
+RETRY_CAP_S: Final = 900.0
+"""The longest wait between two attempts that the receiver did not ask for."""
+
+EARLY_S: Final = 1.0
+"""How soon a wake comes again that was quicker than the commit that it tells of."""
+
+MOVES: Final = 8
+"""How often a cursor is moved that others move at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The time of one invocation.
+
+    Args:
+        timeout_s: how long one request may take.
+        ends_at: when the last request has to be over, in monotonic seconds; None: never.
+    """
+
+    timeout_s: float
+    ends_at: float | None = None
+
+    def allows_request(self, now: float) -> bool:
+        """Whether a request that begins now is over in time."""
+        return self.ends_at is None or now + self.timeout_s <= self.ends_at
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """None: the wake is done. Else it comes again after so many seconds."""
+
+    delay_s: float | None = None
+
+
+_DONE: Final = _Verdict()
+
+
+class Deliverer:
+    """Delivers wakes to their ends, several at a time.
+
+    Args:
+        storage: logs and configurations, seen through any scope.
+        queue: where the wakes come from.
+        client: sends the requests.
+        signer: signs them.
+        settings: which events are pushed, and for how long a receiver may fail.
+        clock: by default the machine's.
+    """
+
+    def __init__(
+        self,
+        storage: DurableStorage,
+        queue: PushQueue,
+        client: PushClient,
+        signer: Signer,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.storage = storage
+        self.queue = queue
+        self.client = client
+        self.signer = signer
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.retry = RetryPolicy(base_s=settings.push_retry_base_s, cap_s=RETRY_CAP_S)
+
+    async def deliver(self, handle: WakeHandle, budget: Budget) -> bool:
+        """Tell one receiver of what he is owed; nothing of it runs on afterwards.
+
+        True: the wake is done. False: it comes again, and its event source has to be told so.
+        """
+        faults.point("push-received")
+        wake = handle.wake
+        try:
+            with tracing.segment("push delivery", wake.trace, task_id=wake.task_id):
+                verdict = await _Delivery(self, handle, budget).verdict()
+        except Exception:  # noqa: BLE001 - an invocation's edge: the wake must not be lost
+            verdict = _Verdict(self.retry.delay_s(handle.attempt))
+            _log(handle, logging.ERROR, "push_delivery_failed", "Delivery failed", exc_info=True)
+        return await self._conclude(handle, verdict)
+
+    async def _conclude(self, handle: WakeHandle, verdict: _Verdict) -> bool:
+        """Tell the queue. What that raises changes nothing: the delivery expires by itself."""
+        is_done = verdict.delay_s is None
+        try:
+            if verdict.delay_s is None:
+                faults.point("push-before-ack")
+                await handle.ack()
+            else:
+                faults.point("push-before-nack")
+                await handle.nack(delay_s=verdict.delay_s)
+        except Exception:  # noqa: BLE001 - as above
+            _log(handle, logging.WARNING, "push_queue_not_told", "Queue not told", exc_info=True)
+        return is_done
+
+
+class _Delivery:
+    """One wake on its way."""
+
+    def __init__(self, deliverer: Deliverer, handle: WakeHandle, budget: Budget) -> None:
+        self._deliverer = deliverer
+        self._handle = handle
+        self._wake = handle.wake
+        self._budget = budget
+        self._clock = deliverer.clock
+        self._storage = deliverer.storage.for_scope(Scope(handle.wake.scope))
+
+    async def verdict(self) -> _Verdict:
+        """Tell the receiver of everything that is committed by now."""
+        push = await self._push()
+        if push is None:
+            return _DONE
+        notifications, is_early = await self._read(push)
+        async with self._deliverer.client.session() as session:
+            for number, notification in enumerate(notifications):
+                if number:
+                    # It may have been deleted, replaced, or moved by another delivery meanwhile.
+                    push = await self._push()
+                if push is None:
+                    return _DONE
+                if (push.version, push.index) >= notification.position:
+                    continue
+                if not self._budget.allows_request(self._clock.monotonic()):
+                    return _Verdict(0)
+                wait = await self._tell(session, push, notification)
+                if wait is not None:
+                    return wait
+        return _Verdict(EARLY_S) if is_early else _DONE
+
+    async def _push(self) -> Push | None:
+        """The wake's configuration as it is now; None when it is gone, or another task's."""
+        push = await self._storage.push(self._wake.task_id, self._wake.config_id)
+        return push if push is not None and push.incarnation == self._wake.incarnation else None
+
+    async def _read(self, push: Push) -> tuple[list[Notification], bool]:
+        """What the receiver is owed, and whether the wake's own commit is still to come.
+
+        A stream's record may be out before a read shows the commit behind it.
+        """
+        task_id, incarnation = self._wake.task_id, self._wake.incarnation
+        after = first_version(push)
+        log = await self._storage.read(task_id, after=after, incarnation=incarnation)
+        if log is not None and needs_beginning(log):
+            log = await self._storage.read(task_id, incarnation=incarnation)
+        if log is None:
+            return [], False
+        which = self._deliverer.settings.push_events
+        return list(owed(log, push, which)), log.head.version < self._wake.version
+
+    async def _tell(
+        self, session: Session, push: Push, notification: Notification
+    ) -> _Verdict | None:
+        """One attempt at one event; None: go on with the next one."""
+        attempt = _Attempt(push, notification)
+        faults.point("push-before-post")
+        outcome = await self._post(session, attempt)
+        faults.point("push-after-post")
+        match outcome.meaning:
+            case Meaning.DELIVERED:
+                await self._advance(attempt, failing_since=None)
+                faults.point("push-after-move")
+                self._count_delivery(notification)
+                self._log(attempt, outcome, logging.INFO, "push_delivered", "Receiver told")
+                return None
+            case Meaning.AGAIN:
+                return await self._put_off(attempt, outcome)
+            case Meaning.NEVER:
+                await self._give_up(attempt, outcome, failing_since=push.failing_since)
+                return None
+
+    async def _post(self, session: Session, attempt: _Attempt) -> Outcome:
+        push, body = attempt.push, attempt.notification.body()
+        try:
+            audience = parse_receiver(push.config.url).origin
+        except InvalidArgumentError as error:
+            return refusal(str(error))
+        signature = await self._deliverer.signer.sign(
+            body, audience=audience, task_id=push.config.task_id, event_id=attempt.event_id
+        )
+        fields = tracing.carried() | headers(
+            push, event_id=attempt.event_id, attempt=attempt.number, signature=signature
+        )
+        timeout_s = self._budget.timeout_s
+        return await session.post(push.config.url, fields, body, timeout_s=timeout_s)
+
+    async def _put_off(self, attempt: _Attempt, outcome: Outcome) -> _Verdict | None:
+        """Try the event again later, unless the receiver has been failing for too long."""
+        push, now_ms = attempt.push, self._clock.now_ms()
+        since = now_ms if push.failing_since is None else push.failing_since
+        if now_ms - since >= self._deliverer.settings.push_retry_s * 1000:
+            await self._give_up(attempt, outcome, failing_since=since)
+            return None
+        # Whoever has moved it meanwhile has counted an attempt of his own.
+        await self._storage.move_push(
+            push, replace(push, failures=attempt.number, failing_since=since)
+        )
+        metrics.count("PushFailures")
+        self._log(attempt, outcome, logging.WARNING, "push_failed", "Receiver not told")
+        return _Verdict(max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s))
+
+    async def _give_up(
+        self, attempt: _Attempt, outcome: Outcome, *, failing_since: int | None
+    ) -> None:
+        """Put the event on record and go past it.
+
+        A receiver that is failing stays so until he answers: each further event gets one attempt,
+        and not hours of them.
+        """
+        version, index = attempt.notification.position
+        letter = PushLetter(
+            wake=self._wake,
+            event_id=attempt.event_id,
+            version=version,
+            index=index,
+            reason=outcome.reason,
+            attempts=attempt.number,
+            failing_since=failing_since,
+        )
+        faults.point("push-before-bury")
+        await self._deliverer.queue.bury(letter)
+        faults.point("push-after-bury")
+        await self._advance(attempt, failing_since=failing_since)
+        metrics.count("PushGivenUp")
+        self._log(attempt, outcome, logging.ERROR, "push_given_up", "Notification given up")
+
+    async def _advance(self, attempt: _Attempt, *, failing_since: int | None) -> None:
+        """Move the cursor past the event, unless somebody else has.
+
+        Who has replaced the configuration, or counted a failure, has left the cursor where it was.
+        """
+        version, index = attempt.notification.position
+        push: Push | None = attempt.push
+        for _ in range(MOVES):
+            if push is None or (push.version, push.index) >= (version, index):
+                return
+            after = replace(
+                push, version=version, index=index, failures=0, failing_since=failing_since
+            )
+            if await self._storage.move_push(push, after):
+                return
+            push = await self._push()
+        raise ConcurrencyError
+
+    def _count_delivery(self, notification: Notification) -> None:
+        metrics.count("PushDeliveries")
+        if notification.committed_at is not None:
+            metrics.time("PushDelay", self._clock.now_ms() - notification.committed_at)
+
+    def _log(
+        self, attempt: _Attempt, outcome: Outcome, level: int, action: str, message: str
+    ) -> None:
+        _log(
+            self._handle,
+            level,
+            action,
+            message,
+            event_id=attempt.event_id,
+            attempt=attempt.number,
+            reason=outcome.reason,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One request to be made: what for, and which one it is."""
+
+    push: Push
+    notification: Notification
+
+    @property
+    def number(self) -> int:
+        """1 for the first. An attempt whose process died before it could count is not counted."""
+        return self.push.failures + 1
+
+    @property
+    def event_id(self) -> str:
+        return event_id(self.push, self.notification.position)
+
+
+def _log(
+    handle: WakeHandle,
+    level: int,
+    action: str,
+    message: str,
+    *,
+    exc_info: bool = False,
+    **fields: Any,
+) -> None:
+    """A line about a wake: ids, and nothing of a configuration or an event."""
+    ids = {"task_id": handle.wake.task_id, "config_id": handle.wake.config_id}
+    logger.log(level, message, exc_info=exc_info, extra={"action": action, **ids, **fields})

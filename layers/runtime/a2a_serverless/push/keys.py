@@ -1,0 +1,103 @@
+"""The public keys with which receivers check signatures, as the agent publishes them (RFC 7517).
+
+Whoever signs publishes; whoever serves `/.well-known/jwks.json` only lists, and never sees a
+private key.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from a2a_serverless.clock import Clock, SystemClock
+
+JWKS_MAX_AGE_S: Final = 300
+"""How long anybody may keep the served document (`Cache-Control: max-age`)."""
+
+KEY_LIFETIME_S: Final = 24 * 3600
+"""How long a key stays published after its last renewal: until nobody checks what it signed."""
+
+RENEW_S: Final = 3600
+"""How old the last renewal of a key gets while the key is in use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedKey:
+    """A public key, times in milliseconds since the epoch."""
+
+    jwk: Mapping[str, str]
+    """With its `kid`, `use` and `alg`."""
+    published_at: int
+    """Since when the document has it, without a gap."""
+    expires_at: int
+
+    @property
+    def kid(self) -> str:
+        return self.jwk["kid"]
+
+    def age_s(self, now_ms: int) -> float:
+        """How long it has been published."""
+        return (now_ms - self.published_at) / 1000
+
+    def is_fresh(self, now_ms: int) -> bool:
+        """Whether it was renewed a short while ago."""
+        return self.expires_at - now_ms > (KEY_LIFETIME_S - RENEW_S) * 1000
+
+
+class KeyStore(ABC):
+    """Where the public keys are."""
+
+    @abstractmethod
+    async def keys(self) -> list[PublishedKey]:
+        """The keys that have not expired, the longest published first; read consistently.
+
+        Raises:
+            UnavailableError: no answer within the retry budget.
+        """
+
+    @abstractmethod
+    async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
+        """Publish a key for `KEY_LIFETIME_S` from now on; one that is published stays so.
+
+        Raises:
+            UnavailableError: as `keys`.
+        """
+
+
+async def jwks(store: KeyStore) -> dict[str, Any]:
+    """The JWK set of all published keys (RFC 7517, section 5)."""
+    return {"keys": [dict(key.jwk) for key in await store.keys()]}
+
+
+def renewed(jwk: Mapping[str, str], before: PublishedKey | None, now_ms: int) -> PublishedKey:
+    """A key as it is after being published at `now_ms`; `before` is how it was, if it was."""
+    is_new = before is None or before.expires_at <= now_ms
+    return PublishedKey(
+        jwk=dict(jwk),
+        published_at=now_ms if is_new or before is None else before.published_at,
+        expires_at=now_ms + KEY_LIFETIME_S * 1000,
+    )
+
+
+@dataclass(slots=True)
+class MemoryKeyStore(KeyStore):
+    """Keys of this process; safe under threads."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    _keys: dict[str, PublishedKey] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    async def keys(self) -> list[PublishedKey]:
+        now_ms = self.clock.now_ms()
+        with self._lock:
+            live = [key for key in self._keys.values() if key.expires_at > now_ms]
+        return sorted(live, key=lambda key: (key.published_at, key.kid))
+
+    async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
+        with self._lock:
+            key = renewed(jwk, self._keys.get(jwk["kid"]), self.clock.now_ms())
+            self._keys[key.kid] = key
+        return key

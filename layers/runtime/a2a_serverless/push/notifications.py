@@ -1,0 +1,118 @@
+"""What a receiver is owed, and the requests that tell him (A2A 1.0.1, section 4.3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from a2a.types import StreamResponse, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from google.protobuf import json_format
+
+from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.entries import Restarted
+from a2a_serverless.tasks.events import LAST, events_of
+from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.push import Push
+from a2a_serverless.tasks.states import INTERRUPTED, TERMINAL
+
+PushEvents = Literal["ends", "statuses", "all"]
+"""What is pushed: interrupted and terminal states, all states, or artifacts too."""
+
+CONTENT_TYPE: Final = "application/a2a+json"
+USER_AGENT: Final = "a2a-serverless"
+
+Pushed = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+Position = tuple[int, int]
+"""A commit's version, and the place of an event among all events of that commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """An event that a receiver is to be told of."""
+
+    version: int
+    index: int
+    event: Pushed
+
+    @property
+    def position(self) -> Position:
+        return self.version, self.index
+
+    @property
+    def committed_at(self) -> int | None:
+        """The time of the status, in milliseconds since the epoch; None for an artifact."""
+        if isinstance(self.event, TaskStatusUpdateEvent):
+            return int(self.event.status.timestamp.ToMilliseconds())
+        return None
+
+    def body(self) -> bytes:
+        """A StreamResponse with exactly one field, in the JSON form of 1.0 whatever the binding."""
+        if isinstance(self.event, TaskStatusUpdateEvent):
+            response = StreamResponse(status_update=self.event)
+        else:
+            response = StreamResponse(artifact_update=self.event)
+        return json_format.MessageToJson(response, indent=None, ensure_ascii=False).encode()
+
+
+def first_version(push: Push) -> int:
+    """The version after which the log is read: the cursor may stand inside of a commit."""
+    return push.version if push.index >= LAST else max(0, push.version - 1)
+
+
+def needs_beginning(log: Log) -> bool:
+    """Whether the log's events can only be counted by a fold of the whole log.
+
+    A restart shows the artifacts as they were when the turn began: no later part of the log has
+    them.
+    """
+    is_whole = bool(log.records) and log.records[0].version == 1
+    restarts = (isinstance(entry, Restarted) for record in log.records for entry in record.entries)
+    return not is_whole and any(restarts)
+
+
+def owed(log: Log, push: Push, which: PushEvents) -> Iterator[Notification]:
+    """The events of `log` behind the cursor of `push`, in their order.
+
+    `log` begins at `first_version` or earlier, and at the beginning where it `needs_beginning`.
+    """
+    is_whole = bool(log.records) and log.records[0].version == 1
+    fold = Fold(log.head.task_id, log.head.context_id)
+    for record in log.records:
+        if is_whole:
+            fold.add(record)
+        for index, event in enumerate(events_of(record, fold)):
+            is_behind = (record.version, index) > (push.version, push.index)
+            if is_behind and isinstance(event, Pushed) and is_pushed(event, which):
+                yield Notification(version=record.version, index=index, event=event)
+
+
+def is_pushed(event: Pushed, which: PushEvents) -> bool:
+    """Whether receivers are told of `event`."""
+    if not isinstance(event, TaskStatusUpdateEvent):
+        return which == "all"
+    return which != "ends" or event.status.state in TERMINAL | INTERRUPTED
+
+
+def event_id(push: Push, position: Position) -> str:
+    """Equal in all attempts to tell one configuration's receiver of one event; 22 characters."""
+    names = (push.scope, push.config.task_id, push.incarnation, push.config.id)
+    return digest("push-event", *names, *map(str, position))
+
+
+def headers(push: Push, *, event_id: str, attempt: int, signature: str) -> dict[str, str]:
+    """The headers of one attempt. Host and length are the connection's matter."""
+    authentication = push.config.authentication
+    fields = {
+        "Content-Type": CONTENT_TYPE,
+        "User-Agent": USER_AGENT,
+        "X-A2A-Event-Id": event_id,
+        "X-A2A-Delivery-Attempt": str(attempt),
+        "X-A2A-Signature": signature,
+    }
+    if authentication.scheme and authentication.credentials:
+        fields["Authorization"] = f"{authentication.scheme} {authentication.credentials}"
+    if push.config.token:
+        fields["X-A2A-Notification-Token"] = push.config.token
+    return fields

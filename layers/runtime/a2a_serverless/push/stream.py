@@ -1,0 +1,150 @@
+"""From the table's stream to wakes.
+
+A record says that a task was committed up to a version, and no more is made of it: DynamoDB
+Streams keeps the order of an item, not of a task, so that what is sent, and in which order, is
+decided by whoever reads the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from a2a_serverless import faults
+from a2a_serverless.observability import tracing
+from a2a_serverless.push.notifications import PushEvents
+from a2a_serverless.push.wakes import PushQueue, PushWake
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb_items import EVENTS, event_position, owner_of
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.states import INTERRUPTED, TERMINAL, state_name
+
+AT_ONCE: Final = 16
+"""Tasks whose configurations are read at the same time."""
+
+_ENDS: Final = frozenset(state_name(state) for state in TERMINAL | INTERRUPTED)
+
+logger = logging.getLogger(__name__)
+
+Record = Mapping[str, Any]
+"""A record as Lambda passes it on, with attributes in DynamoDB's form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A commit that a record tells of."""
+
+    number: str
+    """The record's sequence number."""
+    scope: str
+    task_id: str
+    incarnation: str
+    version: int
+    trace: Mapping[str, str] = field(default_factory=dict)
+    """The trace headers of whoever committed."""
+
+    @property
+    def task(self) -> tuple[str, str, str]:
+        return self.scope, self.task_id, self.incarnation
+
+
+class PushStream:
+    """Wakes the receivers of tasks that have been committed.
+
+    Args:
+        storage: the configurations, seen through any scope.
+        queue: where the wakes go.
+        which: which events are pushed; what else is committed wakes nobody.
+    """
+
+    def __init__(self, storage: DurableStorage, queue: PushQueue, which: PushEvents) -> None:
+        self._storage = storage
+        self._queue = queue
+        self._which = which
+
+    async def process(self, records: Iterable[Record]) -> list[str]:
+        """Wake whom these records concern; the sequence numbers of those to be passed again.
+
+        One wake for a task is enough: whoever gets it reads everything up to now.
+        """
+        tasks: dict[tuple[str, str, str], list[Committed]] = {}
+        for committed in committed_by(records, self._which):
+            tasks.setdefault(committed.task, []).append(committed)
+        faults.point("push-stream-received")
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def wake(commits: Sequence[Committed]) -> list[str]:
+            async with slots:
+                is_done = await self._succeeds(max(commits, key=lambda commit: commit.version))
+            return [] if is_done else [commit.number for commit in commits]
+
+        failed = await asyncio.gather(*(wake(commits) for commits in tasks.values()))
+        return [number for numbers in failed for number in numbers]
+
+    async def _succeeds(self, committed: Committed) -> bool:
+        try:
+            await self.wake(committed)
+        except Exception:
+            # An invocation's edge: the stream holds the record until it is done.
+            extra = {"action": "push_stream_failed", "task_id": committed.task_id}
+            logger.exception("Receivers not woken", extra=extra)
+            return False
+        return True
+
+    async def wake(self, committed: Committed) -> None:
+        """Send a wake to each configuration that is owed the commit."""
+        storage = self._storage.for_scope(Scope(committed.scope))
+        for push in await storage.pushes(committed.task_id):
+            is_owed = push.version < committed.version
+            if push.incarnation == committed.incarnation and is_owed:
+                await self._queue.send(
+                    PushWake(
+                        scope=committed.scope,
+                        task_id=committed.task_id,
+                        incarnation=committed.incarnation,
+                        config_id=push.config.id,
+                        version=committed.version,
+                        trace=dict(committed.trace),
+                    )
+                )
+                faults.point("push-wake-sent")
+
+
+def committed_by(records: Iterable[Record], which: PushEvents) -> Iterable[Committed]:
+    """The commits that `records` tell of and that may have an event to push.
+
+    The event source filters by the same rule, so that what is dropped here is not paid for there.
+    """
+    for record in records:
+        change = record["dynamodb"]
+        partition, sort = change["Keys"]["PK"]["S"], change["Keys"]["SK"]["S"]
+        if record["eventName"] != "INSERT" or not sort.startswith(EVENTS):
+            continue
+        image = change.get("NewImage", {})
+        if not _may_have_event(image.get("state", {}).get("S"), which):
+            continue
+        scope, task_id = owner_of(partition)
+        incarnation, version, _ = event_position(sort)
+        trace = image.get("trace", {}).get("S")
+        yield Committed(
+            number=change["SequenceNumber"],
+            scope=scope,
+            task_id=task_id,
+            incarnation=incarnation,
+            version=version,
+            trace={tracing.HEADER: trace} if trace else {},
+        )
+
+
+def _may_have_event(state: str | None, which: PushEvents) -> bool:
+    """Whether a commit that led to `state` counts; None: it changed no status."""
+    match which:
+        case "ends":
+            return state in _ENDS
+        case "statuses":
+            return state is not None
+        case "all":
+            return True

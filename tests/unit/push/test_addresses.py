@@ -1,0 +1,196 @@
+"""Which receivers may be registered."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Sequence
+
+import pytest
+
+from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
+from a2a_serverless.push import addresses
+from a2a_serverless.push.addresses import AllowedHosts, check_receiver, is_public, parse_receiver
+from tests.unit.push import hostile
+from tests.unit.push.hostile import resolve
+
+NOBODY = AllowedHosts()
+
+
+@pytest.mark.parametrize("url", hostile.URLS, ids=lambda url: ascii(url)[:60])
+async def test_a_hostile_url_is_not_registered(url: str) -> None:
+    """One sentence refuses it, and tells nothing of what the name resolves to."""
+    with pytest.raises(InvalidArgumentError) as refusal:
+        await check_receiver(url, NOBODY, resolve=resolve)
+    sentence = str(refusal.value)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    resolved = {address for found in hostile.NAMES.values() for address in found}
+    assert not any(address in sentence for address in resolved)
+
+
+def test_the_suite_is_large() -> None:
+    """At least 40 different addresses, beside the forms of URLs."""
+    assert len(set(hostile.ADDRESSES)) >= 40
+    assert len(set(hostile.URLS)) == len(hostile.URLS)
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://example.com", "https://example.com"),
+        ("https://example.com/hook?token=a@b#part", "https://example.com"),
+        ("HTTPS://Example.COM:443/", "https://example.com"),
+        ("https://example.com.:8443/hook", "https://example.com:8443"),
+        ("https://hooks.example.com?x=1", "https://hooks.example.com"),
+        ("https://xn--bcher-kva.example/", "https://xn--bcher-kva.example"),
+        ("https://nat64.example/", "https://nat64.example"),
+        (f"https://{hostile.PUBLIC}/", f"https://{hostile.PUBLIC}"),
+        (f"https://[{hostile.PUBLIC_V6}]:8443/", f"https://[{hostile.PUBLIC_V6}]:8443"),
+        ("https://[64:ff9b::5db8:d70e]/", "https://[64:ff9b::5db8:d70e]"),
+    ],
+)
+async def test_a_public_receiver_is_registered(url: str, origin: str) -> None:
+    """A name or an address of the public internet, on 443 or an unprivileged port."""
+    assert (await check_receiver(url, NOBODY, resolve=resolve)).origin == origin
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("https://example.com", "/"),
+        ("https://example.com?a=1", "/?a=1"),
+        ("https://example.com/a/../b?c#d", "/a/../b?c"),
+    ],
+)
+def test_path_and_query_are_sent_as_given(url: str, target: str) -> None:
+    """Nothing is rewritten but a missing path; a fragment stays at home (RFC 9110, 4.2.1)."""
+    assert parse_receiver(url).target == target
+
+
+async def test_a_refusal_by_form_asks_no_dns_server() -> None:
+    """Whoever sends such a URL cannot have the deployment look up names of its own network."""
+
+    async def never(host: str, port: int) -> Sequence[str]:
+        raise AssertionError(host)
+
+    for url in ("https://db.internal/", "http://example.com/", "https://example.com:22/"):
+        with pytest.raises(InvalidArgumentError):
+            await check_receiver(url, NOBODY, resolve=never)
+
+
+async def test_a_silent_resolver_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registration waits for a name's DNS server for a bounded time."""
+    monkeypatch.setattr(addresses, "RESOLVE_S", 0.01)
+
+    async def silent(host: str, port: int) -> Sequence[str]:
+        await asyncio.Event().wait()
+        return []
+
+    with pytest.raises(InvalidArgumentError, match="cannot be resolved"):
+        await check_receiver("https://example.com/", NOBODY, resolve=silent)
+
+
+async def test_a_name_without_addresses_is_refused() -> None:
+    """Nothing to connect to is nothing to register."""
+
+    async def empty(host: str, port: int) -> Sequence[str]:
+        return []
+
+    with pytest.raises(InvalidArgumentError, match="cannot be resolved"):
+        await check_receiver("https://example.com/", NOBODY, resolve=empty)
+
+
+async def test_the_system_is_asked_for_the_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default the system's resolver decides, and all of its addresses count."""
+    asked = []
+
+    def getaddrinfo(host: str, port: int, *_: object) -> list[object]:
+        asked.append((host, port))
+        stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        return [(*stream, (hostile.PUBLIC, port)), (*stream, ("10.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with pytest.raises(InvalidArgumentError, match="public addresses"):
+        await check_receiver("https://Example.com.:8443/", NOBODY)
+    assert asked == [("example.com", 8443)]
+
+
+ALLOWED = AllowedHosts.parse(
+    " localhost, 10.0.0.0/8 ,db.internal,[::1], 192.168.1.9,hooks.example.com."
+)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:8000/hook",
+        "https://LOCALHOST./hook",
+        "https://private.example/",
+        "http://private.example:81/",
+        "http://10.9.9.9/",
+        "http://[::1]:9000/",
+        "http://printer/",
+        "http://db.internal/",
+        "http://hooks.example.com/",
+        "https://example.com/",
+    ],
+)
+async def test_a_listed_receiver_may_be_private(url: str) -> None:
+    """A name or a network on the list lifts the rules, TLS and port among them."""
+    assert (await check_receiver(url, ALLOWED, resolve=resolve)).host in url.lower()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8000/",
+        "http://example.com/",
+        "https://mixed.example/",
+        "https://loopback.example/",
+        "http://sub.localhost/",
+        "https://metadata.example/",
+        "http://user@localhost/",
+    ],
+)
+async def test_the_list_allows_nobody_else(url: str) -> None:
+    """A name is not its addresses, and a network covers all addresses of a name or none."""
+    with pytest.raises(InvalidArgumentError):
+        await check_receiver(url, ALLOWED, resolve=resolve)
+
+
+async def test_a_listed_name_never_leads_to_metadata() -> None:
+    """Where credentials are served, only a listed network opens the way."""
+    by_name = AllowedHosts.parse("metadata.example,metadata6.example,linklocal.example")
+    for host in sorted(by_name.names):
+        with pytest.raises(InvalidArgumentError):
+            await check_receiver(f"https://{host}/", by_name, resolve=resolve)
+    by_network = AllowedHosts.parse("169.254.169.254")
+    receiver = await check_receiver("http://metadata.example/", by_network, resolve=resolve)
+    assert receiver.is_plain
+
+
+@pytest.mark.parametrize("text", ["http://localhost", "localhost:8000", "10.0.0.0/99", "a b", "*"])
+def test_an_unreadable_list_stops_the_start(text: str) -> None:
+    """A list that means something else than it says would open or close the wrong door."""
+    with pytest.raises(ConfigurationError, match="A2A_PUSH_ALLOWED_HOSTS"):
+        AllowedHosts.parse(f"example.com,{text}")
+
+
+def test_an_empty_list_allows_nobody() -> None:
+    """That is the setting's default."""
+    assert AllowedHosts.parse("") == AllowedHosts.parse(" , ") == NOBODY
+
+
+def test_no_special_purpose_network_is_public() -> None:
+    """First and last addresses of what RFC 6890 sets apart, whatever `ipaddress` knows of them."""
+    networks = (
+        "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 "
+        "192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 "
+        "224.0.0.0/4 240.0.0.0/4 ::/8 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 2002::/16 "
+        "3fff::/20 fc00::/7 fe80::/10 ff00::/8"
+    )
+    for network in map(ipaddress.ip_network, networks.split()):
+        assert not is_public(network[0]), network
+        assert not is_public(network[-1]), network

@@ -1,0 +1,482 @@
+"""The requests to receivers: where they go, how long they take, and what their answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpcore
+import pytest
+from dnslib import QTYPE, RCODE, RR, A, DNSRecord
+from dnslib.server import DNSServer
+
+from a2a_serverless.push import client as module
+from a2a_serverless.push.addresses import AllowedHosts, check_receiver
+from a2a_serverless.push.answers import Meaning, Outcome, outcome_of
+from a2a_serverless.push.client import PushClient
+from tests.clocks import ManualClock
+from tests.unit.push import hostile
+from tests.unit.push.receivers import OK, Authority, Receiver, Request, listening, status
+
+NOBODY = AllowedHosts()
+LOCAL = AllowedHosts.parse("127.0.0.1,hooks.example")
+TLS = ssl.create_default_context()
+"""Shared, as reading all certificates takes its time."""
+
+
+class RecordingNetwork(httpcore.AsyncNetworkBackend):
+    """Makes no connection, and knows which ones it was to make."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    async def connect_tcp(self, host: str, port: int, *_: Any, **__: Any) -> Any:
+        self.asked.append((host, port))
+        raise httpcore.ConnectError
+
+
+async def at_home(host: str, port: int) -> Sequence[str]:
+    """A resolver for which every name is this machine."""
+    return ["127.0.0.1"]
+
+
+async def post(
+    client: PushClient, url: str, *headers: tuple[str, str], timeout_s: float = 5
+) -> Outcome:
+    """One request in a session of its own."""
+    async with client.session() as session:
+        return await session.post(url, dict(headers), b"{}", timeout_s=timeout_s)
+
+
+# -- where requests go -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", hostile.URLS, ids=lambda url: ascii(url)[:60])
+async def test_a_hostile_url_is_never_connected_to(url: str) -> None:
+    """Whatever was registered, the connection has the last word, and no one tries again."""
+    network = RecordingNetwork()
+    client = PushClient(NOBODY, resolve=hostile.resolve, network=network, tls=TLS)
+    outcome = await post(client, url)
+    assert outcome.meaning is Meaning.NEVER
+    assert network.asked == []
+
+
+async def test_no_hostile_url_reaches_a_server_on_this_machine() -> None:
+    """The same with the real network, and a server that listens where the URLs lead."""
+    with listening() as [receiver]:
+        for host in ("127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]", "localhost", "x.a"):
+            for scheme in ("http", "https"):
+                url = f"{scheme}://{host}:{receiver.port}/"
+                outcome = await post(PushClient(NOBODY, resolve=at_home), url)
+                assert outcome.meaning is Meaning.NEVER, url
+        assert receiver.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "connected"),
+    [
+        ("https://example.com/", [(hostile.PUBLIC, 443)]),
+        ("https://hooks.example.com:8443/", [(hostile.PUBLIC_V6, 8443), (hostile.PUBLIC, 8443)]),
+        (f"https://[{hostile.PUBLIC_V6}]/", [(hostile.PUBLIC_V6, 443)]),
+    ],
+)
+async def test_connections_are_made_to_addresses(
+    url: str, connected: list[tuple[str, int]]
+) -> None:
+    """The network never sees a name, so that it cannot resolve one; all addresses are tried."""
+    network = RecordingNetwork()
+    client = PushClient(NOBODY, resolve=hostile.resolve, network=network)
+    outcome = await post(client, url)
+    assert (outcome.meaning, outcome.reason) == (Meaning.AGAIN, "ConnectError")
+    assert network.asked == connected
+
+
+async def test_a_few_addresses_are_tried() -> None:
+    """A name with very many addresses does not keep the function busy."""
+
+    async def many(host: str, port: int) -> Sequence[str]:
+        return [f"93.184.215.{n}" for n in range(1, 100)]
+
+    network = RecordingNetwork()
+    await post(PushClient(NOBODY, resolve=many, network=network), "https://example.com/")
+    assert len(network.asked) == module.MAX_ADDRESSES
+
+
+class Rebinding:
+    """A DNS server that answers each question with the next address, and says: do not cache."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = iter(answers)
+        self.asked: list[str] = []
+
+    def resolve(self, request: DNSRecord, handler: Any) -> DNSRecord:
+        reply = request.reply()
+        self.asked.append(str(request.q.qname).rstrip("."))
+        answer = next(self.answers, None)
+        if answer is None:
+            reply.header.rcode = RCODE.NXDOMAIN
+        else:
+            reply.add_answer(RR(request.q.qname, QTYPE.A, rdata=A(answer), ttl=0))
+        return reply
+
+
+@pytest.fixture
+def rebinding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Rebinding]]:
+    """Makes a DNS server, and the system's resolver ask it."""
+    servers: list[DNSServer] = []
+
+    def make(*answers: str) -> Rebinding:
+        resolver = Rebinding(*answers)
+        server = DNSServer(resolver, address="127.0.0.1", port=0, logger=_Silent())
+        thread = threading.Thread(target=server.server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        servers.append(server)
+        port = server.server.server_address[1]
+
+        def getaddrinfo(host: str, service: int, *_: object) -> list[Any]:
+            answer = DNSRecord.parse(DNSRecord.question(host).send("127.0.0.1", port, timeout=5))
+            found = [str(record.rdata) for record in answer.rr]
+            if not found:
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            return [
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, service)) for address in found
+            ]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        return resolver
+
+    yield make
+    for server in servers:
+        server.server.shutdown()
+        server.server.server_close()
+
+
+class _Silent:
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+async def test_a_name_that_is_rebound_is_refused_at_connect(
+    rebinding: Callable[..., Rebinding],
+) -> None:
+    """Public when it was registered, private when it is called: nobody is called."""
+    dns = rebinding(hostile.PUBLIC, "127.0.0.1", "127.0.0.1")
+    with listening() as [receiver]:
+        url = f"https://rebound.example:{receiver.port}/hook"
+        assert (await check_receiver(url, NOBODY)).host == "rebound.example"
+        outcome = await post(PushClient(NOBODY), url)
+        assert outcome.meaning is Meaning.NEVER
+        assert receiver.connections == 0
+    assert dns.asked == ["rebound.example"] * 2
+
+
+async def test_nobody_asks_again_between_check_and_connect(
+    rebinding: Callable[..., Rebinding],
+) -> None:
+    """The connection is made to the address that was checked, whatever the next answer were."""
+    dns = rebinding(hostile.PUBLIC, "127.0.0.1")
+    network = RecordingNetwork()
+    with listening() as [receiver]:
+        url = f"https://rebound.example:{receiver.port}/hook"
+        outcome = await post(PushClient(NOBODY, network=network), url)
+        assert outcome.meaning is Meaning.AGAIN
+        assert network.asked == [(hostile.PUBLIC, receiver.port)]
+        assert receiver.connections == 0
+    assert dns.asked == ["rebound.example"]
+
+
+async def test_the_real_network_resolves_nothing(rebinding: Callable[..., Rebinding]) -> None:
+    """From name to answer there is exactly one question to a DNS server."""
+    dns = rebinding("127.0.0.1", "127.0.0.2")
+    with Receiver() as receiver:
+        outcome = await post(PushClient(LOCAL), f"http://hooks.example:{receiver.port}/")
+        assert outcome.meaning is Meaning.DELIVERED
+    assert dns.asked == ["hooks.example"]
+
+
+async def test_a_name_that_is_gone_may_come_back(rebinding: Callable[..., Rebinding]) -> None:
+    """A DNS error is the network's, and tried again."""
+    rebinding()
+    outcome = await post(PushClient(NOBODY), "https://gone.example/")
+    assert outcome.meaning is Meaning.AGAIN
+    assert "cannot be resolved" in outcome.reason
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    """It is no success, and its target, which nobody checked, is not called."""
+    with listening(2) as [receiver, elsewhere]:
+        for code in (301, 302, 303, 307, 308):
+            receiver.script = lambda _, code=code: status(code, Location=elsewhere.url())  # type: ignore[misc]
+            outcome = await post(PushClient(LOCAL), receiver.url())
+            assert (outcome.meaning, outcome.status) == (Meaning.NEVER, code)
+        assert elsewhere.connections == 0
+        assert len(receiver.requests) == 5
+
+
+async def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy would resolve the name again, behind the check."""
+    with listening(2) as [receiver, proxy]:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url(path=""))
+        assert (await post(PushClient(LOCAL), receiver.url())).meaning is Meaning.DELIVERED
+        assert proxy.connections == 0
+
+
+# -- TLS -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority.new()
+
+
+async def test_the_certificate_has_the_urls_name(authority: Authority, tmp_path: Path) -> None:
+    """The connection goes to an address, but the name is what TLS asks for and checks."""
+    server_names: list[str] = []
+    tls = authority.server(tmp_path, ["hooks.example"])
+    tls.sni_callback = lambda _, name, __: server_names.append(name)
+    client = PushClient(LOCAL, resolve=at_home, tls=authority.trusting())
+    with Receiver(tls=tls) as receiver:
+        assert (await post(client, receiver.url("hooks.example"))).meaning is Meaning.DELIVERED
+        [request] = receiver.requests
+        assert request.headers["host"] == f"hooks.example:{receiver.port}"
+        assert server_names == ["hooks.example"]
+
+
+@pytest.mark.parametrize("names", [["other.example"], ["example"], ["127.0.0.1"]])
+async def test_a_certificate_of_another_name_gets_no_request(
+    names: list[str], authority: Authority, tmp_path: Path
+) -> None:
+    """Nothing is sent to whoever cannot show the name; he may get his certificate right yet."""
+    client = PushClient(LOCAL, resolve=at_home, tls=authority.trusting())
+    with Receiver(tls=authority.server(tmp_path, names)) as receiver:
+        outcome = await post(client, receiver.url("hooks.example"))
+        assert outcome.meaning is Meaning.AGAIN
+        assert outcome.reason == "TLS: SSLCertVerificationError"
+        assert receiver.requests == []
+
+
+async def test_a_certificate_of_an_address(authority: Authority, tmp_path: Path) -> None:
+    """A receiver without a name shows a certificate of its address."""
+    client = PushClient(LOCAL, tls=authority.trusting())
+    with Receiver(tls=authority.server(tmp_path, ["127.0.0.1"])) as receiver:
+        assert (await post(client, receiver.url())).meaning is Meaning.DELIVERED
+
+
+async def test_an_unknown_authority_is_not_trusted(authority: Authority, tmp_path: Path) -> None:
+    """By default the system's and Mozilla's authorities are trusted, and no other."""
+    client = PushClient(LOCAL, resolve=at_home)
+    assert client.tls.cert_store_stats()["x509_ca"] > 50
+    with Receiver(tls=authority.server(tmp_path, ["hooks.example"])) as receiver:
+        outcome = await post(client, receiver.url("hooks.example"))
+        assert outcome.reason == "TLS: SSLCertVerificationError"
+        assert receiver.requests == []
+
+
+# -- answers ---------------------------------------------------------------------------------
+
+
+async def _endless(start: bytes, piece: bytes) -> AsyncIterator[bytes]:
+    yield start
+    while True:
+        yield piece
+        await asyncio.sleep(0)
+
+
+async def _hanging(start: bytes) -> AsyncIterator[bytes]:
+    yield start
+    await asyncio.Event().wait()
+
+
+async def _drip(piece: bytes) -> AsyncIterator[bytes]:
+    while True:
+        yield piece
+        await asyncio.sleep(0.005)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNK = b"1000\r\n" + b"x" * 4096 + b"\r\n"
+
+
+async def test_an_endless_body_is_left() -> None:
+    """The status has said it; the rest is neither read nor waited for."""
+    sent = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal sent
+        async for piece in _endless(CHUNKED, CHUNK):
+            sent += len(piece)
+            yield piece
+
+    with Receiver(lambda _: pieces()) as receiver:
+        outcome = await post(PushClient(LOCAL), receiver.url())
+    assert outcome.meaning is Meaning.DELIVERED
+    assert sent < 100 * module.MAX_BODY_BYTES  # what the sockets' buffers take
+
+
+async def test_a_body_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever answers, but never finishes, has answered."""
+    monkeypatch.setattr(module, "DRAIN_S", 0.02)
+    half = b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 10\r\n\r\nhalf"
+    with Receiver(lambda _: _hanging(half)) as receiver:
+        outcome = await post(PushClient(LOCAL), receiver.url())
+    assert (outcome.meaning, outcome.status, outcome.pause_s) == (Meaning.AGAIN, 503, 7)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 102_400,
+        b"HTTP/1.1 200 OK\r\n" + b"X-Many: y\r\n" * 20_000,
+        b"not http at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+    ],
+    ids=["long header", "many headers", "nonsense", "bad length", "another protocol"],
+)
+async def test_what_is_no_answer_is_a_failure(answer: bytes) -> None:
+    """The reader gives up at 100 KB of headers, and at the first byte that is not HTTP."""
+
+    async def then_close() -> AsyncIterator[bytes]:
+        yield answer
+        raise ConnectionError
+
+    with Receiver(lambda _: then_close()) as receiver:
+        outcome = await post(PushClient(LOCAL), receiver.url())
+    assert outcome.meaning is Meaning.AGAIN
+    assert outcome.status is None
+    assert outcome.reason in {"RemoteProtocolError", "ReadError"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda _: _hanging(b""),
+        lambda _: _hanging(b"HTTP/1.1 200 OK\r\nX-"),
+        lambda _: _drip(b"X-Drip: 1\r\n"),
+        lambda _: _drip(b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+    ids=["silence", "half an answer", "headers without end", "continue without end"],
+)
+async def test_the_whole_request_has_its_time(answer: Callable[[Request], Any]) -> None:
+    """A receiver that keeps the connection busy is cut off like one that is silent."""
+
+    def first_line(request: Request) -> Any:
+        return answer(request)
+
+    with Receiver(first_line) as receiver:
+        outcome = await post(PushClient(LOCAL), receiver.url(), timeout_s=0.1)
+    assert outcome.meaning is Meaning.AGAIN
+    assert outcome.reason in {"TimeoutError", "RemoteProtocolError"}
+
+
+async def test_a_closed_port_is_a_failure_to_be_repeated() -> None:
+    """The receiver may be about to start."""
+    with listening() as [receiver]:
+        url = receiver.url()
+    outcome = await post(PushClient(LOCAL), url)
+    assert (outcome.meaning, outcome.reason) == (Meaning.AGAIN, "ConnectError")
+
+
+@pytest.mark.parametrize("value", ["line\r\nX-Injected: 1", "nul\0", "ü€"])
+async def test_a_header_that_cannot_be_sent_is_not_tried_again(value: str) -> None:
+    """No header can be smuggled in, and no later attempt would be better."""
+    with listening() as [receiver]:
+        outcome = await post(PushClient(LOCAL), receiver.url(), ("X-Token", value))
+        assert outcome.meaning is Meaning.NEVER
+        assert receiver.requests == []
+
+
+async def test_a_session_keeps_its_connections() -> None:
+    """Several events for one receiver go through one connection; another one has his own."""
+    client = PushClient(LOCAL)
+    with listening(2) as [receiver, other]:
+        async with client.session() as session:
+            for _ in range(3):
+                await session.post(receiver.url(), {}, b"{}", timeout_s=5)
+            await session.post(other.url(), {}, b"{}", timeout_s=5)
+        assert (receiver.connections, len(receiver.requests)) == (1, 3)
+        assert other.connections == 1
+        await post(client, receiver.url())
+        assert receiver.connections == 2
+
+
+async def test_a_connection_that_ended_is_made_anew() -> None:
+    """A receiver may close after every answer."""
+    closing = OK.replace(b"Content-Length", b"Connection: close\r\nContent-Length")
+    with Receiver(lambda _: closing) as receiver:
+        async with PushClient(LOCAL).session() as session:
+            for _ in range(3):
+                outcome = await session.post(receiver.url(), {}, b"{}", timeout_s=5)
+                assert outcome.meaning is Meaning.DELIVERED
+
+
+async def test_a_request_is_what_it_should_be() -> None:
+    """POST, the given path and headers, the body's length, and the host without a guess."""
+    client = PushClient(LOCAL, resolve=at_home)
+    with Receiver() as receiver:
+        await post(client, receiver.url("hooks.example", "/a?b=c"), ("X-A2A-Event-Id", "e"))
+        [request] = receiver.requests
+    assert (request.method, request.target, request.body) == ("POST", "/a?b=c", b"{}")
+    fields = {
+        "host": f"hooks.example:{receiver.port}",
+        "content-length": "2",
+        "x-a2a-event-id": "e",
+    }
+    assert request.headers == fields
+
+
+async def test_a_retry_after_date_counts_from_the_clock() -> None:
+    """The pause is what is left until the date."""
+    clock = ManualClock(1_700_000_000_000)  # Tue, 14 Nov 2023 22:13:20 GMT
+    busy = status(503, Retry_After="Tue, 14 Nov 2023 22:15:20 GMT")
+    with Receiver(lambda _: busy) as receiver:
+        outcome = await post(PushClient(LOCAL, clock=clock), receiver.url())
+    assert outcome.pause_s == 120
+
+
+def _by_meaning(codes: Iterable[int]) -> dict[Meaning, set[int]]:
+    found: defaultdict[Meaning, set[int]] = defaultdict(set)
+    for code in codes:
+        found[outcome_of(code, None, now_ms=0).meaning].add(code)
+    return dict(found)
+
+
+def test_what_each_status_means() -> None:
+    """2xx alone is success; 429 and 5xx are temporary; everything else is final."""
+    meanings = _by_meaning(range(100, 1000))
+    assert meanings[Meaning.DELIVERED] == set(range(200, 300))
+    assert meanings[Meaning.AGAIN] == {429, *range(500, 600)}
+
+
+@pytest.mark.parametrize(
+    ("text", "pause_s"),
+    [
+        (None, 0),
+        ("", 0),
+        ("120", 120),
+        (" 5 ", 5),
+        ("86400", 3600),
+        ("9" * 400, 3600),
+        ("-5", 0),
+        ("1.5", 0),
+        ("soon", 0),
+        ("٣", 0),
+        ("Tue, 14 Nov 2023 22:13:50 GMT", 30),
+        ("Tue, 14 Nov 2023 22:13:50 -0000", 30),
+        ("Tuesday, 14-Nov-23 22:13:50 GMT", 30),
+        ("Tue, 14 Nov 2023 22:00:00 GMT", 0),
+        ("Tue, 14 Nov 2033 22:00:00 GMT", 3600),
+        ("Tue, 99 Nov 2023 22:00:00 GMT", 0),
+    ],
+)
+def test_retry_after(text: str | None, pause_s: float) -> None:
+    """Seconds or a date of RFC 9110, at most an hour; what is neither asks for nothing."""
+    outcome = outcome_of(503, text, now_ms=1_700_000_000_000)
+    assert outcome.pause_s == pause_s

@@ -1,0 +1,708 @@
+"""Delivering: order, repetition, and what becomes of a receiver that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from email.utils import formatdate
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from a2a.types import Artifact, Part, StreamResponse, TaskStatus
+from google.protobuf import json_format
+
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.push.memory_wakes import MemoryPushQueue
+from a2a_serverless.push.wakes import PushLetter, PushWake
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, TurnOpened
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.push import Push
+from a2a_serverless.tasks.rules import Commit
+from tests.clocks import ManualClock
+from tests.messages import request as request_of
+from tests.unit.push.receivers import OK, Receiver, Request, listening, status
+from tests.unit.push.world import (
+    COMPLETED,
+    CREDENTIALS,
+    FAILED,
+    INPUT_REQUIRED,
+    TOKEN,
+    WORKING,
+    World,
+    config,
+    logged,
+)
+
+
+class Outage:
+    """A script that fails until `until_s` on the clock, and knows whom it has told."""
+
+    def __init__(self, clock: ManualClock, until_s: float, failure: bytes | None) -> None:
+        self._clock, self._until_s, self._failure = clock, until_s, failure
+        self.told: list[Request] = []
+
+    def __call__(self, request: Request) -> bytes | AsyncIterator[bytes]:
+        if self.is_over:
+            self.told.append(request)
+            return OK
+        return _silence() if self._failure is None else self._failure
+
+    @property
+    def is_over(self) -> bool:
+        return self._clock.monotonic() >= self._until_s
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """A resolver that fails as long."""
+        if not self.is_over:
+            raise OSError(host)
+        return ["127.0.0.1"]
+
+
+async def _silence() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+# -- what is sent ----------------------------------------------------------------------------
+
+
+async def test_a_transition_is_told() -> None:
+    """One POST with a StreamResponse, whose headers say to whom, which event and which attempt."""
+    world = World()
+    with Receiver() as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, WORKING)
+        assert await world.pump() == 1
+        [request] = receiver.requests
+    response = json_format.Parse(request.body, StreamResponse())
+    assert response.WhichOneof("payload") == "status_update"
+    assert response.status_update.task_id == head.task_id
+    assert response.status_update.context_id == "ctx"
+    assert response.status_update.status.state == WORKING
+    assert request.headers.keys() == {
+        "authorization",
+        "content-length",
+        "content-type",
+        "host",
+        "user-agent",
+        "x-a2a-delivery-attempt",
+        "x-a2a-event-id",
+        "x-a2a-notification-token",
+        "x-a2a-signature",
+    }
+    assert request.headers["content-type"] == "application/a2a+json"
+    assert request.headers["authorization"] == f"Bearer {CREDENTIALS}"
+    assert request.headers["x-a2a-notification-token"] == TOKEN
+    assert request.attempt == 1
+    assert world.queue.is_empty
+
+
+async def test_without_secrets_there_are_no_headers_for_them() -> None:
+    """A scheme alone makes no Authorization, and an empty token no header."""
+    world = World()
+    with Receiver() as receiver:
+        head = await world.open()
+        bare = config(receiver.url(), task_id=head.task_id, token="")
+        bare.authentication.credentials = ""
+        await world.storage.put_push(bare)
+        await world.say(head, WORKING)
+        await world.pump()
+        assert not {"authorization", "x-a2a-notification-token"} & {*receiver.requests[0].headers}
+
+
+async def test_a_trace_goes_on_to_the_receiver() -> None:
+    """The trace headers of whoever committed come with the notification."""
+    world = World()
+    with Receiver() as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, COMPLETED)
+        trace = {"x-amzn-trace-id": "Root=1-67891233-abcdef012345678912345678"}
+        await world.queue.send(
+            wake_of(await world.push(head), 2).model_copy(update={"trace": trace})
+        )
+        await world.deliver()
+        assert receiver.requests[0].headers["x-amzn-trace-id"] == trace["x-amzn-trace-id"]
+
+
+@pytest.mark.parametrize(
+    ("which", "told"),
+    [
+        ("ends", ["INPUT_REQUIRED", "COMPLETED"]),
+        ("statuses", ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "WORKING", "COMPLETED"]),
+        ("all", ["SUBMITTED", "WORKING", "a:1", "INPUT_REQUIRED", "WORKING", "a:2", "COMPLETED"]),
+    ],
+)
+async def test_which_events_are_told(which: str, told: list[str]) -> None:
+    """Interrupted and terminal states always; working and artifacts by setting; all in order.
+
+    The configuration came with the message, so that its receiver is told from the beginning.
+    """
+    world = World(push_events=which)
+    with Receiver() as receiver:
+        head = await world.open(push=config(receiver.url()))
+        await world.say(head, WORKING)
+        await write(world, head.task_id, "1")
+        await world.say(head, INPUT_REQUIRED, WORKING)
+        await write(world, head.task_id, "2")
+        await world.say(head, COMPLETED)
+        await world.pump()
+        assert [seen(request) for request in receiver.requests] == told
+
+
+async def test_a_wake_of_nothing_owed_sends_nothing() -> None:
+    """Commits that are not pushed wake nobody, and a wake that came anyway is done at once."""
+    world = World(push_events="ends")
+    with Receiver() as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, WORKING)
+        assert await world.pump() == 0
+        await world.queue.send(wake_of(await world.push(head), 2))
+        assert await world.deliver()
+        assert receiver.requests == []
+
+
+@pytest.mark.parametrize(
+    ("which", "told"),
+    [("all", ["a:1", "b:2", "b:2", "WORKING", "a:4"]), ("statuses", ["WORKING", "WORKING"])],
+)
+async def test_a_restart_is_counted_as_subscribers_count_it(which: str, told: list[str]) -> None:
+    """What a new attempt restores is told as replacements, and a cursor among them holds.
+
+    The second request of the restart's commit fails: only a fold of the whole log knows which
+    event comes after it.
+    """
+    world = World(push_events=which)
+    with Receiver() as receiver:
+        head = await world.open(push=config(receiver.url()))
+        storage = world.storage
+        first = (chunk("1"), chunk("2", "b"), StatusChanged(TaskStatus(state=INPUT_REQUIRED)))
+        head = await storage.commit(head, Commit(token="x", claims=True, entries=first))
+        head = await storage.commit(head, Commit(entries=(TurnOpened(request_of("go on")),)))
+        head = await storage.commit(head, Commit(token="y", claims=True, entries=(chunk("3"),)))
+        await world.pump()
+        before = len(receiver.requests)
+        failing = before + (2 if which == "all" else 1)
+        receiver.script = lambda _: status(503) if len(receiver.requests) == failing else OK
+        await storage.commit(head, Commit(token="z", claims=True, entries=(chunk("4"),)))
+        await world.run(seconds=10)
+        requests = receiver.requests[before:]
+        assert [seen(request) for request in requests] == told
+        repeated = [request.event_id for request in requests if request.attempt > 1]
+        assert len(repeated) == 1
+        assert len({request.event_id for request in requests}) == len(requests) - 1
+        assert await world.is_settled(head, "hook")
+
+
+# -- failing receivers -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", [503, 429, "silence", "closed port", "DNS"])
+async def test_a_receiver_that_is_down_for_ten_minutes(failure: str | int) -> None:
+    """Each transition arrives at least once, in order, under one id, its attempts counted."""
+    world = World(push_allowed_hosts="127.0.0.1,hooks.example")
+    world.timeout_s = 0.02 if failure == "silence" else 5
+    outage = Outage(world.clock, 600, status(failure) if isinstance(failure, int) else None)
+    world.client.resolve = outage.resolve
+    with Receiver(outage) as receiver:
+        url = receiver.url("hooks.example" if failure == "DNS" else "127.0.0.1")
+        head = await world.open(url)
+        if failure == "closed port":
+            receiver.call(receiver.close())
+        await world.say(head, WORKING)
+        await world.run(seconds=120, step=5)
+        await world.say(head, INPUT_REQUIRED)
+        await world.run(seconds=480, step=5)
+        if failure == "closed port":
+            receiver.call(receiver.open())
+        world.timeout_s = 5
+        await world.say(head, WORKING, COMPLETED)
+        await world.run(seconds=1200, step=5)
+        requests = receiver.requests
+    # One that was cut off may have been read, and taken for told, after its time.
+    told = list({request.event_id: request for request in outage.told}.values())
+    assert [request.state.removeprefix("TASK_STATE_") for request in told] == [
+        "WORKING",
+        "INPUT_REQUIRED",
+        "WORKING",
+        "COMPLETED",
+    ]
+    assert {r.event_id for r in requests if r not in told} <= {told[0].event_id}
+    attempts = told[0].attempt
+    assert attempts > 3
+    assert [request.attempt for request in told] == [attempts, 1, 1, 1]
+    if isinstance(failure, int):  # the others may not reach the receiver
+        assert [request.attempt for request in requests] == [*range(1, attempts + 1), 1, 1, 1]
+    push = await world.push(head)
+    assert (push.failures, push.failing_since) == (0, None)
+    assert world.queue.letters == []
+    assert world.queue.is_empty
+
+
+async def test_the_pause_grows_up_to_a_quarter_of_an_hour() -> None:
+    """Without jitter: 5 s, 10 s, 20 s, … and at most 900 s between two attempts."""
+    world = World()
+    world.deliverer.retry = replace(world.deliverer.retry, jitter=lambda: 1.0)
+    times: list[float] = []
+
+    def busy(_: Request) -> bytes:
+        times.append(world.clock.monotonic())
+        return status(500)
+
+    with Receiver(busy) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, COMPLETED)
+        await world.run(seconds=4 * 3600, step=5)
+    pauses = [int(b - a) for a, b in pairwise(times)]
+    assert pauses[:9] == [5, 10, 20, 40, 80, 160, 320, 640, 900]
+    assert set(pauses[9:]) == {900}
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+async def test_a_receiver_names_its_pause(form: str) -> None:
+    """`Retry-After` is kept to, in either form; a longer back-off of ours counts, too."""
+    world = World()
+    at = formatdate(world.clock.now_ms() / 1000 + 300, usegmt=True)
+    busy = status(503, Retry_After="300" if form == "seconds" else at)
+    with Receiver(Outage(world.clock, 1, busy)) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, COMPLETED)
+        await world.run(seconds=299)
+        assert len(receiver.requests) == 1
+        await world.run(seconds=2)
+        assert len(receiver.requests) == 2
+    assert await world.is_settled(head)
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 408, 410, 413, 422, 301, 307])
+async def test_a_final_answer_ends_the_event(code: int) -> None:
+    """No second attempt; the event goes to the dead letters, and the next one is told."""
+    world = World()
+    with Receiver(lambda r: status(code) if "WORKING" in r.state else OK) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, WORKING, COMPLETED)
+        await world.run(seconds=3600, step=60)
+        first, second = receiver.requests
+    assert [first.state, second.state] == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
+    [letter] = world.queue.letters
+    assert (letter.event_id, letter.version, letter.index) == (first.event_id, 2, 0)
+    assert (letter.reason, letter.attempts, letter.failing_since) == (f"status {code}", 1, None)
+    assert await world.is_settled(head)
+
+
+async def test_a_url_that_may_not_be_called_any_more() -> None:
+    """What is refused at connect is given up at once; a list can change after a registration."""
+    world = World()
+    with listening() as [receiver]:
+        head = await world.open(receiver.url("127.0.0.2"))
+        await world.say(head, COMPLETED)
+        await world.pump()
+        assert receiver.connections == 0
+    [letter] = world.queue.letters
+    assert "must" in letter.reason
+    assert await world.is_settled(head)
+
+
+async def test_a_receiver_that_stays_away(caplog: pytest.LogCaptureFixture) -> None:
+    """After hours the event is given up; each further one gets one attempt until he is back."""
+    world = World(push_retry_s=6 * 3600)
+    outage = Outage(world.clock, 9 * 3600, status(502))
+    with Receiver(outage) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, WORKING)
+        await world.run(seconds=7 * 3600, step=60)
+        given_up = receiver.requests[-1]
+        assert {request.event_id for request in receiver.requests} == {given_up.event_id}
+        assert len(receiver.requests) > 20
+        [letter] = world.queue.letters
+        assert letter.event_id == given_up.event_id
+        assert letter.attempts == given_up.attempt == len(receiver.requests)
+        assert letter.failing_since is not None
+        assert world.queue.is_empty
+
+        before = len(receiver.requests)
+        await world.say(head, INPUT_REQUIRED, WORKING)
+        await world.pump()
+        assert [request.attempt for request in receiver.requests[before:]] == [1, 1]
+        assert len(world.queue.letters) == 3
+
+        world.clock.advance(3 * 3600)
+        await world.say(head, INPUT_REQUIRED)
+        await world.pump()
+        assert [request.state for request in outage.told] == ["TASK_STATE_INPUT_REQUIRED"]
+        push = await world.push(head)
+        assert (push.failures, push.failing_since) == (0, None)
+
+        receiver.script = Outage(world.clock, world.clock.monotonic() + 60, status(502))
+        await world.say(head, COMPLETED)
+        await world.run(seconds=120, step=5)
+        assert len(world.queue.letters) == 3
+    lines = [line for line in logged(caplog.records) if line["action"] == "push_given_up"]
+    assert len(lines) == 3
+    assert lines[0]["event_id"] == given_up.event_id
+
+
+async def test_a_slow_receiver_delays_himself_alone() -> None:
+    """The task's other receiver, and another task's, are told at once while one is down."""
+    world = World()
+    with listening(2) as [slow, quick]:
+        slow.script = Outage(world.clock, 3600, status(503, Retry_After="600"))
+        head = await world.open(slow.url(), quick.url())
+        other = await world.open(slow.url(path="/other"), quick.url())
+        await world.say(head, WORKING, COMPLETED)
+        await world.say(other, FAILED)
+        await world.pump()
+        assert sorted(quick.states) == [
+            "TASK_STATE_COMPLETED",
+            "TASK_STATE_FAILED",
+            "TASK_STATE_WORKING",
+        ]
+        assert len(slow.requests) == 2  # one for each configuration
+    assert await world.is_settled(head, "hook-2")
+    assert not await world.is_settled(head, "hook-1")
+
+
+# -- wakes that come twice, early or late ----------------------------------------------------
+
+
+async def test_a_wake_that_comes_again_sends_nothing() -> None:
+    """Duplicates and redeliveries find the cursor behind the event."""
+    world = World()
+    with Receiver() as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, WORKING, COMPLETED)
+        await world.pump()
+        assert len(receiver.requests) == 2
+        for version in (2, 3, 2, 3):
+            again = MemoryPushQueue(clock=world.clock)
+            await again.send(wake_of(await world.push(head), version))
+            record = again.take()
+            assert record is not None
+            assert await world.deliver(again.decode_record(record))
+        assert len(receiver.requests) == 2
+
+
+async def test_wakes_in_any_order_tell_in_the_logs_order() -> None:
+    """The stream keeps no order between items: the newest commit's wake may be the first."""
+    world = World()
+    with Receiver() as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, WORKING, INPUT_REQUIRED, COMPLETED)
+        world.committed.reverse()
+        await world.wake()
+        await world.pump()
+        states = [state.removeprefix("TASK_STATE_") for state in receiver.states]
+        assert states == ["WORKING", "INPUT_REQUIRED", "COMPLETED"]
+
+
+async def test_two_deliveries_of_one_wake_at_once() -> None:
+    """Both may send the event, under the same id; the cursor moves once, and nothing is lost."""
+    world = World()
+    both = threading.Barrier(2, timeout=5)
+
+    async def meet() -> AsyncIterator[bytes]:
+        await asyncio.to_thread(both.wait)
+        yield OK
+
+    with Receiver(lambda r: meet() if "WORKING" in r.state else OK) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, WORKING, COMPLETED)
+        await world.wake()
+        first = world.take()
+        world.clock.advance(100)  # its visibility has run out
+        second = world.take()
+        assert first is not None
+        assert second is not None
+        assert first.wake == second.wake
+        assert all(await asyncio.gather(world.deliver(first), world.deliver(second)))
+        ids = defaultdict(set)
+        for request in receiver.requests:
+            ids[request.state].add(request.event_id)
+        assert {state: len(found) for state, found in ids.items()} == {
+            "TASK_STATE_WORKING": 1,
+            "TASK_STATE_COMPLETED": 1,
+        }
+        assert receiver.states[:2] == ["TASK_STATE_WORKING"] * 2
+        assert await world.is_settled(head)
+        sent = len(receiver.requests)
+        await world.run(seconds=200, step=50)
+        assert len(receiver.requests) == sent
+
+
+async def test_one_succeeds_while_another_fails() -> None:
+    """A failure that ends after somebody else's success counts for nothing."""
+    world = World()
+    arrived, succeeded = threading.Event(), threading.Event()
+
+    async def late_failure() -> AsyncIterator[bytes]:
+        arrived.set()
+        await asyncio.to_thread(succeeded.wait, 5)
+        yield status(503)
+
+    with Receiver() as receiver:
+        receiver.script = lambda _: late_failure() if len(receiver.requests) == 1 else OK
+        head = await world.open(receiver.url())
+        await world.say(head, COMPLETED)
+        await world.wake()
+        first = world.take()
+        world.clock.advance(100)
+        failing = asyncio.create_task(world.deliver(first))
+        assert await asyncio.to_thread(arrived.wait, 5)
+        assert await world.deliver()
+        succeeded.set()
+        assert not await failing
+        push = await world.push(head)
+        assert (push.version, push.failures, push.failing_since) == (2, 0, None)
+        await world.run(seconds=200, step=50)
+        assert len(receiver.requests) == 2
+
+
+async def test_a_wake_that_is_quicker_than_its_commit_comes_again() -> None:
+    """A stream's record may be out before a read shows the commit: it is not taken for settled."""
+    world = World()
+    with Receiver() as receiver:
+        head = await world.open(receiver.url())
+        await world.queue.send(wake_of(await world.push(head), 2))
+        assert not await world.deliver()
+        assert world.take() is None
+        await world.say(head, COMPLETED)
+        world.committed.clear()
+        world.clock.advance(1)
+        assert await world.deliver()
+        assert receiver.states == ["TASK_STATE_COMPLETED"]
+
+
+async def test_a_task_that_is_gone_is_done() -> None:
+    """Deleted, expired, or made anew under its id: there is nothing to tell of it."""
+    world = World()
+    with Receiver() as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, COMPLETED)
+        old = wake_of(await world.push(head), 2)
+        await world.wake()
+        await world.storage.delete_task(head.task_id)
+        assert await world.deliver()
+        again = await world.storage.open_task("ctx", request_of("new"), task_id=head.task_id)
+        own = config(receiver.url(), "hook-1", task_id=again.head.task_id)
+        await world.storage.put_push(own)
+        await world.say(again.head, WORKING)
+        world.committed.clear()
+        await world.queue.send(old.model_copy(update={"version": 3}))
+        assert await world.deliver()
+        assert receiver.requests == []
+        world.clock.advance(31 * 86_400)
+        await world.queue.send(wake_of_head(again.head, 2))
+        assert await world.deliver()
+        assert receiver.requests == []
+
+
+# -- configurations that change meanwhile ----------------------------------------------------
+
+
+async def test_a_deleted_configuration_is_told_no_more() -> None:
+    """Also between two events of one delivery (A2A 1.0.1, section 3.1.10)."""
+    world = World()
+    with Receiver() as receiver:
+        head = await world.open(receiver.url())
+
+        async def delete() -> AsyncIterator[bytes]:
+            await world.storage.delete_push(head.task_id, "hook-1")
+            yield OK
+
+        receiver.script = lambda _: delete()
+        await world.say(head, WORKING, COMPLETED)
+        await world.pump()
+        assert receiver.states == ["TASK_STATE_WORKING"]
+        assert world.queue.is_empty
+
+
+async def test_a_replaced_configuration_counts_from_the_next_event_on() -> None:
+    """The new URL gets what the old one was not told of, also when it was failing."""
+    world = World()
+    with listening(2) as [old, new]:
+        head = await world.open(old.url())
+
+        async def replace_it() -> AsyncIterator[bytes]:
+            own = config(new.url(), "hook-1", task_id=head.task_id)
+            await world.storage.put_push(own)
+            yield OK
+
+        old.script = lambda _: status(503) if len(old.requests) == 1 else replace_it()
+        await world.say(head, WORKING, COMPLETED)
+        await world.run(seconds=30)
+        assert old.states == ["TASK_STATE_WORKING"] * 2
+        assert new.states == ["TASK_STATE_COMPLETED"]
+        assert await world.is_settled(head)
+
+
+# -- edges -----------------------------------------------------------------------------------
+
+
+async def test_a_delivery_ends_before_its_time() -> None:
+    """With no time for another request the rest is given back at once, and goes on from there."""
+    world = World()
+    with Receiver() as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, WORKING, COMPLETED)
+        await world.wake()
+
+        async def takes_four_seconds() -> AsyncIterator[bytes]:
+            world.clock.advance(4)
+            yield OK
+
+        receiver.script = lambda _: takes_four_seconds()
+        assert not await world.deliver(ends_at=world.clock.monotonic() + 8)
+        assert receiver.states == ["TASK_STATE_WORKING"]
+        assert await world.deliver(ends_at=world.clock.monotonic() + 8)
+        assert receiver.states == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
+
+
+class FailingStorage(MemoryStorage):
+    """Its configurations cannot be moved, some of the time."""
+
+    fails = False
+
+    async def move_push(self, before: Push, after: Push) -> bool:
+        if FailingStorage.fails:
+            raise UnavailableError
+        return await super().move_push(before, after)
+
+
+async def test_what_was_sent_and_not_counted_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The wake comes back after a failure of the table; the receiver knows the event by its id."""
+    monkeypatch.setattr(FailingStorage, "fails", True)
+    world = World()
+    world.storage.__class__ = FailingStorage  # views of other scopes, too
+    with Receiver() as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, COMPLETED)
+        await world.wake()
+        assert not await world.deliver()
+        monkeypatch.setattr(FailingStorage, "fails", False)
+        await world.run(seconds=10)
+        first, second = receiver.requests
+        assert first.event_id == second.event_id
+        assert first.attempt == second.attempt == 1
+    assert [line["action"] for line in logged(caplog.records)] == ["push_delivery_failed"]
+
+
+class FullQueue(MemoryPushQueue):
+    """Takes no dead letters."""
+
+    async def bury(self, letter: PushLetter) -> None:
+        raise UnavailableError
+
+
+async def test_nothing_is_given_up_without_a_record() -> None:
+    """While the dead letter queue does not answer, the event stays owed."""
+    world = World()
+    world.deliverer.queue = FullQueue(clock=world.clock)
+    with Receiver(lambda _: status(400)) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, COMPLETED)
+        await world.pump()
+        assert not await world.is_settled(head)
+        world.deliverer.queue = world.queue
+        await world.run(seconds=30)
+        assert await world.is_settled(head)
+        assert len(world.queue.letters) == 1
+        assert len({request.event_id for request in receiver.requests}) == 1
+
+
+async def test_no_secret_and_no_content_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever happens, lines have ids and reasons, also those of the libraries below.
+
+    What a receiver answers is his; our lines repeat it as little as what he was sent.
+    """
+    world = World(push_events="all")
+    world.storage.__class__ = FailingStorage
+    secrets = [TOKEN, CREDENTIALS, "path-secret", "query-secret", "said-in-private"]
+    answers = [
+        status(200, X_Echo="his-own-words"),
+        status(302, Location="https://elsewhere.example/his-own-words"),
+        status(503, Retry_After="his-own-words"),
+        b"HTTP/1.1 his-own-words\r\n\r\n",
+    ]
+    with caplog.at_level(logging.DEBUG), Receiver() as receiver:
+        receiver.script = lambda _: answers[len(receiver.requests) % len(answers)]
+        head = await world.open(receiver.url(path="/path-secret?key=query-secret"))
+        refused = config("https://127.0.0.2/path-secret?query-secret", "refused")
+        refused.task_id = head.task_id
+        await world.storage.put_push(refused)
+        for n in range(4):
+            await write(world, head.task_id, f"said-in-private {n}")
+        await world.say(head, COMPLETED)
+        monkeypatch.setattr(FailingStorage, "fails", True)
+        await world.pump()
+        monkeypatch.setattr(FailingStorage, "fails", False)
+        await world.run(seconds=120)
+        assert len(receiver.requests) >= 6
+    assert await world.is_settled(head)
+    lines = [
+        (record.name, f"{record.getMessage()} {vars(record)} {record.exc_text}")
+        for record in caplog.records
+    ]
+    assert any(name.startswith("httpcore") for name, _ in lines)
+    assert not [line for _, line in lines for secret in secrets if secret in line]
+    own = [line for name, line in lines if name.startswith("a2a_serverless")]
+    assert not [line for line in own if "his-own-words" in line]
+    actions = {line["action"] for line in logged(caplog.records)}
+    failed = {"push_failed", "push_given_up", "push_delivery_failed"}
+    assert {"push_delivered", *failed} <= actions
+    letters = [letter.model_dump_json() for letter in world.queue.letters]
+    assert letters
+    assert not [letter for letter in letters for secret in secrets if secret in letter]
+
+
+# -- helpers ---------------------------------------------------------------------------------
+
+
+def chunk(text: str, artifact_id: str = "a") -> ArtifactWritten:
+    return ArtifactWritten(Artifact(artifact_id=artifact_id, parts=[Part(text=text)]), append=True)
+
+
+async def write(world: World, task_id: str, text: str) -> None:
+    """Commit a chunk of an artifact."""
+    storage = world.storage
+    head = await storage.head(task_id)
+    assert head is not None
+    await storage.commit(head, Commit(entries=(chunk(text),)))
+
+
+def seen(request: Request) -> str:
+    """A state, or an artifact's id and text."""
+    body: dict[str, Any] = json.loads(request.body)
+    if "statusUpdate" in body:
+        return request.state.removeprefix("TASK_STATE_")
+    artifact = body["artifactUpdate"]["artifact"]
+    return f"{artifact['artifactId']}:{artifact['parts'][0]['text']}"
+
+
+def wake_of(push: Push, version: int) -> PushWake:
+    return PushWake(
+        scope=push.scope,
+        task_id=push.config.task_id,
+        incarnation=push.incarnation,
+        config_id=push.config.id,
+        version=version,
+    )
+
+
+def wake_of_head(head: Head, version: int) -> PushWake:
+    return PushWake(
+        scope=head.scope,
+        task_id=head.task_id,
+        incarnation=head.incarnation,
+        config_id="hook-1",
+        version=version,
+    )

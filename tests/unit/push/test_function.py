@@ -1,0 +1,279 @@
+"""Push behind its two event sources: batches, groups, deadlines and partial failures."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import jwt
+import pytest
+
+from a2a_serverless.clock import SystemClock
+from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
+from a2a_serverless.observability import metrics
+from a2a_serverless.push.function import PushFunction
+from a2a_serverless.push.keys import MemoryKeyStore
+from a2a_serverless.push.memory_wakes import MemoryPushQueue
+from a2a_serverless.push.sqs_wakes import SqsPushQueue
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.memory import Committed, MemoryStorage
+from a2a_serverless.tasks.head import Head
+from tests.messages import request
+from tests.unit.push.receivers import OK, Receiver, listening, status
+from tests.unit.push.world import COMPLETED, WORKING, config, stream_record
+
+
+class LambdaContext:
+    """What the function asks of Lambda's context."""
+
+    def __init__(self, left_s: float = 60) -> None:
+        self._left_s = left_s
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int(self._left_s * 1000)
+
+
+class Source:
+    """A function on real time, and what the event sources would pass to it."""
+
+    def __init__(self, **settings: Any) -> None:
+        defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
+        self.settings = Settings(**{**defaults, **settings})
+        self.storage = MemoryStorage()
+        self.queue = MemoryPushQueue()
+        self.keys = MemoryKeyStore()
+        self.committed: list[Committed] = []
+        self.storage.on_commit(self.committed.append)
+        self.function = PushFunction(self.storage, self.queue, self.keys, self.settings)
+
+    def open(self, *urls: str) -> Head:
+        """A task with a configuration for each URL; what is committed up to here is forgotten."""
+
+        async def make() -> Head:
+            head = (await self.storage.open_task("ctx", request())).head
+            for number, url in enumerate(urls, start=1):
+                own = config(url, f"hook-{number}", task_id=head.task_id)
+                await self.storage.put_push(own)
+            return head
+
+        head = asyncio.run(make())
+        self.committed.clear()
+        return head
+
+    def say(self, head: Head, state: Any) -> None:
+        asyncio.run(self._update(head, state))
+
+    async def _update(self, head: Head, state: Any) -> None:
+        await self.storage.update_task(head.task_id, state)
+
+    def stream_event(self) -> dict[str, Any]:
+        """What the table's stream has."""
+        records = [stream_record(c, n) for n, c in enumerate(self.committed, start=1)]
+        self.committed.clear()
+        return {"Records": records}
+
+    def wakes(self) -> list[dict[str, Any]]:
+        """All wakes that are visible."""
+        return list(iter(self.queue.take, None))
+
+    def handle(self, event: dict[str, Any], context: Any = None) -> list[str]:
+        answer = self.function.handle(event, context or LambdaContext())
+        assert set(answer) == {"batchItemFailures"}
+        return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    made = Source()
+    yield made
+    made.function.close()
+
+
+def test_from_a_commit_to_a_receiver(source: Source) -> None:
+    """A stream event makes wakes, an SQS event of one is a delivery, with a signature to check."""
+    with listening() as [receiver]:
+        head = source.open(receiver.url())
+        for state in (WORKING, COMPLETED):  # one event loop, many invocations
+            source.say(head, state)
+            assert source.handle(source.stream_event()) == []
+            assert source.handle({"Records": source.wakes()}) == []
+            assert asyncio.all_tasks(source.function._loop) == set()
+        assert receiver.states == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
+        [published] = asyncio.run(source.keys.keys())
+        claims = jwt.decode(
+            receiver.requests[0].headers["x-a2a-signature"],
+            jwt.PyJWK(dict(published.jwk)),
+            algorithms=["ES256"],
+            audience=receiver.url(path=""),
+            issuer="a2a-serverless",
+        )
+        assert claims["event_id"] == receiver.requests[0].event_id
+        assert claims["sub"] == head.task_id
+
+
+@pytest.mark.parametrize(
+    ("settings", "issuer"),
+    [
+        (
+            {"push_issuer": "https://a.example", "public_url": "https://b.example"},
+            "https://a.example",
+        ),
+        ({"public_url": "https://b.example"}, "https://b.example"),
+    ],
+)
+def test_who_signs(settings: dict[str, str], issuer: str) -> None:
+    """The issuer's own setting, else the URL under which clients know the agent."""
+    source = Source(**settings)
+    with listening() as [receiver]:
+        source.say(source.open(receiver.url()), WORKING)
+        source.handle(source.stream_event())
+        source.handle({"Records": source.wakes()})
+        token = receiver.requests[0].headers["x-a2a-signature"]
+        assert jwt.decode(token, options={"verify_signature": False})["iss"] == issuer
+    source.function.close()
+
+
+def test_a_failure_is_reported_alone(source: Source) -> None:
+    """Other wakes of the batch are done, whatever becomes of one."""
+    with listening(2) as [bad, good]:
+        bad.script = lambda _: status(503)
+        source.say(source.open(bad.url(), good.url()), WORKING)
+        source.handle(source.stream_event())
+        first, second = source.wakes()
+        assert source.handle({"Records": [first, second]}) == [first["messageId"]]
+        assert len(good.requests) == 1
+
+
+def test_groups_are_told_beside_each_other(source: Source) -> None:
+    """A receiver that answers slowly keeps no other one of its batch waiting."""
+    told = threading.Event()
+
+    async def after_the_other() -> AsyncIterator[bytes]:
+        assert await asyncio.to_thread(told.wait, 10)
+        yield OK
+
+    def note(_: object) -> bytes:
+        told.set()
+        return OK
+
+    with Receiver(lambda _: after_the_other()) as slow, Receiver(note) as quick:
+        source.say(source.open(slow.url(), quick.url()), WORKING)
+        source.handle(source.stream_event())
+        assert source.handle({"Records": source.wakes()}) == []
+        assert len(slow.requests) == len(quick.requests) == 1
+
+
+def test_a_failure_returns_the_rest_of_its_group(source: Source) -> None:
+    """Wakes behind a failed one of their group are not tried: FIFO order would be lost."""
+    with Receiver(lambda _: status(503)) as receiver:
+        source.say(source.open(receiver.url()), WORKING)
+        source.handle(source.stream_event())
+        [record] = source.wakes()
+        again = {**record, "messageId": "behind"}
+        assert source.handle({"Records": [record, again]}) == [record["messageId"], "behind"]
+        assert len(receiver.requests) == 1
+
+
+def test_what_nobody_can_read_is_set_aside(source: Source) -> None:
+    """It is kept, and holds up nothing; without a place for it, it is reported failed."""
+    attributes = {"ApproximateReceiveCount": "1", "MessageGroupId": "g"}
+    bad = {
+        "messageId": "bad",
+        "receiptHandle": "9.9",
+        "body": "no wake",
+        "attributes": attributes,
+        "eventSource": "aws:sqs",
+    }
+    with listening() as [receiver]:
+        source.say(source.open(receiver.url()), WORKING)
+        source.handle(source.stream_event())
+        assert source.handle({"Records": [bad, *source.wakes()]}) == []
+        assert len(receiver.requests) == 1
+    assert source.queue.undecodable == ["no wake"]
+    nowhere = SqsPushQueue("https://queue.example/wakes.fifo")
+    function = PushFunction(source.storage, nowhere, source.keys, source.settings)
+    answer = function.handle({"Records": [bad]}, LambdaContext())
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
+    function.close()
+
+
+def test_a_receiver_has_his_time_and_no_more() -> None:
+    """A request ends before the invocation does, however long the setting allows it to take."""
+
+    async def silence() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    source = Source(push_timeout_s=30)
+    clock = SystemClock()
+    with Receiver(lambda _: silence()) as receiver:
+        source.say(source.open(receiver.url()), WORKING)
+        source.handle(source.stream_event())
+        [record] = source.wakes()
+        began = clock.monotonic()
+        assert source.handle({"Records": [record]}, LambdaContext(0.2)) == [record["messageId"]]
+        assert clock.monotonic() - began < 10
+    source.function.close()
+
+
+def test_without_a_context_there_is_no_deadline(source: Source) -> None:
+    """The function can be called by hand."""
+    with listening() as [receiver]:
+        source.say(source.open(receiver.url()), WORKING)
+        assert source.function.handle(source.stream_event(), None) == {"batchItemFailures": []}
+        assert source.function.handle({"Records": source.wakes()}, None)["batchItemFailures"] == []
+        assert len(receiver.requests) == 1
+
+
+def test_an_empty_batch_is_done(source: Source) -> None:
+    """A filter may have dropped everything."""
+    assert source.handle({"Records": []}) == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {},
+        {"Records": "x"},
+        {"Records": [{}]},
+        {"Records": [{"eventSource": "aws:s3"}]},
+        {"Records": [{"eventSource": "aws:sqs"}, {"eventSource": "aws:dynamodb"}]},
+    ],
+)
+def test_an_event_of_another_source_is_refused(source: Source, event: dict[str, Any]) -> None:
+    """A wrong wiring is an error, not a batch that was processed."""
+    with pytest.raises(InvalidArgumentError, match="neither"):
+        source.function.handle(event, LambdaContext())
+
+
+def test_an_unreadable_list_of_hosts_stops_the_start() -> None:
+    """Before anything is delivered."""
+    with pytest.raises(ConfigurationError, match="A2A_PUSH_ALLOWED_HOSTS"):
+        Source(push_allowed_hosts="http://example.com")
+
+
+def test_what_is_counted(source: Source) -> None:
+    """Deliveries, failures and what was given up, once an invocation."""
+    lines: list[str] = []
+    metrics.start("Test", service="push", write=lines.append)
+    answers = iter([status(503), OK, status(404)])
+    try:
+        with Receiver(lambda _: next(answers)) as receiver:
+            head = source.open(receiver.url(), receiver.url(path="/second"))
+            source.say(head, WORKING)
+            source.handle(source.stream_event())
+            failing, good = source.wakes()
+            source.handle({"Records": [failing]})
+            source.handle({"Records": [good]})
+            source.say(head, COMPLETED)
+            source.handle(source.stream_event())
+            [last] = source.wakes()
+            source.handle({"Records": [last]})
+    finally:
+        metrics.stop()
+    text = "\n".join(lines)
+    for name in ("PushFailures", "PushDeliveries", "PushDelay", "PushGivenUp"):
+        assert text.count(f'"Name":"{name}"') == 1, name
+    assert "127.0.0.1" not in text

@@ -1,0 +1,109 @@
+"""Where public keys are published."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.local.emulators import Emulator
+from a2a_serverless.push.dynamodb_keys import PARTITION, DynamoKeyStore
+from a2a_serverless.push.keys import KEY_LIFETIME_S, RENEW_S, KeyStore, MemoryKeyStore, jwks
+from tests.clocks import ManualClock
+from tests.databases import BACKENDS, Database, create_table, emulator_client, moto_database
+
+
+def jwk(kid: str) -> dict[str, str]:
+    """What is published of a key."""
+    return {"kid": kid, "kty": "EC", "crv": "P-256", "x": "1", "y": "2", "use": "sig"}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=BACKENDS)
+def store(request: pytest.FixtureRequest, clock: Clock) -> Iterator[KeyStore]:
+    """A store of each kind, without keys."""
+    if request.param == "memory":
+        yield MemoryKeyStore(clock)
+    elif request.param == "moto":
+        with moto_database() as database:
+            yield DynamoKeyStore(database.table, client=database.client, clock=clock)
+    else:
+        emulator: Emulator = request.getfixturevalue("dynamodb_local")
+        client = emulator_client(emulator)
+        database = Database(client=client)
+        if database.table not in client.list_tables()["TableNames"]:
+            create_table(client)
+        remove_keys(client, database.table)
+        yield DynamoKeyStore(database.table, client=client, clock=clock)
+        remove_keys(client, database.table)
+        client.close()
+
+
+def remove_keys(client: Any, table: str) -> None:
+    """The table is shared with other tests, which publish keys too."""
+    found = client.query(
+        TableName=table,
+        KeyConditionExpression="PK = :keys",
+        ExpressionAttributeValues={":keys": {"S": PARTITION}},
+    )
+    for item in found["Items"]:
+        client.delete_item(TableName=table, Key={"PK": item["PK"], "SK": item["SK"]})
+
+
+async def test_a_store_begins_empty(store: KeyStore) -> None:
+    """Nobody has signed yet: the document has no key."""
+    assert await store.keys() == []
+    assert await jwks(store) == {"keys": []}
+
+
+async def test_keys_are_listed_by_age(store: KeyStore, clock: ManualClock) -> None:
+    """The longest published first, each as it was given."""
+    for kid in ("b", "c", "a"):
+        await store.publish(jwk(kid))
+        clock.advance(60)
+    found = await store.keys()
+    assert [published.kid for published in found] == ["b", "c", "a"]
+    assert [published.age_s(clock.now_ms()) for published in found] == [180, 120, 60]
+    assert await jwks(store) == {"keys": [jwk("b"), jwk("c"), jwk("a")]}
+
+
+async def test_a_key_in_use_stays_published(store: KeyStore, clock: ManualClock) -> None:
+    """To publish it again lengthens its life and does not make it younger."""
+    first = await store.publish(jwk("a"))
+    assert first.is_fresh(clock.now_ms())
+    clock.advance(RENEW_S)
+    assert not first.is_fresh(clock.now_ms())
+    again = await store.publish(jwk("a"))
+    assert again.is_fresh(clock.now_ms())
+    assert again.published_at == first.published_at
+    clock.advance(KEY_LIFETIME_S - 2)
+    assert [published.kid for published in await store.keys()] == ["a"]
+
+
+async def test_a_key_out_of_use_is_forgotten(store: KeyStore, clock: ManualClock) -> None:
+    """A day after its last use it is not listed, whether or not the item is still there."""
+    first = await store.publish(jwk("a"))
+    clock.advance(KEY_LIFETIME_S + 1)
+    assert await store.keys() == []
+    again = await store.publish(jwk("a"))
+    assert again.published_at > first.published_at  # its age begins anew
+
+
+def test_a_reader_of_keys_loads_no_cryptography() -> None:
+    """The API lists keys and checks URLs at its start-up's cost, which is paid at a cold start."""
+    script = (
+        "import sys, json\n"
+        "from a2a_serverless.push import addresses, dynamodb_keys, keys, sqs_wakes, wakes\n"
+        "print(json.dumps([m for m in ('cryptography', 'jwt', 'httpcore') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,331 @@
+"""Signatures, as a receiver with PyJWT's JWKS client checks them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from moto import mock_aws
+
+from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.local.emulators import CREDENTIALS, REGION
+from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, MemoryKeyStore, jwks
+from a2a_serverless.push.secret import SecretsManagerSecret, SigningSecret
+from a2a_serverless.push.signing import (
+    SETTLED_S,
+    TOKEN_LIFETIME_S,
+    Signer,
+    choose,
+    signing_key,
+)
+from tests.clocks import ManualClock
+from tests.unit.push.receivers import Receiver, Request
+
+ISSUER = "https://agent.example"
+AUDIENCE = "https://hooks.example"
+CLAIMS = ["iss", "aud", "sub", "iat", "exp", "jti", "event_id", "body_sha256"]
+BODY = b'{"statusUpdate": {}}'
+
+
+class Values(SigningSecret):
+    """A secret that a test rotates."""
+
+    def __init__(self, *values: str) -> None:
+        self.now = values
+        self.fails = False
+
+    async def values(self) -> tuple[str, ...]:
+        if self.fails:
+            raise UnavailableError
+        return self.now
+
+
+class KeyServer:
+    """Serves the key store's document, as the API does, behind a cache that keeps it as it may."""
+
+    def __init__(self, store: MemoryKeyStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._kept: tuple[float, bytes] | None = None
+
+    def __call__(self, _: Request) -> AsyncIterator[bytes]:
+        return self._answer()
+
+    async def _answer(self) -> AsyncIterator[bytes]:
+        now = self._clock.monotonic()
+        if self._kept is None or now - self._kept[0] >= JWKS_MAX_AGE_S:
+            self._kept = now, json.dumps(await jwks(self._store)).encode()
+        document = self._kept[1]
+        yield b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(document), document)
+
+
+async def sign(signer: Signer, body: bytes = BODY) -> str:
+    return await signer.sign(body, audience=AUDIENCE, task_id="task", event_id="event")
+
+
+def verify(
+    client: jwt.PyJWKClient, token: str, body: bytes, *, by_time: bool = True
+) -> dict[str, Any]:
+    """What a receiver does with a notification."""
+    key = client.get_signing_key_from_jwt(token)
+    claims: dict[str, Any] = jwt.decode(
+        token,
+        key,
+        algorithms=["ES256"],
+        audience=AUDIENCE,
+        issuer=ISSUER,
+        options={"require": CLAIMS, "verify_exp": by_time, "verify_iat": by_time},
+    )
+    if claims["body_sha256"] != hashlib.sha256(body).hexdigest():
+        raise jwt.InvalidTokenError
+    return claims
+
+
+def secret(number: int = 0) -> str:
+    """A text such as Secrets Manager's GenerateSecretString makes."""
+    return f"{number:02d}" + "aB3$" * 16
+
+
+# -- a receiver ------------------------------------------------------------------------------
+
+
+async def test_a_receiver_checks_body_and_signature() -> None:
+    """PyJWT's JWKS client finds the key, and every claim is there and right."""
+    clock = SystemClock()
+    store = MemoryKeyStore(clock)
+    signer = Signer(Values(secret()), store, issuer=ISSUER, clock=clock)
+    with Receiver(KeyServer(store, clock)) as server:
+        client = jwt.PyJWKClient(server.url(path="/.well-known/jwks.json"))
+        token = await sign(signer)
+        claims = await asyncio.to_thread(verify, client, token, BODY)
+        assert claims["exp"] - claims["iat"] == TOKEN_LIFETIME_S
+        assert (claims["sub"], claims["event_id"]) == ("task", "event")
+        header = jwt.get_unverified_header(token)
+        assert header == {"alg": "ES256", "typ": "JWT", "kid": signing_key(secret()).kid}
+        with pytest.raises(jwt.InvalidTokenError):
+            await asyncio.to_thread(verify, client, token, BODY + b" ")
+        forged = await sign(
+            Signer(Values(secret(1)), MemoryKeyStore(clock), issuer=ISSUER, clock=clock)
+        )
+        with pytest.raises(jwt.PyJWTError):
+            await asyncio.to_thread(verify, client, forged, BODY)
+
+
+async def test_no_two_tokens_are_the_same() -> None:
+    """A receiver can refuse a token that was used before (`jti`), also of the same event."""
+    signer = Signer(Values(secret()), MemoryKeyStore(), issuer=ISSUER)
+    tokens = [await sign(signer) for _ in range(20)]
+    ids = {jwt.decode(token, options={"verify_signature": False})["jti"] for token in tokens}
+    assert len(ids) == 20
+
+
+@pytest.fixture
+def manager() -> Iterator[Any]:
+    with mock_aws():
+        yield boto3.client(
+            "secretsmanager",
+            region_name=REGION,
+            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        )
+
+
+async def test_a_receiver_survives_a_rotation(
+    manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every signature of the hour around a rotation is verified, with all caches at work.
+
+    Those of the secret in each signing process, of the document on the way, and of the receiver's
+    JWKS client, all on one clock; the document's is the one that refuses a look before its time.
+    """
+    clock = ManualClock()
+    for module in ("jwk_set_cache", "api_jwk"):
+        # What the client knows of time.
+        monkeypatch.setattr(f"jwt.{module}.time", SimpleNamespace(monotonic=clock.monotonic))
+    manager.create_secret(Name="signing", SecretString=secret(1))
+    store = MemoryKeyStore(clock)
+    signers = []
+    used: list[str] = []
+    with Receiver(KeyServer(store, clock)) as server:
+        client = jwt.PyJWKClient(server.url(), lifespan=JWKS_MAX_AGE_S)
+        for second in range(0, 3600, 40):
+            if second in {0, 160}:  # two environments, whose caches run out at different times
+                source = SecretsManagerSecret("signing", client=manager, clock=clock)
+                signers.append(Signer(source, store, issuer=ISSUER, clock=clock))
+            if second == 1200:
+                manager.put_secret_value(SecretId="signing", SecretString=secret(2))
+            for signer in signers:
+                token = await sign(signer)
+                claims = await asyncio.to_thread(verify, client, token, BODY, by_time=False)
+                assert claims["iat"] == clock.now_ms() // 1000
+                used.append(jwt.get_unverified_header(token)["kid"])
+            clock.advance(40)
+        assert len(server.requests) < 20
+    old, new = signing_key(secret(1)).kid, signing_key(secret(2)).kid
+    assert used[:50] == [old] * 50
+    assert used[-50:] == [new] * 50
+    assert set(used) == {old, new}
+
+
+# -- which key signs -------------------------------------------------------------------------
+
+
+async def test_the_first_key_signs_at_once() -> None:
+    """There is no other; nobody can have a document without it that he trusts."""
+    clock = ManualClock()
+    store = MemoryKeyStore(clock)
+    token = await sign(Signer(Values(secret()), store, issuer=ISSUER, clock=clock))
+    [published] = await store.keys()
+    assert jwt.get_unverified_header(token)["kid"] == published.kid
+    assert set(published.jwk) == {"crv", "kty", "x", "y", "kid", "use", "alg"}
+
+
+async def test_a_new_key_waits_until_everybody_can_know_it() -> None:
+    """Until then the previous one signs, and it stays published for what it has signed."""
+    clock = ManualClock()
+    store = MemoryKeyStore(clock)
+    values = Values(secret(1))
+    signer = Signer(values, store, issuer=ISSUER, clock=clock)
+    await sign(signer)
+    clock.advance(KEY_LIFETIME_S / 2)
+    await sign(signer)
+    clock.advance(3600)
+    values.now = (secret(2), secret(1))
+    old, new = signing_key(secret(1)).kid, signing_key(secret(2)).kid
+    rotated_at = clock.monotonic()
+    while clock.monotonic() - rotated_at < SETTLED_S:
+        assert jwt.get_unverified_header(await sign(signer))["kid"] == old
+        clock.advance(30)
+    clock.advance(60)
+    assert jwt.get_unverified_header(await sign(signer))["kid"] == new
+    assert {key.kid for key in await store.keys()} == {old, new}
+    clock.advance(KEY_LIFETIME_S)
+    await sign(signer)
+    assert [key.kid for key in await store.keys()] == [new]
+
+
+async def test_a_key_in_use_never_runs_out() -> None:
+    """A function that signs for days renews what it has published."""
+    clock = ManualClock()
+    store = MemoryKeyStore(clock)
+    signer = Signer(Values(secret()), store, issuer=ISSUER, clock=clock)
+    for _ in range(72):
+        await sign(signer)
+        [key] = await store.keys()
+        assert key.expires_at - clock.now_ms() > 22 * 3600 * 1000
+        clock.advance(3600)
+
+
+async def test_after_a_long_silence_the_current_key_signs() -> None:
+    """Rotated while nobody signed: none is published, and the previous one would gain nothing."""
+    clock = ManualClock()
+    signer = Signer(Values(secret(2), secret(1)), MemoryKeyStore(clock), issuer=ISSUER, clock=clock)
+    assert jwt.get_unverified_header(await sign(signer))["kid"] == signing_key(secret(2)).kid
+
+
+async def test_two_rotations_in_a_row() -> None:
+    """Of two new keys the one that was published first signs, until one is known everywhere."""
+    clock = ManualClock()
+    store = MemoryKeyStore(clock)
+    first, second = signing_key(secret(1)), signing_key(secret(2))
+    await store.publish(first.jwk)
+    clock.advance(60)
+    await store.publish(second.jwk)
+    published = await store.keys()
+    assert choose([second, first], published, clock.now_ms()) is first
+    clock.advance(SETTLED_S - 60)
+    assert choose([second, first], published, clock.now_ms()) is first
+    clock.advance(60)
+    assert choose([second, first], published, clock.now_ms()) is second
+
+
+async def test_a_secret_that_is_gone_does_not_stop_the_signer() -> None:
+    """It signs with what it has; one that has nothing says that it is unavailable."""
+    clock = ManualClock()
+    values = Values(secret())
+    signer = Signer(values, MemoryKeyStore(clock), issuer=ISSUER, clock=clock)
+    await sign(signer)
+    values.fails = True
+    clock.advance(3600)
+    assert await sign(signer)
+    with pytest.raises(UnavailableError):
+        await sign(Signer(values, MemoryKeyStore(clock), issuer=ISSUER, clock=clock))
+
+
+# -- from a secret to a key ------------------------------------------------------------------
+
+
+def pem(key: Any) -> str:
+    text: bytes = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return text.decode()
+
+
+def test_a_secret_makes_one_key() -> None:
+    """Every process makes the same key of it, and another secret makes another one."""
+    assert signing_key(secret()).jwk == signing_key(secret()).jwk
+    assert len({signing_key(secret(n)).kid for n in range(20)}) == 20
+    # Fixed for good: another derivation would be a rotation that nobody asked for.
+    assert signing_key(secret()).kid == "lc-PI-gaMOd2S_mBv0FrBPx8TcB3y-liXim4DR5oiAk"
+
+
+def test_a_pem_key_is_used_as_it_is() -> None:
+    """An operator may bring his own key, in either of the usual forms."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    old_form = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    ).decode()
+    for text in (pem(key), old_form, f"\n{pem(key)}\n"):
+        assert signing_key(text).private.private_numbers() == key.private_numbers()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "short",
+        "x" * 31,
+        pem(ec.generate_private_key(ec.SECP384R1())),
+        pem(rsa.generate_private_key(public_exponent=65537, key_size=2048)),
+        "-----BEGIN PRIVATE KEY-----\nnothing\n-----END PRIVATE KEY-----",
+    ],
+    ids=["empty", "short", "31", "P-384", "RSA", "broken"],
+)
+def test_a_secret_that_is_no_key(text: str) -> None:
+    """It is refused, and the error does not repeat it."""
+    with pytest.raises(ConfigurationError) as refusal:
+        signing_key(text)
+    assert not text or text[:20] not in str(refusal.value)
+
+
+def test_the_key_id_is_the_thumbprint() -> None:
+    """RFC 7638: whoever has the key can compute its id."""
+    jwk = signing_key(secret()).jwk
+    required = '{"crv":"%s","kty":"%s","x":"%s","y":"%s"}' % tuple(  # noqa: UP031 - braces
+        jwk[name] for name in ("crv", "kty", "x", "y")
+    )
+    digest = hashlib.sha256(required.encode()).digest()
+    assert jwt.utils.base64url_encode(digest).decode() == jwk["kid"]
+
+
+def test_a_private_key_is_not_shown() -> None:
+    """Neither the key nor a token's secret is in a representation that a log might get."""
+    key = signing_key(secret())
+    number = key.private.private_numbers().private_value
+    assert str(number) not in repr(key)
+    assert "private" not in repr(key).lower()
+    assert "d" not in key.jwk

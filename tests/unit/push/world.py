@@ -1,0 +1,157 @@
+"""Everything of push but AWS and Lambda, on a clock that a test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from a2a.types import AuthenticationInfo, TaskPushNotificationConfig, TaskState
+
+from a2a_serverless.push.addresses import AllowedHosts
+from a2a_serverless.push.client import PushClient
+from a2a_serverless.push.deliverer import Budget, Deliverer
+from a2a_serverless.push.keys import MemoryKeyStore
+from a2a_serverless.push.memory_wakes import MemoryPushQueue
+from a2a_serverless.push.secret import ProcessSecret
+from a2a_serverless.push.signing import Signer
+from a2a_serverless.push.stream import PushStream
+from a2a_serverless.push.wakes import WakeHandle
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dynamodb_items import event_sort, task_partition
+from a2a_serverless.storage.memory import Committed, MemoryStorage
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.push import Push
+from tests.clocks import ManualClock
+from tests.messages import request
+
+S = TaskState
+WORKING, COMPLETED, FAILED = S.TASK_STATE_WORKING, S.TASK_STATE_COMPLETED, S.TASK_STATE_FAILED
+INPUT_REQUIRED = S.TASK_STATE_INPUT_REQUIRED
+
+TOKEN, CREDENTIALS = "token-4711", "credentials-0815"
+
+
+def config(
+    url: str, config_id: str = "hook", *, task_id: str = "", token: str = TOKEN
+) -> TaskPushNotificationConfig:
+    """A configuration with secrets in it."""
+    return TaskPushNotificationConfig(
+        id=config_id,
+        task_id=task_id,
+        url=url,
+        token=token,
+        authentication=AuthenticationInfo(scheme="Bearer", credentials=CREDENTIALS),
+    )
+
+
+def stream_record(committed: Committed, number: int, **image: Any) -> dict[str, Any]:
+    """What the table's stream says of a commit."""
+    keys = {
+        "PK": {"S": task_partition(committed.scope, committed.task_id)},
+        "SK": {"S": event_sort(committed.incarnation, committed.version, 0)},
+    }
+    state = {"state": {"S": committed.state}} if committed.state else {}
+    return {
+        "eventName": "INSERT",
+        "eventSource": "aws:dynamodb",
+        "dynamodb": {
+            "Keys": keys,
+            "NewImage": keys | state | image,
+            "SequenceNumber": str(number),
+        },
+    }
+
+
+class World:
+    """A storage, its stream, the queue of wakes and a deliverer. Settings by name."""
+
+    def __init__(self, **settings: Any) -> None:
+        defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
+        self.settings = Settings(**{**defaults, **settings})
+        self.clock = ManualClock()
+        self.storage = MemoryStorage(clock=self.clock)
+        self.queue = MemoryPushQueue(clock=self.clock)
+        self.keys = MemoryKeyStore(self.clock)
+        self.stream = PushStream(self.storage, self.queue, self.settings.push_events)
+        allowed = AllowedHosts.parse(self.settings.push_allowed_hosts)
+        self.client = PushClient(allowed, clock=self.clock)
+        self.timeout_s = 5.0
+        self.deliverer = Deliverer(
+            self.storage,
+            self.queue,
+            self.client,
+            Signer(ProcessSecret(), self.keys, issuer="agent", clock=self.clock),
+            self.settings,
+            clock=self.clock,
+        )
+        self.committed: list[Committed] = []
+        self.storage.on_commit(self.committed.append)
+        self._numbers = iter(range(1, 1_000_000))
+
+    # -- the task ----------------------------------------------------------------------------
+
+    async def open(self, *urls: str, push: TaskPushNotificationConfig | None = None) -> Head:
+        """A task with a configuration `hook-<n>` for each URL, or one that came inline."""
+        head = (await self.storage.open_task("ctx", request(), push=push)).head
+        for number, url in enumerate(urls, start=1):
+            own = config(url, f"hook-{number}", task_id=head.task_id)
+            await self.storage.put_push(own)
+        return head
+
+    async def say(self, head: Head, *states: TaskState) -> None:
+        """Commit these states, one after the other."""
+        for state in states:
+            await self.storage.update_task(head.task_id, state)
+
+    async def push(self, head: Head, config_id: str = "hook-1") -> Push:
+        push = await self.storage.push(head.task_id, config_id)
+        assert push is not None
+        return push
+
+    async def is_settled(self, head: Head, config_id: str = "hook-1") -> bool:
+        """Whether the receiver was told of the task's newest commit."""
+        push = await self.push(head, config_id)
+        return push.version == await self.storage.get_version(head.task_id)
+
+    # -- push --------------------------------------------------------------------------------
+
+    async def wake(self) -> None:
+        """Pass on what the stream holds."""
+        records = [stream_record(c, next(self._numbers)) for c in self.committed]
+        self.committed.clear()
+        assert await self.stream.process(records) == []
+
+    def take(self) -> WakeHandle | None:
+        """The next delivery, None when no wake is visible."""
+        record = self.queue.take()
+        return self.queue.decode_record(record) if record is not None else None
+
+    async def deliver(
+        self, handle: WakeHandle | None = None, *, ends_at: float | None = None
+    ) -> bool:
+        """Deliver a wake, by default the next one."""
+        handle = handle or self.take()
+        assert handle is not None
+        return await self.deliverer.deliver(handle, Budget(self.timeout_s, ends_at))
+
+    async def pump(self) -> int:
+        """Wake, and deliver what is visible now; how many deliveries that took."""
+        await self.wake()
+        count = 0
+        while (handle := self.take()) is not None:
+            await self.deliver(handle)
+            count += 1
+        return count
+
+    async def run(self, *, seconds: float, step: float = 1) -> None:
+        """Let time pass, and deliver whatever comes back in it."""
+        until = self.clock.monotonic() + seconds
+        await self.pump()
+        while self.clock.monotonic() < until:
+            self.clock.advance(step)
+            await self.pump()
+
+
+def logged(records: Any) -> list[Mapping[str, Any]]:
+    """The fields of the runtime's log lines that name an action."""
+    return [vars(record) for record in records if "action" in vars(record)]
