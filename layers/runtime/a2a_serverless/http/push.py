@@ -1,0 +1,189 @@
+"""The push configurations of a task: who may be told of it, and what is shown of that.
+
+Token and credentials go in and never come out. What a client is shown has the configuration's ids,
+its URL and its authentication scheme; whoever replaces a configuration gives the secrets anew.
+"""
+
+from __future__ import annotations
+
+import base64
+
+from a2a.server.context import ServerCallContext
+from a2a.types import (
+    AgentCard,
+    AuthenticationInfo,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.proto_utils import validate_proto_required_fields
+
+from a2a_serverless.errors import InvalidArgumentError, PageTokenError, TaskNotFoundError
+from a2a_serverless.http.checks import check_push, check_push_config, refused_config
+from a2a_serverless.http.context import scope_of
+from a2a_serverless.push.addresses import AllowedHosts, check_receiver
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.push import Push, is_config_id
+from a2a_serverless.wiring import Backends
+
+_INLINE = "configuration.taskPushNotificationConfig."
+_OLDER_GET = "tasks/pushNotificationConfig/get"
+"""The method of 0.3, which need not say which configuration it means."""
+
+
+class Receivers:
+    """Who is to be told of the caller's tasks (A2A 1.0.1, sections 3.1.7 to 3.1.10).
+
+    Every operation raises PushNotificationNotSupportedError where the card does not offer push
+    (section 3.3.4), and TaskNotFoundError for a task that the caller does not see.
+
+    Raises:
+        ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be read.
+    """
+
+    def __init__(self, backends: Backends, card: AgentCard, settings: Settings) -> None:
+        self._backends = backends
+        self._card = card
+        self._allowed = AllowedHosts.parse(settings.push_allowed_hosts)
+
+    async def create(
+        self, config: TaskPushNotificationConfig, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Register a receiver, or replace the one with the same id; an id is made when absent.
+
+        It is told of what is committed from now on; of a task that has ended, nothing.
+
+        Raises:
+            InvalidParamsError: names each field that cannot be used; nothing was stored.
+        """
+        check_push(self._card)
+        check_push_config(config)
+        storage = self._storage(context)
+        if await storage.head(config.task_id) is None:
+            raise TaskNotFoundError
+        await self._check_url(config.url)
+        return shown(await storage.put_push(config), context)
+
+    async def get(
+        self, request: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """One configuration; a client of 0.3 may name none and is given the first.
+
+        Raises:
+            TaskNotFoundError: the configuration does not exist, as section 3.1.8 has it.
+        """
+        check_push(self._card)
+        storage = self._storage(context)
+        if not request.id and context.state.get("method") == _OLDER_GET:
+            push = next(iter(await storage.pushes(request.task_id)), None)
+        else:
+            validate_proto_required_fields(request)
+            push = await storage.push(request.task_id, request.id)
+        if push is None:
+            msg = "There is no such task, or it has no such push configuration."
+            raise TaskNotFoundError(msg)
+        return shown(push, context)
+
+    async def list(
+        self, request: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """The task's configurations by id; all of them unless `page_size` says how many.
+
+        Raises:
+            InvalidArgumentError: a negative page size.
+            PageTokenError: the token is not one of ours.
+        """
+        check_push(self._card)
+        if request.page_size < 0:
+            msg = "pageSize is 0, which is all, or more."
+            raise InvalidArgumentError(msg)
+        after = _place(request.page_token)
+        storage = self._storage(context)
+        if await storage.head(request.task_id) is None:
+            raise TaskNotFoundError
+        pushes = await storage.pushes(request.task_id)
+        configs = [shown(push, context) for push in pushes if push.config.id > after]
+        page = configs[: request.page_size or len(configs)]
+        return ListTaskPushNotificationConfigsResponse(
+            configs=page, next_page_token=_token(page[-1]) if len(page) < len(configs) else ""
+        )
+
+    async def delete(
+        self, request: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        """Forget a configuration; one that is not there is deleted already (section 3.1.10)."""
+        check_push(self._card)
+        storage = self._storage(context)
+        if await storage.head(request.task_id) is None:
+            raise TaskNotFoundError
+        await storage.delete_push(request.task_id, request.id)
+
+    async def check_inline(self, request: SendMessageRequest) -> None:
+        """Refuse a message's own configuration before the message becomes anything.
+
+        Raises:
+            InvalidParamsError: names each field that cannot be used.
+        """
+        if not request.configuration.HasField("task_push_notification_config"):
+            return
+        check_push(self._card)
+        config = request.configuration.task_push_notification_config
+        check_push_config(config, at=_INLINE)
+        if config.task_id not in ("", request.message.task_id):
+            problem = "It is the message's task, or not given."
+            raise refused_config([("taskId", problem)], at=_INLINE)
+        await self._check_url(config.url, at=_INLINE)
+
+    async def _check_url(self, url: str, *, at: str = "") -> None:
+        """Refuse a URL that may not be called, or whose host nobody knows."""
+        try:
+            await check_receiver(url, self._allowed)
+        except InvalidArgumentError as error:
+            raise refused_config([("url", str(error))], at=at) from error
+
+    def _storage(self, context: ServerCallContext) -> DurableStorage:
+        return self._backends.storage.for_scope(scope_of(context))
+
+
+def shown(push: Push, context: ServerCallContext) -> TaskPushNotificationConfig:
+    """What a caller is shown of a configuration: everything but its secrets.
+
+    Field by field, so that a field which the protocol adds is not shown by accident.
+    """
+    config, authentication = push.config, None
+    if config.HasField("authentication"):
+        authentication = AuthenticationInfo(scheme=config.authentication.scheme)
+    return TaskPushNotificationConfig(
+        tenant=context.tenant,
+        id=config.id,
+        task_id=config.task_id,
+        url=config.url,
+        authentication=authentication,
+    )
+
+
+def _token(last: TaskPushNotificationConfig) -> str:
+    """The token of the page behind `last`; opaque to clients."""
+    return base64.urlsafe_b64encode(last.id.encode()).decode().rstrip("=")
+
+
+def _place(token: str) -> str:
+    """The id behind which a page begins.
+
+    Raises:
+        PageTokenError: the token is not one of ours.
+    """
+    if not token:
+        return ""
+    try:
+        padded = token + "=" * (-len(token) % 4)
+        place = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+    except ValueError as error:
+        raise PageTokenError from error
+    if not is_config_id(place):
+        raise PageTokenError
+    return place

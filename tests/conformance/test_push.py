@@ -1,0 +1,539 @@
+"""Push configurations over HTTP: A2A 1.0.1, sections 3.1.7 to 3.1.10, 3.3.4 and 13.
+
+No receiver is called here; those that are registered have public addresses, so that no name server
+is asked either.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from a2a.types import AgentCard
+from pydantic import SecretStr
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
+from tests.a2a_calls import Answer, message
+from tests.conformance.conftest import Door, opened
+from tests.scripted_worker import ScriptedWorker
+
+CREATE = "CreateTaskPushNotificationConfig"
+GET = "GetTaskPushNotificationConfig"
+LIST = "ListTaskPushNotificationConfigs"
+DELETE = "DeleteTaskPushNotificationConfig"
+
+URL = "https://93.184.216.34/hook"
+TOKEN = "token-that-nobody-sees"
+CREDENTIALS = "credentials-that-nobody-sees"
+SECRETS: dict[str, Any] = {
+    "token": TOKEN,
+    "authentication": {"scheme": "Bearer", "credentials": CREDENTIALS},
+}
+
+pytestmark = pytest.mark.usefixtures("worker")
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(
+        auth="none",
+        cancel_timeout_s=5,
+        blocking_limit_s=4,
+        push_queue="pushes.fifo",
+        push_allowed_hosts="127.0.0.2",
+    )
+
+
+@pytest.fixture
+async def task_id(door: Door) -> str:
+    """A task that waits for its client."""
+    return str((await door.send("ask")).task["id"])
+
+
+async def ids(door: Door, task_id: str, **params: Any) -> list[str]:
+    """The ids of a task's configurations, in the order in which they are listed."""
+    answer = await door.call(LIST, {"taskId": task_id, **params})
+    assert not answer.reason
+    return [config["id"] for config in answer.result.get("configs", [])]
+
+
+def fields(answer: Answer) -> list[str]:
+    """The fields that an answer complains about."""
+    body = answer.response.json()["error"]
+    details = body.get("data") or body.get("details")
+    violations = [v for detail in details for v in detail.get("fieldViolations", [])]
+    return [violation["field"] for violation in violations]
+
+
+class TestCreate:
+    async def test_what_comes_back(self, door: Door, task_id: str) -> None:
+        """3.1.7: the configuration with its id; token and credentials are left out."""
+        created = await door.call(CREATE, {"taskId": task_id, "id": "mine", "url": URL, **SECRETS})
+        assert created.result == {
+            "id": "mine",
+            "taskId": task_id,
+            "url": URL,
+            "authentication": {"scheme": "Bearer"},
+        }
+
+    async def test_an_id_is_made(self, door: Door, task_id: str) -> None:
+        """3.1.7: where the client names none; two of them are two configurations."""
+        made = [
+            (await door.call(CREATE, {"taskId": task_id, "url": URL})).result["id"]
+            for _ in range(2)
+        ]
+        assert made[0] != made[1]
+        assert await ids(door, task_id) == sorted(made)
+
+    async def test_one_id_on_two_tasks(self, door: Door, task_id: str) -> None:
+        """3.1.7: an id belongs to its task, so that clients may use one for all of them."""
+        other = (await door.send("ask")).task["id"]
+        for task, url in ((task_id, URL), (other, f"{URL}/other")):
+            await door.call(CREATE, {"taskId": task, "id": "mine", "url": url})
+        found = [(await door.call(GET, {"taskId": t, "id": "mine"})) for t in (task_id, other)]
+        assert [answer.result["url"] for answer in found] == [URL, f"{URL}/other"]
+
+    async def test_the_same_id_replaces(self, door: Door, task_id: str) -> None:
+        """3.1.7: a second configuration of an id takes the first one's place, secrets included."""
+        await door.call(CREATE, {"taskId": task_id, "id": "mine", "url": URL, **SECRETS})
+        await door.call(CREATE, {"taskId": task_id, "id": "mine", "url": f"{URL}/2"})
+        found = await door.call(GET, {"taskId": task_id, "id": "mine"})
+        assert found.result == {"id": "mine", "taskId": task_id, "url": f"{URL}/2"}
+
+    async def test_a_task_that_has_ended(self, door: Door) -> None:
+        """3.1.7: takes configurations like any other."""
+        done = (await door.send("go")).task["id"]
+        created = await door.call(CREATE, {"taskId": done, "url": URL})
+        assert created.result["taskId"] == done
+
+    async def test_there_is_a_limit(self, door: Door, task_id: str) -> None:
+        """3.1.7: ten configurations a task; an eleventh is refused, a replacement is not."""
+        for number in range(10):
+            await door.call(CREATE, {"taskId": task_id, "id": f"config-{number}", "url": URL})
+        refused = await door.call(CREATE, {"taskId": task_id, "id": "config-10", "url": URL})
+        assert refused.reason == "INVALID_PARAMS"
+        replaced = await door.call(CREATE, {"taskId": task_id, "id": "config-3", "url": URL})
+        assert not replaced.reason
+
+    async def test_receivers_that_the_deployment_allows(self, door: Door, task_id: str) -> None:
+        """13.2: an address of A2A_PUSH_ALLOWED_HOSTS may be private and without TLS."""
+        allowed = await door.call(CREATE, {"taskId": task_id, "url": "http://127.0.0.2:8080/"})
+        assert allowed.result["url"] == "http://127.0.0.2:8080/"
+
+    async def test_the_scheme_is_case_insensitive(self, door: Door, task_id: str) -> None:
+        """RFC 9110, 11.1: and shown as it was given."""
+        config = {"taskId": task_id, "url": URL, "authentication": {"scheme": "bASIC"}}
+        assert (await door.call(CREATE, config)).result["authentication"] == {"scheme": "bASIC"}
+
+
+BAD: Mapping[str, tuple[dict[str, Any], list[str]]] = {
+    "no URL": ({"url": ""}, ["url"]),
+    "no URL at all": ({"url": "over there"}, ["url"]),
+    "another scheme": ({"url": "ftp://93.184.216.34/hook"}, ["url"]),
+    "no TLS": ({"url": "http://93.184.216.34/hook"}, ["url"]),
+    "userinfo": ({"url": "https://user:secret@93.184.216.34/hook"}, ["url"]),
+    "loopback": ({"url": "https://127.0.0.1/hook"}, ["url"]),
+    "a private network": ({"url": "https://10.0.0.7/hook"}, ["url"]),
+    "the instance's metadata": ({"url": "https://169.254.169.254/latest"}, ["url"]),
+    "loopback by name": ({"url": "https://localhost/hook"}, ["url"]),
+    "mapped into IPv6": ({"url": "https://[::ffff:10.0.0.7]/hook"}, ["url"]),
+    "decimal": ({"url": "https://2130706433/hook"}, ["url"]),
+    "a URL of 3 KB": ({"url": f"{URL}?{'x' * 3000}"}, ["url"]),
+    "an oversize token": ({"token": "x" * 5000}, ["token"]),
+    "a token of two lines": ({"token": "a\r\nX-Evil: b"}, ["token"]),
+    "an unsupported scheme": (
+        {"authentication": {"scheme": "Digest", "credentials": "x"}},
+        ["authentication.scheme"],
+    ),
+    "no scheme": ({"authentication": {"credentials": "x"}}, ["authentication.scheme"]),
+    "a scheme of two words": (
+        {"authentication": {"scheme": "Bearer x", "credentials": "x"}},
+        ["authentication.scheme", "authentication.scheme"],
+    ),
+    "oversize credentials": (
+        {"authentication": {"scheme": "Bearer", "credentials": "x" * 9000}},
+        ["authentication.credentials"],
+    ),
+    "credentials of two lines": (
+        {"authentication": {"scheme": "Bearer", "credentials": "x\ny"}},
+        ["authentication.credentials"],
+    ),
+    "an id with a slash": ({"id": "a#b"}, ["id"]),
+    "an id of 101 characters": ({"id": "x" * 101}, ["id"]),
+    "two mistakes": ({"id": "#", "token": "\u20ac"}, ["id", "token"]),
+}
+
+
+@pytest.mark.parametrize(("change", "named"), BAD.values(), ids=BAD.keys())
+async def test_bad_configurations(
+    door: Door, task_id: str, change: dict[str, Any], named: list[str]
+) -> None:
+    """13.2: InvalidParamsError with the fields, not their values; and nothing is stored."""
+    config = {"id": "mine", "url": URL, **SECRETS, **change}
+    refused = await door.call(CREATE, {"taskId": task_id, **config})
+    assert refused.reason == "INVALID_PARAMS"
+    assert fields(refused) == named
+    assert await ids(door, task_id) == []
+
+    sent = await door.send("go", configuration={"taskPushNotificationConfig": config})
+    assert sent.reason == "INVALID_PARAMS"
+    assert [field.rpartition("onfig.")[2] for field in fields(sent)] == named
+    assert (await door.call("ListTasks", {})).result["totalSize"] == 1
+
+
+class TestGet:
+    async def test_it_is_there(self, door: Door, task_id: str) -> None:
+        """3.1.8: what Create has answered, however often it is asked for; no secrets."""
+        created = await door.call(CREATE, {"taskId": task_id, "url": URL, **SECRETS})
+        asked = {"taskId": task_id, "id": created.result["id"]}
+        assert (await door.call(GET, asked)).result == created.result
+
+    @pytest.mark.parametrize("config_id", ["nobody", "a b", "x" * 2000])
+    async def test_it_is_not(self, door: Door, task_id: str, config_id: str) -> None:
+        """3.1.8: TaskNotFoundError for a configuration that does not exist."""
+        asked = {"taskId": task_id, "id": config_id}
+        assert (await door.call(GET, asked)).reason == "TASK_NOT_FOUND"
+
+
+class TestList:
+    async def test_none(self, door: Door, task_id: str) -> None:
+        """3.1.9: a task without configurations has an empty list."""
+        assert await ids(door, task_id) == []
+
+    async def test_all_of_them(self, door: Door, task_id: str) -> None:
+        """3.1.9: every configuration of the task, without secrets."""
+        for name in ("b", "c", "a"):
+            await door.call(CREATE, {"taskId": task_id, "id": name, "url": URL, **SECRETS})
+        listed = await door.call(LIST, {"taskId": task_id})
+        assert [config["id"] for config in listed.result["configs"]] == ["a", "b", "c"]
+        assert TOKEN not in listed.response.text
+        assert CREDENTIALS not in listed.response.text
+        assert not listed.result.get("nextPageToken")
+
+    async def test_pages(self, door: Door, task_id: str) -> None:
+        """3.1.9: each configuration once; one that is deleted meanwhile does not shift the rest."""
+        for name in "abcde":
+            await door.call(CREATE, {"taskId": task_id, "id": name, "url": URL})
+        first = await door.call(LIST, {"taskId": task_id, "pageSize": 2})
+        assert [config["id"] for config in first.result["configs"]] == ["a", "b"]
+        await door.call(DELETE, {"taskId": task_id, "id": "b"})
+        token = first.result["nextPageToken"]
+        second = await door.call(LIST, {"taskId": task_id, "pageSize": 2, "pageToken": token})
+        assert [config["id"] for config in second.result["configs"]] == ["c", "d"]
+        token = second.result["nextPageToken"]
+        assert await ids(door, task_id, pageSize=2, pageToken=token) == ["e"]
+
+    @pytest.mark.parametrize("params", [{"pageSize": -1}, {"pageToken": "not ours"}])
+    async def test_bad_pages(self, door: Door, task_id: str, params: dict[str, Any]) -> None:
+        """3.1.9: InvalidParamsError."""
+        asked = {"taskId": task_id, **params}
+        assert (await door.call(LIST, asked)).reason == "INVALID_PARAMS"
+
+
+async def test_delete(door: Door, task_id: str) -> None:
+    """3.1.10: gone for good, others are not; and once more is the same as once."""
+    for name in ("mine", "other"):
+        await door.call(CREATE, {"taskId": task_id, "id": name, "url": URL})
+    for _ in range(2):
+        deleted = await door.call(DELETE, {"taskId": task_id, "id": "mine"})
+        assert not deleted.reason
+    assert (await door.call(GET, {"taskId": task_id, "id": "mine"})).reason == "TASK_NOT_FOUND"
+    assert await ids(door, task_id) == ["other"]
+
+
+EVERY: list[tuple[str, dict[str, Any]]] = [
+    (CREATE, {"id": "mine", "url": URL}),
+    (GET, {"id": "mine"}),
+    (LIST, {}),
+    (DELETE, {"id": "mine"}),
+]
+
+
+@pytest.mark.parametrize(("method", "params"), EVERY)
+async def test_a_task_that_the_caller_does_not_see(
+    door: Door, method: str, params: dict[str, Any]
+) -> None:
+    """3.3.2, 13.1: TaskNotFoundError for another tenant's task as for none, and nothing is done."""
+    sent = await door.call("SendMessage", {"message": message("ask"), "tenant": "acme"})
+    theirs = {"taskId": sent.task["id"], "tenant": "acme"}
+    await door.call(CREATE, {**theirs, "id": "mine", "url": f"{URL}/acme"})
+    for task_id in (sent.task["id"], "nobody"):
+        refused = await door.call(method, {**params, "taskId": task_id})
+        assert refused.reason == "TASK_NOT_FOUND"
+    kept = await door.call(GET, {**theirs, "id": "mine"})
+    assert (kept.result["url"], kept.result["tenant"]) == (f"{URL}/acme", "acme")
+
+
+class TestInline:
+    async def test_a_new_task(self, door: Door) -> None:
+        """3.2.2: the configuration of a message is its task's from the beginning."""
+        config = {"id": "mine", "url": URL, **SECRETS}
+        sent = await door.send("ask", configuration={"taskPushNotificationConfig": config})
+        assert CREDENTIALS not in sent.response.text
+        found = await door.call(GET, {"taskId": sent.task["id"], "id": "mine"})
+        assert found.result == {
+            "id": "mine",
+            "taskId": sent.task["id"],
+            "url": URL,
+            "authentication": {"scheme": "Bearer"},
+        }
+
+    async def test_a_stream(self, door: Door) -> None:
+        """3.2.2: in a streamed message too."""
+        configuration = {"taskPushNotificationConfig": {"id": "mine", "url": URL}}
+        events = await door.events(
+            "SendStreamingMessage", {"message": message("go"), "configuration": configuration}
+        )
+        assert await ids(door, events[0]["task"]["id"]) == ["mine"]
+
+    async def test_a_bad_one_in_a_stream(self, door: Door) -> None:
+        """13.2: is an error and no stream, and nothing was created."""
+        config = {"url": "https://10.0.0.7/", **SECRETS}
+        params = {
+            "message": message("go"),
+            "configuration": {"taskPushNotificationConfig": config},
+        }
+        assert (await door.call("SendStreamingMessage", params)).reason == "INVALID_PARAMS"
+        assert (await door.call("ListTasks", {})).result["totalSize"] == 0
+
+    async def test_a_follow_up(self, door: Door, task_id: str) -> None:
+        """3.2.2: a task's next message may bring another one; naming its task is allowed."""
+        await door.call(CREATE, {"taskId": task_id, "id": "first", "url": URL})
+        config = {"id": "second", "taskId": task_id, "url": URL}
+        configuration = {"taskPushNotificationConfig": config}
+        await door.send("go", taskId=task_id, configuration=configuration)
+        assert await ids(door, task_id) == ["first", "second"]
+
+    async def test_another_task(self, door: Door, task_id: str) -> None:
+        """3.2.2: one that names another task than its message is refused with the message."""
+        config = {"taskId": "another", "url": URL}
+        configuration = {"taskPushNotificationConfig": config}
+        for text in (message("go"), message("go", taskId=task_id)):
+            params = {"message": text, "configuration": configuration}
+            refused = await door.call("SendMessage", params)
+            assert fields(refused) == ["configuration.taskPushNotificationConfig.taskId"]
+        assert (await door.call("GetTask", {"id": task_id})).state == "INPUT_REQUIRED"
+
+
+async def test_the_card_offers_push(door: Door) -> None:
+    """3.3.4: the capability is declared where there is a queue for notifications."""
+    card = (await door.client.get("/.well-known/agent-card.json")).json()
+    assert card["capabilities"]["pushNotifications"] is True
+
+
+class TestWithoutPush:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(auth="none", blocking_limit_s=4)
+
+    async def test_no_keys(self, door: Door) -> None:
+        """4.3.3: where nothing is signed there are no keys to check it with."""
+        assert (await door.client.get("/.well-known/jwks.json")).status_code == 404
+
+    async def test_inline(self, door: Door) -> None:
+        """3.3.4: PushNotificationNotSupportedError, and nothing was created."""
+        configuration = {"taskPushNotificationConfig": {"url": URL}}
+        refused = await door.send("go", configuration=configuration)
+        assert refused.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
+        assert (await door.call("ListTasks", {})).result["totalSize"] == 0
+
+
+ALICE = {"X-API-Key": "the-key-of-alice-0001"}
+BOB = {"X-API-Key": "the-key-of-bob-000002"}
+
+
+class TestCallers:
+    """Two callers with a key each."""
+
+    @pytest.fixture
+    def settings(self) -> Settings:
+        keys = f"alice={ALICE['X-API-Key']}, bob={BOB['X-API-Key']}"
+        return Settings(
+            auth="api-key", api_keys=SecretStr(keys), blocking_limit_s=4, push_queue="pushes.fifo"
+        )
+
+    @pytest.mark.parametrize(("method", "params"), EVERY)
+    async def test_each_has_his_own(self, door: Door, method: str, params: dict[str, Any]) -> None:
+        """13.1: another caller's task does not exist, nor do its configurations."""
+        theirs = (await door.send("ask", headers=ALICE)).task["id"]
+        config = {"taskId": theirs, "id": "mine", "url": URL}
+        assert not (await door.call(CREATE, config, ALICE)).reason
+        refused = await door.call(method, {**params, "taskId": theirs}, BOB)
+        assert refused.reason == "TASK_NOT_FOUND"
+        assert (await door.call(GET, config, ALICE)).result["url"] == URL
+
+    async def test_keys_are_for_everybody(self, door: Door, backends: Backends) -> None:
+        """13.2: receivers have no credentials; they may keep the set for five minutes."""
+        assert backends.push is not None
+        jwk = {"kty": "EC", "crv": "P-256", "x": "x", "y": "y", "kid": "k", "use": "sig"}
+        await backends.push.keys.publish(jwk)
+        response = await door.client.get("/.well-known/jwks.json")
+        assert response.json() == {"keys": [jwk]}
+        assert response.headers["Cache-Control"] == "public, max-age=300"
+        assert response.headers["Content-Type"] == "application/json"
+
+
+# -- 0.3 ---------------------------------------------------------------------------------------
+
+OLDER = "tasks/pushNotificationConfig/"
+
+
+async def rpc(door: Door, method: str, params: Any) -> dict[str, Any]:
+    """A call of 0.3 over JSON-RPC: the answer's body."""
+    # ASCII, so that a lone surrogate can be sent as its escape.
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    answered = await door.client.post("/", content=body)
+    result: dict[str, Any] = answered.json()
+    return result
+
+
+class TestOlderJsonRpc:
+    """The methods of 0.3, which the SDK translates."""
+
+    @pytest.fixture(params=["jsonrpc-asgi", "jsonrpc-mangum"])
+    async def door(
+        self,
+        request: pytest.FixtureRequest,
+        settings: Settings,
+        backends: Backends,
+        card: AgentCard,
+        worker: ScriptedWorker,
+    ) -> Any:
+        async with opened(request.param, settings, backends, card) as door:
+            yield door
+
+    async def test_from_set_to_delete(self, door: Door, task_id: str) -> None:
+        """0.3, 7.5 to 7.8: the same configurations, in 0.3's form and without their secrets."""
+        config = {
+            "id": "mine",
+            "url": URL,
+            "token": TOKEN,
+            "authentication": {"schemes": ["Bearer"], "credentials": CREDENTIALS},
+        }
+        shown = {
+            "taskId": task_id,
+            "pushNotificationConfig": {
+                "id": "mine",
+                "url": URL,
+                "authentication": {"schemes": ["Bearer"]},
+            },
+        }
+        params = {"taskId": task_id, "pushNotificationConfig": config}
+        assert (await rpc(door, f"{OLDER}set", params))["result"] == shown
+        named = {"id": task_id, "pushNotificationConfigId": "mine"}
+        assert (await rpc(door, f"{OLDER}get", named))["result"] == shown
+        assert (await rpc(door, f"{OLDER}get", {"id": task_id}))["result"] == shown
+        assert (await rpc(door, f"{OLDER}list", {"id": task_id}))["result"] == [shown]
+        deleted = await rpc(door, f"{OLDER}delete", named)
+        assert "error" not in deleted
+        assert (await rpc(door, f"{OLDER}get", {"id": task_id}))["error"]["code"] == -32001
+        assert (await rpc(door, f"{OLDER}list", {"id": task_id}))["result"] == []
+
+    async def test_inline(self, door: Door) -> None:
+        """0.3, 7.1: `pushNotificationConfig` in a message's configuration."""
+        sent = {
+            "kind": "message",
+            "messageId": "m",
+            "role": "user",
+            "parts": [{"kind": "text", "text": "ask"}],
+        }
+        config = {"id": "mine", "url": URL, "token": TOKEN}
+        answered = await rpc(
+            door,
+            "message/send",
+            {"message": sent, "configuration": {"pushNotificationConfig": config}},
+        )
+        listed = await rpc(door, f"{OLDER}list", {"id": answered["result"]["id"]})
+        assert [c["pushNotificationConfig"]["id"] for c in listed["result"]] == ["mine"]
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {"url": "https://10.0.0.7/", "token": TOKEN},
+            {"url": URL, "token": TOKEN, "authentication": {"schemes": []}},
+            {"url": URL, "token": [TOKEN]},
+            {"url": 7, "token": TOKEN},
+            {"url": "https://\ud800/", "token": TOKEN},
+            {"token": TOKEN},
+            TOKEN,
+        ],
+    )
+    async def test_bad_ones(self, door: Door, task_id: str, config: Any) -> None:
+        """0.3, 8.2: invalid params, and nothing of what was sent."""
+        body = {"taskId": task_id, "pushNotificationConfig": config}
+        answered = await rpc(door, f"{OLDER}set", body)
+        assert answered["error"]["code"] == -32602
+        assert TOKEN not in str(answered)
+
+    @pytest.mark.parametrize("verb", ["get", "list", "delete"])
+    @pytest.mark.parametrize(
+        "params", [{}, {"id": 7}, {"id": "\ud800"}, {"id": "t", "pushNotificationConfigId": 7}, "t"]
+    )
+    async def test_bad_queries(self, door: Door, verb: str, params: Any) -> None:
+        """0.3, 8.2: invalid params."""
+        assert (await rpc(door, f"{OLDER}{verb}", params))["error"]["code"] == -32602
+
+    async def test_delete_names_what_it_means(self, door: Door, task_id: str) -> None:
+        """0.3, 7.8: nothing is deleted without the id of the configuration."""
+        refused = await rpc(door, f"{OLDER}delete", {"id": task_id})
+        assert refused["error"]["code"] == -32602
+
+
+async def test_older_rest(door: Door, task_id: str) -> None:
+    """0.3, 7.5 to 7.7: over HTTP+JSON set, get and list; the SDK has no route of 0.3 for delete."""
+    configs = f"/v1/tasks/{task_id}/pushNotificationConfigs"
+    config = {"id": "mine", "url": URL, "token": TOKEN}
+    body = {
+        "parent": f"tasks/{task_id}",
+        "configId": "mine",
+        "config": {"pushNotificationConfig": config},
+    }
+    made = await door.client.post(configs, json=body)
+    assert made.json() == {
+        "name": f"tasks/{task_id}/pushNotificationConfigs/mine",
+        "pushNotificationConfig": {"id": "mine", "url": URL},
+    }
+    assert (await door.client.get(f"{configs}/mine")).json() == made.json()
+    assert (await door.client.get(configs)).json() == {"configs": [made.json()]}
+    body["config"]["pushNotificationConfig"] = {"url": [TOKEN]}  # type: ignore[index]
+    refused = await door.client.post(configs, json=body)
+    assert refused.status_code == 400
+    assert TOKEN not in refused.text
+
+
+# -- secrets -----------------------------------------------------------------------------------
+
+
+async def test_secrets_are_never_logged(
+    door: Door, task_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """13.2: not even at debug level, whatever is wrong with the request."""
+    caplog.set_level(logging.DEBUG)
+    config = {"id": "mine", "url": URL, **SECRETS}
+    broken: list[Any] = [
+        config,
+        {**config, "url": "https://10.0.0.7/"},
+        {**config, "url": 7},
+        {**config, "authentication": [CREDENTIALS]},
+        {**config, "authentication": {"scheme": "Digest", "credentials": CREDENTIALS}},
+        {**config, "token": f"{TOKEN}\n"},
+        {**config, "token": {"value": TOKEN}},
+    ]
+    for sent in broken:
+        await door.call(CREATE, {"taskId": task_id, **sent})
+        await door.send("go", configuration={"taskPushNotificationConfig": sent})
+        older = {"taskId": task_id, "pushNotificationConfig": sent}
+        await rpc(door, f"{OLDER}set", older)
+        body = {"jsonrpc": "1.0", "id": 1, "method": f"{OLDER}set", "params": older}
+        await door.client.post("/", json=body)
+        body = {"parent": f"tasks/{task_id}", "config": {"pushNotificationConfig": sent}}
+        await door.client.post(f"/v1/tasks/{task_id}/pushNotificationConfigs", json=body)
+    for method in (GET, LIST, DELETE):
+        await door.call(method, {"taskId": task_id, "id": "mine"})
+    logged = caplog.text + "".join(str(vars(record)) for record in caplog.records)
+    assert TOKEN not in logged
+    assert CREDENTIALS not in logged
