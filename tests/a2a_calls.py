@@ -56,11 +56,12 @@ def _rest_target(method: str, rest: dict[str, Any]) -> tuple[str, str, Any]:
         task = f"/{rest.pop('id')}" if method == "GetTask" else ""
         return "GET", _with_query(f"/tasks{task}", rest), None
     configs = f"/tasks/{rest.get('taskId')}/pushNotificationConfigs"
+    page = {k: v for k, v in rest.items() if k != "taskId"}
     others: Mapping[str, tuple[str, str]] = {
         "CancelTask": ("POST", f"/tasks/{rest.get('id')}:cancel"),
         "SubscribeToTask": ("POST", f"/tasks/{rest.get('id')}:subscribe"),
         "CreateTaskPushNotificationConfig": ("POST", configs),
-        "ListTaskPushNotificationConfigs": ("GET", configs),
+        "ListTaskPushNotificationConfigs": ("GET", _with_query(configs, page)),
         "GetTaskPushNotificationConfig": ("GET", f"{configs}/{rest.get('id')}"),
         "DeleteTaskPushNotificationConfig": ("DELETE", f"{configs}/{rest.get('id')}"),
         "GetExtendedAgentCard": ("GET", "/extendedAgentCard"),

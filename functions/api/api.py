@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from a2a_serverless.http.function import app_from_environment, lambda_handler
+from a2a_serverless.cold_start import cold_start
 
-handler = lambda_handler(app_from_environment("api", folder=Path(__file__).parent))
+with cold_start():
+    from a2a_serverless.http.function import app_from_environment, lambda_handler
+
+    handler = lambda_handler(app_from_environment("api", folder=Path(__file__).parent))

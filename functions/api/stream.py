@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from a2a_serverless.http.function import app_from_environment
+from a2a_serverless.cold_start import cold_start
 
-app = app_from_environment("stream", folder=Path(__file__).parent)
+with cold_start():
+    from a2a_serverless.http.function import app_from_environment, observed
+
+    app = observed(app_from_environment("stream", folder=Path(__file__).parent))

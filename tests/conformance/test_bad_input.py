@@ -85,6 +85,7 @@ CASES = {
         "CONTENT_TYPE_NOT_SUPPORTED",
         {"message": message(parts=[{"text": "a", "mediaType": "video/mp4"}])},
     ),
+    "the agent's role": invalid({"message": message(role="ROLE_AGENT")}),
     "an unknown role": invalid({"message": message(role="ROLE_KING")}),
     "a role by an unknown number": invalid({"message": message(role=9)}),
     "an unknown state": invalid({"status": "TASK_STATE_RUNNING"}, "ListTasks"),
@@ -171,19 +172,17 @@ PARTS_OF_0_3: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 """A part in JSON-RPC's form and in that of HTTP+JSON."""
 
 
-@pytest.mark.parametrize("operation", ["send", "stream"])
-@pytest.mark.parametrize("part", PARTS_OF_0_3.values(), ids=PARTS_OF_0_3.keys())
-async def test_bad_parts_of_0_3(
-    door: Door, part: tuple[dict[str, Any], dict[str, Any]], operation: str
+async def refused_0_3(
+    door: Door, operation: str, part: tuple[dict[str, Any], dict[str, Any]], role: str = "user"
 ) -> None:
-    """0.3: the client's mistakes are its own, and not internal errors, also in the older form."""
+    """Send a message of 0.3, which is answered with the error for invalid parameters."""
     if door.binding == JSONRPC:
-        said = {"kind": "message", "messageId": "m", "role": "user", "parts": [part[0]]}
+        said = {"kind": "message", "messageId": "m", "role": role, "parts": [part[0]]}
         path = "/"
         body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": f"message/{operation}"}
         body["params"] = {"message": said}
     else:
-        said = {"messageId": "m", "role": "ROLE_USER", "content": [part[1]]}
+        said = {"messageId": "m", "role": f"ROLE_{role.upper()}", "content": [part[1]]}
         path, body = f"/v1/message:{operation}", {"message": said}
     headers = {"Content-Type": "application/json", "A2A-Extensions": REQUIRED}
     content = json.dumps(body).encode()
@@ -193,3 +192,17 @@ async def test_bad_parts_of_0_3(
         assert answer.code == -32602
     else:
         assert response.status_code == 400
+
+
+@pytest.mark.parametrize("operation", ["send", "stream"])
+@pytest.mark.parametrize("part", PARTS_OF_0_3.values(), ids=PARTS_OF_0_3.keys())
+async def test_bad_parts_of_0_3(
+    door: Door, part: tuple[dict[str, Any], dict[str, Any]], operation: str
+) -> None:
+    """0.3: the client's mistakes are its own, and not internal errors, also in the older form."""
+    await refused_0_3(door, operation, part)
+
+
+async def test_the_agents_role_in_0_3(door: Door) -> None:
+    """4.1.5: a client speaks for itself; in the history it would pass for the agent."""
+    await refused_0_3(door, "send", ({"kind": "text", "text": "a"}, {"text": "a"}), "agent")

@@ -21,8 +21,12 @@ from a2a.types import (
     AgentCapabilities,
     AgentCard,
     AgentSkill,
+    AuthenticationInfo,
     CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
     Message,
     Part,
@@ -30,6 +34,7 @@ from a2a.types import (
     SendMessageRequest,
     StreamResponse,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
     TaskState,
 )
 from a2a.utils.errors import (
@@ -116,7 +121,7 @@ class World:
 
 @pytest.fixture(params=["stream", "api"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    settings = Settings(auth="none", cancel_timeout_s=5)
+    settings = Settings(auth="none", cancel_timeout_s=5, push_queue="pushes.fifo")
     backends = memory_backends(settings)
     async with (
         ScriptedWorker(backends).running() as worker,
@@ -212,6 +217,43 @@ async def test_listing(world: World, binding: str) -> None:
     assert [t.id for t in [*first.tasks, *rest.tasks]] == ids[::-1]
     assert first.total_size == 3
     assert rest.next_page_token == ""
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_push_configurations(world: World, binding: str, version: str) -> None:
+    """One comes with the message, one later; both are found, without secrets, and deleted.
+
+    The client has no list and no delete for 0.3 over HTTP+JSON.
+    """
+    client = await world.client(binding, version, streaming=False)
+    inline = request("ask")
+    url = "https://93.184.216.34/hook"
+    secrets = AuthenticationInfo(scheme="Bearer", credentials="secret")
+    first = TaskPushNotificationConfig(id="a", url=url, token="secret", authentication=secrets)
+    inline.configuration.task_push_notification_config.CopyFrom(first)
+    (asked,) = await collect(client.send_message(inline))
+    task_id = asked.task.id
+    second = TaskPushNotificationConfig(task_id=task_id, id="b", url=url, authentication=secrets)
+    made = await client.create_task_push_notification_config(second)
+    second.authentication.ClearField("credentials")
+    assert made == second
+    for name in ("a", "b"):
+        wanted = GetTaskPushNotificationConfigRequest(task_id=task_id, id=name)
+        found = await client.get_task_push_notification_config(wanted)
+        assert (found.id, found.token, found.authentication.credentials) == (name, "", "")
+
+    if (binding, version) == ("HTTP+JSON", "0.3"):
+        return
+    everything = ListTaskPushNotificationConfigsRequest(task_id=task_id)
+    listed = await client.list_task_push_notification_configs(everything)
+    assert [config.id for config in listed.configs] == ["a", "b"]
+    for _ in range(2):
+        await client.delete_task_push_notification_config(
+            DeleteTaskPushNotificationConfigRequest(task_id=task_id, id="a")
+        )
+    listed = await client.list_task_push_notification_configs(everything)
+    assert [config.id for config in listed.configs] == ["b"]
 
 
 @pytest.mark.parametrize("binding", BINDINGS)

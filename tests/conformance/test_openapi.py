@@ -30,7 +30,13 @@ INTERNAL_ERROR = -32603
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 
 # No worker answers here: what is sent comes back at the limits.
-CHOICES = Settings(auth="none", blocking_limit_s=0.01, stream_limit_s=0.01, older_dialects=True)
+CHOICES = Settings(
+    auth="none",
+    blocking_limit_s=0.01,
+    stream_limit_s=0.01,
+    older_dialects=True,
+    push_queue="pushes.fifo",
+)
 APP = create_app(CHOICES, memory_backends(CHOICES), CARD, door="stream")
 SCHEMA = schemathesis.openapi.from_dict(APP.openapi())
 SCHEMA.app = APP
@@ -103,6 +109,15 @@ MESSAGE = JSON | st.fixed_dictionaries(
         "contextId": JSON,
     },
 )
+CONFIG = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": JSON,
+        "url": st.sampled_from(["https://10.0.0.7/", "https://93.184.216.34/"]) | JSON,
+        "token": JSON,
+        "authentication": JSON | st.fixed_dictionaries({"schemes": JSON}),
+    },
+)
 ID = st.sampled_from(["t-1", "t-2", "no id/at all", ""]) | JSON
 PARAMS = JSON | st.fixed_dictionaries(
     {},
@@ -116,11 +131,14 @@ PARAMS = JSON | st.fixed_dictionaries(
         "metadata": JSON,
         "configuration": JSON,
         "pushNotification": JSON,
+        "pushNotificationConfig": JSON | CONFIG,
+        "pushNotificationConfigId": ID,
     },
 )
 UNDESCRIBED = [
     *("tasks/send", "tasks/sendSubscribe", "tasks/get", "tasks/cancel", "tasks/resubscribe"),
     *("tasks/submit", "tasks/status", "message/send", "message/stream"),
+    *(f"tasks/pushNotificationConfig/{verb}" for verb in ("set", "get", "list", "delete")),
 ]
 
 

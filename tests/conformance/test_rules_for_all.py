@@ -17,6 +17,7 @@ from tests.scripted_worker import ScriptedWorker
 
 CARD = "/.well-known/agent-card.json"
 VERSION = {"A2A-Version": "1.0"}
+KEY = "a-key-of-more-than-twenty-characters"
 PUSH_CALLS = [
     ("CreateTaskPushNotificationConfig", {"taskId": "t", "url": "https://client.example/hook"}),
     ("GetTaskPushNotificationConfig", {"taskId": "t", "id": "c"}),
@@ -54,10 +55,11 @@ class TestPromisedExtendedCard:
         card.capabilities.extended_agent_card = True
         return card
 
-    async def test_it_is_missing(self, door: Door) -> None:
-        """3.3.4, 13.3: ExtendedAgentCardNotConfiguredError."""
+    async def test_it_is_not_promised_without_a_file(self, door: Door) -> None:
+        """3.3.4, 13.3: the card promises what A2A_EXTENDED_CARD gives, whatever its file says."""
+        assert "extendedAgentCard" not in (await door.client.get(CARD)).json()["capabilities"]
         answer = await door.call("GetExtendedAgentCard", {})
-        assert answer.reason.startswith("EXTENDED_AGENT_CARD_NOT_CONFIGURED")
+        assert answer.reason == "UNSUPPORTED_OPERATION"
 
 
 class TestRequiredExtension:
@@ -209,11 +211,12 @@ class TestCard:
 class TestAuthentication:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(auth="api-key", api_key=SecretStr("the-key"), blocking_limit_s=4)
+        keys = SecretStr(f"alice={KEY}")
+        return Settings(auth="api-key", api_keys=keys, blocking_limit_s=4)
 
     @pytest.fixture
     def keyed(self, door: Door) -> Door:
-        door.client.headers["X-API-Key"] = "the-key"
+        door.client.headers["X-API-Key"] = KEY
         return door
 
     async def test_every_operation_needs_it(self, door: Door) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+from collections.abc import Mapping
+from typing import Final, Literal
 
-from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.tasks.rules import Timing
 
 LAMBDA_REDELIVERY_MARGIN_S = 60
 
+_PREFIX: Final = "A2A_"
 
-class Settings(BaseSettings):
+
+class Settings(BaseModel):
     """What a deployment can choose. Times are in seconds unless the name says otherwise."""
 
-    model_config = SettingsConfigDict(env_prefix="A2A_", frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     table: str = ""
     """Name of the DynamoDB table."""
@@ -25,9 +28,22 @@ class Settings(BaseSettings):
     dead_letter_queue: str = ""
     undecodable_queue: str = ""
 
-    auth: Literal["", "api-key", "none"] = ""
+    auth: Literal["", "api-key", "oidc", "none"] = ""
     """How callers prove who they are; empty is refused outside of `dev`."""
-    api_key: SecretStr = SecretStr("")
+    api_keys: SecretStr = SecretStr("")
+    """Keys by the names of their holders: `{"name": "key"}` or `name=key, ...`."""
+    api_keys_secret: str = ""
+    """Secret in Secrets Manager that holds the keys instead."""
+    oidc_issuer: str = ""
+    """Who signs the tokens (`iss`), an https URL."""
+    oidc_audience: str = ""
+    """For whom the tokens are (`aud`): this agent's name at the issuer."""
+    oidc_jwks_url: str = ""
+    """Where the issuer's keys are; empty: where its discovery document says."""
+    oidc_scope: str = ""
+    """Scopes that a token has to have, separated by spaces."""
+    oidc_tenant_claim: str = ""
+    """The claim that names the caller's tenant; empty: callers name any."""
 
     public_url: str = ""
     """The URL that clients use for the API; empty: the request's own host."""
@@ -54,6 +70,16 @@ class Settings(BaseSettings):
     retry_base_s: float = Field(default=2, gt=0)
     retry_cap_s: float = Field(default=300, gt=0)
     max_body_bytes: int = Field(default=4_000_000, gt=0)
+    max_header_bytes: int = Field(default=32_768, ge=4096)
+    """All headers of a request together, and its path with query."""
+    max_parts: int = Field(default=500, ge=1)
+    """Parts of one message."""
+    max_part_bytes: int = Field(default=3_000_000, ge=1)
+    """One part as it is stored; three million are what a body of four takes in base64."""
+    max_history: int = Field(default=1000, ge=1)
+    """Messages of a task's history in one answer."""
+    requests_per_s: float = Field(default=0, ge=0)
+    """Requests of one caller that one process answers per second; 0: any number."""
 
     older_dialects: bool = False
     """Whether the methods of A2A 0.1, and `tasks/submit` and `tasks/status`, are served too."""
@@ -70,6 +96,8 @@ class Settings(BaseSettings):
     """Receivers that may be private and without TLS: hosts and networks, separated by commas."""
     push_timeout_s: float = Field(default=15, ge=1, le=30)
     """How long a receiver has to answer."""
+    push_retry_base_s: float = Field(default=5, gt=0)
+    """The longest wait after a receiver's first failure; it doubles with each further one."""
     push_retry_s: float = Field(default=6 * 3600, gt=0)
     """How long a receiver may fail before its notifications are given up."""
     push_signing_secret: str = ""
@@ -77,10 +105,15 @@ class Settings(BaseSettings):
     push_issuer: str = ""
     """Who signs (`iss`), by default the URL under which clients reach the agent."""
 
+    context_variables: str = ""
+    """Context variables that travel with a message to its agent: `MODULE:NAME, ...`."""
+
     agent: str = "agent.py:agent"
     """The agent as `FILE.py:NAME`: an `AgentExecutor` or a `Worker`, class or instance."""
     card: str = "agent_card.json"
     """The agent card's file."""
+    extended_card: str = ""
+    """The file of the card for authenticated callers; empty: there is none."""
 
     @property
     def pushes(self) -> bool:
@@ -96,16 +129,19 @@ class Settings(BaseSettings):
         )
 
 
-def load_settings() -> Settings:
-    """The environment's settings.
+def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+    """The environment's settings; a variable that names no setting is somebody else's.
 
     Raises:
         ConfigurationError: a variable does not hold what it should.
     """
+    # pydantic-settings would do this too, and cost a cold start a fifth of its imports.
+    variables = {name: _PREFIX + name.upper() for name in Settings.model_fields}
+    values = {name: environment[v] for name, v in variables.items() if v in environment}
     try:
-        return Settings()
+        return Settings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        name = "A2A_" + "_".join(str(part) for part in first["loc"]).upper()
+        name = _PREFIX + "_".join(str(part) for part in first["loc"]).upper()
         msg = f"{name}: {first['msg']}."
         raise ConfigurationError(msg) from error

@@ -1,6 +1,8 @@
-"""API keys."""
+"""Who may call: the choice, what is public, and the form of a refusal."""
 
 from __future__ import annotations
+
+import logging
 
 import httpx
 import pytest
@@ -9,17 +11,18 @@ from pydantic import SecretStr
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.app import create_app
-from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.identity import Scope, digest
+from a2a_serverless.settings import Settings, load_settings
+from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends
 from tests.a2a_calls import Agent
 
 KEY = "a-key-of-more-than-twenty-characters"
+OTHER = "another-key-of-twenty-or-more-characters"
 
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(auth="api-key", api_key=SecretStr(KEY))
+    return Settings(auth="api-key", api_keys=SecretStr(f"alice={KEY}, bob={OTHER}"))
 
 
 @pytest.mark.parametrize(
@@ -30,25 +33,40 @@ def settings() -> Settings:
         {"X-API-Key": KEY[:-1]},
         {"X-API-Key": KEY + "x"},
         {"X-API-Key": "schlüssel".encode()},
+        {"X-API-Key": "alice"},
+        {"X-API-Key": f"alice={KEY}"},
         {"Authorization": KEY},
         {"Authorization": f"Basic {KEY}"},
         {"Authorization": "Bearer "},
+        {"X-API-Key": KEY, "Authorization": f"Bearer {OTHER}"},
+        {"Cookie": f"X-API-Key={KEY}"},
     ],
 )
-async def test_without_the_key_nothing_is_answered(
+async def test_without_a_key_nothing_is_answered(
     client: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:
-    """401 with a challenge and a JSON error, whatever the path, whether it exists or not."""
-    for method, path in (
-        ("GET", "/tasks"),
-        ("POST", "/"),
-        ("GET", "/nothing"),
-        ("GET", "/openapi.json"),
-    ):
+    """401 with a challenge and a JSON error, whatever the path, whether it exists or not.
+
+    Two right keys of different names are no identity either.
+    """
+    for method, path in (("GET", "/tasks"), ("GET", "/nothing"), ("GET", "/openapi.json")):
         response = await client.request(method, path, headers=headers)
         assert response.status_code == 401
-        assert response.headers["www-authenticate"].startswith("Bearer")
+        assert response.headers["www-authenticate"] == 'Bearer realm="a2a"'
         assert response.json()["error"]["status"] == "UNAUTHENTICATED"
+        assert response.json()["error"]["details"][0]["reason"] == "UNAUTHENTICATED"
+
+
+async def test_json_rpc_gets_its_own_form(client: httpx.AsyncClient) -> None:
+    """The same 401, with JSON-RPC's envelope; the id is null, as nobody has read the body."""
+    body = {"jsonrpc": "2.0", "id": 7, "method": "ListTasks", "params": {}}
+    response = await client.post("/", json=body)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == 'Bearer realm="a2a"'
+    answered = response.json()
+    assert (answered["jsonrpc"], answered["id"]) == ("2.0", None)
+    assert answered["error"]["code"] == -32000
+    assert answered["error"]["data"][0]["reason"] == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize(
@@ -60,20 +78,21 @@ async def test_without_the_key_nothing_is_answered(
         {"X-API-Key": "wrong", "Authorization": f"Bearer {KEY}"},
     ],
 )
-async def test_the_key_opens_the_door(agent: Agent, headers: dict[str, str]) -> None:
+async def test_a_key_opens_the_door(agent: Agent, headers: dict[str, str]) -> None:
     """In either header, and one right key is enough."""
     answer = await agent.call("ListTasks", {}, headers)
     assert answer.result["totalSize"] == 0
 
 
-async def test_tasks_belong_to_the_key(agent: Agent, backends: Backends) -> None:
-    """The principal is the key's digest: another key would see nothing of it."""
+async def test_tasks_belong_to_the_keys_name(agent: Agent, backends: Backends) -> None:
+    """The principal is the key's name, so that a new key of the same name finds its tasks."""
     sent = await agent.send(
         "go", headers={"X-API-Key": KEY}, configuration={"returnImmediately": True}
     )
-    owner = Scope.of("", digest("principal", "api-key", KEY))
-    assert await backends.storage.for_scope(owner).head(sent.task["id"]) is not None
-    assert await backends.storage.head(sent.task["id"]) is None
+    task_id = sent.task["id"]
+    assert await backends.storage.for_scope(Scope.of("", "alice")).head(task_id) is not None
+    assert await backends.storage.for_scope(Scope.of("", "bob")).head(task_id) is None
+    assert await backends.storage.head(task_id) is None
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/.well-known/agent-card.json"])
@@ -83,14 +102,80 @@ async def test_card_and_health_are_public(client: httpx.AsyncClient, path: str) 
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
-    [(Settings(), "A2A_AUTH"), (Settings(auth="api-key"), "A2A_API_KEY")],
-    ids=["undecided", "no key"],
+    "path", ["//healthz", "/healthz/", "/.well-known/../tasks", "/%2ewell-known/agent-card.json/x"]
+)
+async def test_nothing_else_is_public(client: httpx.AsyncClient, path: str) -> None:
+    """A path that looks like a public one is not."""
+    assert (await client.get(path)).status_code == 401
+
+
+async def test_no_cache_keeps_an_answer(client: httpx.AsyncClient) -> None:
+    """A cache in between knows nothing of X-API-Key: only what is public may be kept."""
+    mine = {"X-API-Key": KEY, "A2A-Version": "1.0"}
+    for headers in (mine, {}):
+        response = await client.get("/tasks", headers=headers)
+        assert response.headers["cache-control"] == "no-store"
+    card = await client.get("/.well-known/agent-card.json")
+    assert card.headers["cache-control"].startswith("public")
+
+
+async def test_refusals_are_logged_without_the_credential(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line each, with a reason that a machine reads; neither the key nor the path."""
+    with caplog.at_level(logging.INFO, "a2a_serverless"):
+        await client.get("/tasks/sesame", headers={"X-API-Key": "sesame-open"})
+        await client.get("/tasks/sesame")
+        await client.get("/tasks", headers={"X-API-Key": KEY, "Authorization": f"Bearer {OTHER}"})
+    said = [vars(record) for record in caplog.records if vars(record).get("action") == "refused"]
+    assert [line["reason"] for line in said] == [
+        "UnknownKey",
+        "NoCredentials",
+        "AmbiguousCredentials",
+    ]
+    assert not any("sesame" in str(line) or KEY in str(line) for line in said)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (Settings(), "A2A_AUTH is not set"),
+        (Settings(auth="api-key"), "A2A_API_KEYS_SECRET or A2A_API_KEYS is not set"),
+        (Settings(auth="api-key", api_keys=SecretStr("  ")), "is not set"),
+        (
+            Settings(auth="api-key", api_keys=SecretStr(f"a={KEY}"), api_keys_secret="s"),
+            "are both set",
+        ),
+        (Settings(auth="oidc", oidc_audience="me"), "A2A_OIDC_ISSUER is not set"),
+        (Settings(auth="oidc", oidc_issuer="https://i.example"), "A2A_OIDC_AUDIENCE is not set"),
+        (
+            Settings(auth="oidc", oidc_issuer="http://i.example", oidc_audience="me"),
+            "A2A_OIDC_ISSUER is not an https URL",
+        ),
+        (
+            Settings(
+                auth="oidc",
+                oidc_issuer="https://i.example",
+                oidc_audience="me",
+                oidc_jwks_url="file:///etc/passwd",
+            ),
+            "A2A_OIDC_JWKS_URL is not an https URL",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_undecided_deployment_does_not_start(
-    settings: Settings, named: str, backends: Backends, card: AgentCard
+    settings: Settings, complaint: str, backends: Backends, card: AgentCard
 ) -> None:
     """One sentence names the variable: an endpoint is never open by mistake."""
-    with pytest.raises(ConfigurationError, match=f"{named} is not set") as caught:
+    with pytest.raises(ConfigurationError, match=complaint) as caught:
         create_app(settings, backends, card)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["basic", "None", "NONE", "false", "off"])
+def test_there_is_no_other_word_for_open(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Only `none` opens an endpoint; what means it to somebody else is a mistake."""
+    monkeypatch.setenv("A2A_AUTH", value)
+    with pytest.raises(ConfigurationError, match="A2A_AUTH"):
+        load_settings()

@@ -18,7 +18,8 @@ from tests.asgi_streams import live
 from tests.scripted_worker import ScriptedWorker
 
 VERSION = {"A2A-Version": "1.0"}
-JSON = {**VERSION, "Content-Type": "application/json"}
+TYPED = {"Content-Type": "application/json"}
+JSON = {**VERSION, **TYPED}
 
 
 def nested(depth: int) -> Any:
@@ -87,6 +88,49 @@ async def test_envelopes(client: httpx.AsyncClient, envelope: Any, code: int) ->
     assert_error(response, JSONRPC, code)
 
 
+def call_0_3(method: str, params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+@pytest.mark.parametrize(
+    ("envelope", "code"),
+    [
+        ([], -32600),
+        ("text", -32600),
+        (None, -32600),
+        ({**call_0_3("tasks/get", {"id": "x"}), "id": [1]}, -32600),
+        ({**call_0_3("tasks/get", {"id": "x"}), "id": 1.5}, -32600),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get"}, -32602),
+        (call_0_3("tasks/get", {}), -32602),
+        (call_0_3("tasks/get", {"id": 5}), -32602),
+        (call_0_3("tasks/get", {"id": "\ud800"}), -32602),
+        (call_0_3("tasks/get", {"id": "x", "historyLength": "many"}), -32602),
+        (call_0_3("tasks/get", {"id": "x", "historyLength": 2**31}), -32602),
+        (call_0_3("tasks/get", {"id": "x", "historyLength": -1}), -32602),
+        (call_0_3("tasks/get", {"id": "nobody"}), -32001),
+        (call_0_3("tasks/cancel", {}), -32602),
+        (call_0_3("tasks/cancel", {"id": "x", "metadata": nested(200)}), -32602),
+        (call_0_3("tasks/cancel", {"id": "nobody"}), -32001),
+        (call_0_3("tasks/resubscribe", []), -32602),
+        (call_0_3("message/send", {"message": {"taskId": "nobody"}}), -32602),
+    ],
+)
+@pytest.mark.parametrize("version", [{}, {"A2A-Version": "0.3"}])
+async def test_a_clients_mistake_in_0_3_is_no_failure_of_the_server(
+    client: httpx.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    envelope: Any,
+    code: int,
+    version: dict[str, str],
+) -> None:
+    """Its code, no words of a parser, and no error in the log: an alarm would be the client's."""
+    content = json.dumps(envelope).encode()
+    response = await client.post("/", content=content, headers={**TYPED, **version})
+    assert_error(response, JSONRPC, code)
+    assert "validation error" not in response.text
+    assert [r for r in caplog.records if r.levelname in ("ERROR", "CRITICAL")] == []
+
+
 @pytest.mark.parametrize("path", ["/nothing", "/a/b/c", "/v1/nothing", "/tasks/a/b"])
 async def test_unknown_paths(client: httpx.AsyncClient, path: str) -> None:
     """404 in the form of the protocol's errors."""
@@ -112,6 +156,7 @@ async def test_a_wrong_http_method(client: httpx.AsyncClient) -> None:
         {"message": message(parts=[{}])},
         {"message": message(parts=[{"mediaType": "text/plain"}])},
         {"message": message(role="ROLE_UNSPECIFIED")},
+        {"message": message(role="ROLE_AGENT")},
         {"message": message(role="ROLE_KING")},
         {"message": message(role=77)},
         {"message": message(role=None)},
@@ -351,3 +396,29 @@ async def test_filters_that_make_no_sense(client: httpx.AsyncClient, query: str)
     response = await client.get(f"/tasks?{query}", headers=VERSION)
     assert response.status_code == 400
     assert read(response).reason in {"INVALID_PARAMS", "INVALID_REQUEST"}
+
+
+@pytest.mark.parametrize(
+    ("version", "params", "code"),
+    [
+        ({}, {"taskId": "nobody"}, -32001),
+        ({}, {}, -32602),
+        ({"A2A-Version": "0.3"}, {"taskId": "nobody"}, -32602),
+        ({"A2A-Version": "0.3"}, {"id": "nobody"}, -32001),
+    ],
+)
+async def test_a_method_of_two_dialects_has_the_params_of_its_version(
+    settings: Settings,
+    backends: Backends,
+    card: AgentCard,
+    version: dict[str, str],
+    params: Any,
+    code: int,
+) -> None:
+    """0.1 names a task by either name, 0.3 by `id` alone; who names no version speaks 0.1."""
+    app = create_app(settings.model_copy(update={"older_dialects": True}), backends, card)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        body = call_0_3("tasks/get", params)
+        response = await client.post("/", json=body, headers=version)
+    assert_error(response, JSONRPC, code)

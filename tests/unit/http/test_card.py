@@ -80,7 +80,7 @@ async def test_interfaces(
 
 async def test_security_follows_the_deployment(backends: Backends, card: AgentCard) -> None:
     """With keys the card says which headers; without it says nothing."""
-    closed = Settings(auth="api-key", api_key=SecretStr("secret-key"))
+    closed = Settings(auth="api-key", api_keys=SecretStr(f"alice={'k' * 20}"))
     fetched = await fetch(closed, backends, card)
     assert fetched["securitySchemes"]["apiKey"]["apiKeySecurityScheme"]["name"] == "X-API-Key"
     assert fetched["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]["scheme"] == "Bearer"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from email.utils import formatdate
 from http import HTTPStatus
@@ -21,13 +21,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from a2a_serverless.http.auth import HEALTH_PATH, OLDER_CARD_PATH, ApiKeyAuth, api_key_of
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http.auth import (
+    HEALTH_PATH,
+    JWKS_PATH,
+    OLDER_CARD_PATH,
+    Authentication,
+    authenticator_of,
+)
 from a2a_serverless.http.card import deployed_card
 from a2a_serverless.http.context import CallContextBuilder
 from a2a_serverless.http.errors import http_error, internal_error, rest_error
 from a2a_serverless.http.guard import jsonrpc_guard, rest_guard, rewired
 from a2a_serverless.http.handler import Door, DurableRequestHandler
-from a2a_serverless.http.limits import BodyLimit
+from a2a_serverless.http.key_set import KeySet
+from a2a_serverless.http.limits import BodyLimit, HeaderLimit, RateLimit
 from a2a_serverless.http.negotiation import Negotiation
 from a2a_serverless.http.older import OlderDialects
 from a2a_serverless.http.openapi import describe
@@ -41,7 +49,12 @@ _base_url: ContextVar[str] = ContextVar("a2a_serverless_base_url", default="http
 
 
 def create_app(
-    settings: Settings, backends: Backends, card: AgentCard, *, door: Door = "api"
+    settings: Settings,
+    backends: Backends,
+    card: AgentCard,
+    *,
+    door: Door = "api",
+    extended_card: AgentCard | None = None,
 ) -> FastAPI:
     """The application behind both doors; touches no backend until a request comes.
 
@@ -51,11 +64,17 @@ def create_app(
         card: the agent's card; interfaces and security schemes are filled in here.
         door: `api` ends streams after `blocking_limit_s`, because its answer goes out in one
             piece; `stream` after `stream_limit_s`.
+        extended_card: the card of A2A_EXTENDED_CARD, for authenticated callers.
 
     Raises:
-        ConfigurationError: A2A_AUTH does not say who may call.
+        ConfigurationError: A2A_AUTH does not say who may call, A2A_CONTEXT_VARIABLES names what is
+            no context variable, or A2A_PUSH_ALLOWED_HOSTS what is no host.
     """
-    key = api_key_of(settings)
+    clock = backends.storage.clock
+    authenticator = authenticator_of(settings, clock)
+    if extended_card is not None and authenticator is None:
+        msg = 'A2A_EXTENDED_CARD is for callers whom A2A_AUTH "none" does not know.'
+        raise ConfigurationError(msg)
     card = deployed_card(card, settings, _bases(settings, door, _base_url.get()))
     app = FastAPI(
         title=card.name,
@@ -65,8 +84,17 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_api_route(HEALTH_PATH, _health, methods=["GET"], include_in_schema=False)
-    handler = DurableRequestHandler(backends, card, settings, door=door)
+    app.state.door = door
+    # Not one of FastAPI's own, which take a model of the answer: the first of these loads all of
+    # pydantic.v1, a tenth of a cold start.
+    app.add_route(HEALTH_PATH, _health, methods=["GET"], include_in_schema=False)
+    if backends.push is not None:
+        app.add_route(
+            JWKS_PATH, KeySet(backends.push.keys, clock).answer, ["GET"], include_in_schema=False
+        )
+    handler = DurableRequestHandler(
+        backends, card, settings, door=door, extended_card=_at_base(extended_card, settings, door)
+    )
     context = CallContextBuilder(card)
     add_a2a_routes_to_fastapi(
         app,
@@ -80,8 +108,10 @@ def create_app(
     describe(app)
     app.add_middleware(Negotiation, card=card)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
-    if key is not None:
-        app.add_middleware(ApiKeyAuth, key=key)
+    if settings.requests_per_s:
+        app.add_middleware(RateLimit, rate=settings.requests_per_s, clock=clock)
+    app.add_middleware(Authentication, authenticator=authenticator)
+    app.add_middleware(HeaderLimit, limit=settings.max_header_bytes)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(Exception, _unforeseen)
     return app
@@ -104,7 +134,9 @@ def _streaming(
 ) -> list[BaseRoute]:
     def wrap(route: Route) -> Endpoint:
         endpoint = with_event_ids(route.endpoint, keep_alive_s=settings.keep_alive_s)
-        return rest_guard(endpoint, route) if is_rest else jsonrpc_guard(endpoint)
+        if is_rest:
+            return rest_guard(endpoint, route)
+        return jsonrpc_guard(endpoint, older_dialects=settings.older_dialects)
 
     return rewired(routes, wrap)
 
@@ -135,6 +167,15 @@ def _card_routes(card: AgentCard, settings: Settings, door: Door) -> list[BaseRo
     return rewired(routes, wrap)
 
 
+def _at_base(
+    card: AgentCard | None, settings: Settings, door: Door
+) -> Callable[[str], AgentCard] | None:
+    """The extended card by the URL under which it is asked for."""
+    if card is None:
+        return None
+    return lambda base: deployed_card(card, settings, _bases(settings, door, base))
+
+
 def _bases(settings: Settings, door: Door, own: str) -> list[str]:
     """Where clients reach the agent, the streaming door first."""
     if door == "stream":
@@ -143,8 +184,8 @@ def _bases(settings: Settings, door: Door, own: str) -> list[str]:
     return [settings.stream_url, api] if settings.stream_url else [api]
 
 
-async def _health() -> dict[str, str]:
-    return {"status": "ok"}
+async def _health(_: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok"})
 
 
 async def _http_exception(_: Request, error: Exception) -> JSONResponse:

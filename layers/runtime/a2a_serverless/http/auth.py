@@ -1,76 +1,111 @@
-"""API keys: every operation needs one, the card and the health check do not."""
+"""Who may call: every path asks for credentials but the few that are public."""
 
 from __future__ import annotations
 
-import hmac
-import logging
-from collections.abc import Iterable
+from typing import Protocol
 
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http.api_keys import ApiKeys
 from a2a_serverless.http.context import Principal
-from a2a_serverless.http.errors import http_error
+from a2a_serverless.http.refusals import RefusedError, refusal
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.identity import digest
 
 HEALTH_PATH = "/healthz"
+JWKS_PATH = "/.well-known/jwks.json"
+"""Where receivers of push notifications find the keys that these are signed with."""
 OLDER_CARD_PATH = "/.well-known/agent.json"
 """Where the card was until 0.2; served with the older dialects."""
-PUBLIC_PATHS = frozenset({AGENT_CARD_WELL_KNOWN_PATH, OLDER_CARD_PATH, HEALTH_PATH})
+PUBLIC_PATHS = frozenset({AGENT_CARD_WELL_KNOWN_PATH, OLDER_CARD_PATH, HEALTH_PATH, JWKS_PATH})
 
-_log = logging.getLogger(__name__)
+_CHOICES = '"api-key", "oidc", or "none" for an endpoint that is open to anybody'
 
 
-class ApiKeyAuth:
-    """Lets a request through that carries the key, as the principal that the key stands for.
+class Authenticator(Protocol):
+    """Tells by a request's headers who sends it."""
 
-    The key comes in `X-API-Key` or as a bearer token.
+    async def authenticate(self, headers: Headers) -> Principal:
+        """Who it is.
+
+        Raises:
+            RefusedError: nobody who may call.
+        """
+        ...
+
+
+class Authentication:
+    """Lets a request to a path that is not public through as somebody, or not at all.
+
+    What it lets through is answered with `Cache-Control: no-store`: a cache between us and the
+    clients does not know to whom an answer belongs, as it is not told of `X-API-Key`.
+
+    Args:
+        authenticator: None lets anybody in, as nobody.
     """
 
-    def __init__(self, app: ASGIApp, *, key: str) -> None:
+    def __init__(self, app: ASGIApp, *, authenticator: Authenticator | None) -> None:
         self._app = app
-        self._key = key.encode()
-        self._principal = Principal(digest("principal", "api-key", key))
+        self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS:
             await self._app(scope, receive, send)
-        elif any(self._is_right(key) for key in _keys(Headers(scope=scope))):
-            await self._app({**scope, "user": self._principal}, receive, send)
-        else:
-            _log.info("refused", extra={"action": "unauthenticated", "path": scope["path"]})
-            response = http_error(401, "UNAUTHENTICATED", "A valid API key is required.")
-            response.headers["WWW-Authenticate"] = 'Bearer realm="a2a"'
-            await response(scope, receive, send)
+            return
 
-    def _is_right(self, key: str) -> bool:
-        return hmac.compare_digest(key.encode(), self._key)
+        async def send_private(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message.setdefault("headers", []))
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        if self._authenticator is None:
+            await self._app(scope, receive, send_private)
+            return
+        try:
+            principal = await self._authenticator.authenticate(Headers(scope=scope))
+        except RefusedError as error:
+            await refusal(error, scope["path"])(scope, receive, send_private)
+            return
+        await self._app({**scope, "user": principal}, receive, send_private)
 
 
-def api_key_of(settings: Settings) -> str | None:
-    """The key that callers have to send; None when anybody may call.
+def authenticator_of(settings: Settings, clock: Clock) -> Authenticator | None:
+    """What A2A_AUTH asks for; None when anybody may call.
+
+    Keys of Secrets Manager are read here, at the start, so that no request has to wait for them.
 
     Raises:
-        ConfigurationError: nobody has decided, or the key is missing.
+        ConfigurationError: nobody has decided, or what the decision needs is missing or wrong.
     """
-    if settings.auth == "none":
-        return None
-    if not settings.auth:
-        msg = 'A2A_AUTH is not set: "api-key", or "none" for an endpoint that is open to anybody.'
-        raise ConfigurationError(msg)
-    key = settings.api_key.get_secret_value()
-    if not key:
-        msg = 'A2A_API_KEY is not set: A2A_AUTH "api-key" needs it.'
-        raise ConfigurationError(msg)
-    return key
+    match settings.auth:
+        case "none":
+            return None
+        case "api-key":
+            return _api_keys(settings, clock)
+        case "oidc":
+            from a2a_serverless.http.tokens import Tokens  # noqa: PLC0415 - only where it is used
+
+            return Tokens(settings, clock)
+        case _:
+            msg = f"A2A_AUTH is not set: {_CHOICES}."
+            raise ConfigurationError(msg)
 
 
-def _keys(headers: Headers) -> Iterable[str]:
-    yield from headers.getlist("x-api-key")
-    for value in headers.getlist("authorization"):
-        scheme, _, token = value.partition(" ")
-        if scheme.lower() == "bearer":
-            yield token.strip()
+def _api_keys(settings: Settings, clock: Clock) -> ApiKeys:
+    keys, secret = settings.api_keys.get_secret_value(), settings.api_keys_secret
+    if keys and secret:
+        msg = "A2A_API_KEYS and A2A_API_KEYS_SECRET are both set; the keys are in one place."
+        raise ConfigurationError(msg)
+    if secret:
+        from a2a_serverless.secret_text import SecretText  # noqa: PLC0415 - loads boto3
+
+        stored = SecretText(secret)
+        return ApiKeys(stored.read_now(), clock=clock, read=stored.read)
+    if not keys.strip():
+        msg = 'A2A_API_KEYS_SECRET or A2A_API_KEYS is not set: A2A_AUTH "api-key" needs one.'
+        raise ConfigurationError(msg)
+    return ApiKeys(keys, clock=clock)

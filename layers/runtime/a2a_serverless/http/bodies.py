@@ -23,6 +23,7 @@ from a2a.utils.proto_utils import parse_params
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
+from pydantic import BaseModel
 
 M = TypeVar("M", bound=Message)
 
@@ -99,6 +100,9 @@ def parsed(value: Any, model: type[M]) -> M:
         InvalidParamsError: a field of another type, or an unknown enum value.
     """
     check_enums(value, model)
+    if not isinstance(value, Mapping):
+        # ParseDict takes the letters of a text for the names of unknown fields.
+        raise InvalidParamsError(message=f"The body is not a {model.DESCRIPTOR.name}.")
     try:
         return ParseDict(value, model(), ignore_unknown_fields=True)
     except Exception as error:
@@ -114,13 +118,13 @@ def check_0_3_params(params: Any) -> None:
     Raises:
         InvalidParamsError: as it says.
     """
-    with _conversion():
+    with _conversion("message"):
         _to_1_0(types_v03.MessageSendParams.model_validate(params))
 
 
 def check_0_3_body(body: Any) -> None:
     """The same for HTTP+JSON, whose 0.3 is another JSON."""
-    with _conversion():
+    with _conversion("message"):
         request = ParseDict(body, pb2_v03.SendMessageRequest(), ignore_unknown_fields=True)
         for part in request.request.content:
             if part.HasField("file") and part.file.WhichOneof("file") is None:
@@ -128,13 +132,73 @@ def check_0_3_body(body: Any) -> None:
         _to_1_0(FromProto.message_send_params(request))
 
 
+def check_0_3_query(params: Any) -> None:
+    """Refuse params of 0.3's `tasks/get` that are none.
+
+    The compatibility layer would log them as a failure, and answer with the parser's words, or with
+    an internal error where a number is too large. `tasks/cancel` and `tasks/resubscribe` likewise.
+
+    Raises:
+        InvalidParamsError: as it says.
+    """
+    with _conversion("request"):
+        query = types_v03.TaskQueryParams.model_validate(params)
+        conversions.to_core_get_task_request(types_v03.GetTaskRequest(id="", params=query))
+
+
+def check_0_3_task(params: Any) -> None:
+    """The same for `tasks/cancel` and `tasks/resubscribe`."""
+    with _conversion("request"):
+        task = types_v03.TaskIdParams.model_validate(params)
+        conversions.to_core_cancel_task_request(types_v03.CancelTaskRequest(id="", params=task))
+
+
+def check_0_3_push_params(params: Any) -> None:
+    """Refuse params of 0.3's `tasks/pushNotificationConfig/set` that are none.
+
+    The compatibility layer would log them, and answer with them: there are secrets in them.
+
+    Raises:
+        InvalidParamsError: as it says.
+    """
+    with _conversion("push configuration"):
+        config = types_v03.TaskPushNotificationConfig.model_validate(params)
+        conversions.to_core_task_push_notification_config(config)
+
+
+def check_0_3_push_body(body: Any) -> None:
+    """The same for HTTP+JSON."""
+    with _conversion("push configuration"):
+        request = ParseDict(
+            body, pb2_v03.CreateTaskPushNotificationConfigRequest(), ignore_unknown_fields=True
+        )
+        config = FromProto.task_push_notification_config_request(request)
+        conversions.to_core_task_push_notification_config(config)
+
+
+def check_0_3_push_query(params: Any, *, names_config: bool = False) -> None:
+    """Refuse params of 0.3's other methods of push configurations that are none.
+
+    Only delete has to say which configuration it means.
+
+    Raises:
+        InvalidParamsError: as it says.
+    """
+    is_named = isinstance(params, dict) and "pushNotificationConfigId" in params
+    model: type[BaseModel] = types_v03.TaskIdParams
+    if names_config or is_named:
+        model = types_v03.DeleteTaskPushNotificationConfigParams
+    with _conversion("request"):
+        model.model_validate(params).model_dump_json()  # refuses what is not Unicode
+
+
 @contextmanager
-def _conversion() -> Iterator[None]:
+def _conversion(kind: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
         # Whatever it stumbles over: pydantic, protobuf, base64, Unicode.
-        raise InvalidParamsError(message="This is no message of A2A 0.3.") from error
+        raise InvalidParamsError(message=f"This is no {kind} of A2A 0.3.") from error
 
 
 def _to_1_0(params: types_v03.MessageSendParams) -> None:

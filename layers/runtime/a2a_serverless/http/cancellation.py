@@ -15,6 +15,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     TaskTerminalStateError,
 )
+from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.tail import Tail, settle
 from a2a_serverless.tasks.entries import StatusChanged
@@ -72,9 +73,9 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
 async def _send(backends: Backends, head: Head) -> None:
     # A request of its own: an earlier one may have been dropped by a worker meanwhile.
     params = operation_of(head, head.turn, secrets.randbelow(_MANY))
-    extra = {"task_id": head.task_id, "turn": head.turn}
+    extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": head.turn}
     try:
-        await backends.broker.cancel_task(params)
+        await backends.broker.cancel_task(params, request_context=tracing.carried())
     except Exception:  # noqa: BLE001 - logged with its traceback
         # The flag is up, and the end comes at the deadline with or without a worker.
         _log.exception("cancel not sent", extra={"action": "send_cancel_failed", **extra})
@@ -90,6 +91,7 @@ async def _end(storage: DurableStorage, tail: Tail) -> None:
             await storage.commit(tail.head, Commit(entries=(StatusChanged(status, archive=True),)))
         await tail.poll()
         if tail.head.is_terminal:
+            metrics.count("ForcedCancels")
             _log.warning(
                 "canceled without the agent",
                 extra={"action": "cancel_forced", "task_id": tail.head.task_id},

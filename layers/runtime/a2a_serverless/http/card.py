@@ -10,6 +10,7 @@ from a2a.types import (
     AgentInterface,
     APIKeySecurityScheme,
     HTTPAuthSecurityScheme,
+    OpenIdConnectSecurityScheme,
     SecurityRequirement,
     SecurityScheme,
     StringList,
@@ -67,20 +68,35 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     return card
 
 
+def load_extended_card(settings: Settings, *, folder: Path | None = None) -> AgentCard | None:
+    """The card of A2A_EXTENDED_CARD, read as `load_card` does; None where there is none.
+
+    Raises:
+        ConfigurationError: as `load_card`.
+    """
+    return load_card(settings.extended_card, folder=folder) if settings.extended_card else None
+
+
 def deployed_card(card: AgentCard, settings: Settings, bases: Sequence[str]) -> AgentCard:
     """The card as this deployment means it: reached under `bases`, the preferred one first.
 
-    Security is what A2A_AUTH asks for. Push notifications are not offered, whatever the file says.
+    Security is what A2A_AUTH asks for, an extended card is promised where there is one, and push
+    notifications are offered where there is a queue for them, whatever the file says.
     """
     deployed = AgentCard()
     deployed.CopyFrom(card)
     del deployed.supported_interfaces[:]
     deployed.supported_interfaces.extend(_interfaces(_ways(card), bases))
-    deployed.capabilities.push_notifications = False
+    deployed.capabilities.push_notifications = settings.pushes
+    deployed.capabilities.ClearField("extended_agent_card")
+    if settings.extended_card:
+        deployed.capabilities.extended_agent_card = True
     deployed.security_schemes.clear()
     del deployed.security_requirements[:]
     if settings.auth == "api-key":
         _require_api_key(deployed)
+    elif settings.auth == "oidc":
+        _require_token(deployed, settings)
     return deployed
 
 
@@ -115,6 +131,20 @@ def _require_api_key(card: AgentCard) -> None:
     )
     for name in ("apiKey", "bearer"):
         card.security_requirements.append(SecurityRequirement(schemes={name: StringList()}))
+
+
+def _require_token(card: AgentCard, settings: Settings) -> None:
+    """A token of the issuer, with the scopes that are asked for (section 4.5.5)."""
+    discovery = f"{settings.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
+    card.security_schemes["oidc"].CopyFrom(
+        SecurityScheme(
+            open_id_connect_security_scheme=OpenIdConnectSecurityScheme(
+                open_id_connect_url=discovery
+            )
+        )
+    )
+    scopes = StringList(list=settings.oidc_scope.split())
+    card.security_requirements.append(SecurityRequirement(schemes={"oidc": scopes}))
 
 
 def _missing_fields(card: AgentCard) -> list[str]:

@@ -6,8 +6,10 @@ Built inside the SDK's dispatchers, so that an error here is answered in the bin
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
 from a2a.server.context import ServerCallContext
@@ -18,25 +20,40 @@ from a2a.utils.errors import ExtensionSupportRequiredError, VersionNotSupportedE
 from starlette.authentication import BaseUser
 from starlette.requests import Request
 
+from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.http.errors import counted_refusals, shown
+from a2a_serverless.observability import tracing
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.events import Cursor
-from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.identity import Scope, digest
 
 LEGACY_EXTENSION_HEADER = "X-A2A-Extensions"
 """The name until 0.3."""
 
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "x-api-key"})
-_TRACE_HEADERS = ("traceparent", "tracestate", "x-amzn-trace-id")
 _CHOSEN_ID = "a2a_serverless.chosen_id"
+_OWN_TENANT = "a2a_serverless.own_tenant"
+_BASE_URL = "a2a_serverless.base_url"
+NAMED_TENANT = "a2a_serverless_named_tenant"
+"""In a request's state: the tenant that an HTTP+JSON request names beside its path."""
+
+MAX_TENANT = 256
+"""Characters of a tenant's name."""
 _VERSIONS = (PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0)
 
 
 class Principal(BaseUser):
-    """An authenticated caller, known by a digest."""
+    """An authenticated caller.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: who it is, for the scope and for the agent: an API key's name, or a token's digest.
+        tenant: the only tenant that the caller may act in; None when it may name any.
+    """
+
+    def __init__(self, name: str, *, tenant: str | None = None) -> None:
         self._name = name
+        self.tenant = tenant
 
     @property
     def is_authenticated(self) -> bool:
@@ -66,6 +83,10 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
         self._required = frozenset(e.uri for e in extensions if e.required)
 
     def build(self, request: Request) -> ServerCallContext:
+        with counted_refusals():
+            return self._built(request)
+
+    def _built(self, request: Request) -> ServerCallContext:
         context = super().build(request)
         headers = {
             name: value
@@ -74,6 +95,9 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
         }
         headers[VERSION_HEADER.lower()] = _version(request)
         context.state["headers"] = headers
+        context.state[_OWN_TENANT] = getattr(request.scope.get("user"), "tenant", None)
+        context.state[_BASE_URL] = str(request.base_url)
+        context.tenant = getattr(request.state, NAMED_TENANT, "")
         missing = self._required - requested_extensions(request)
         if missing:
             raise ExtensionSupportRequiredError(
@@ -88,6 +112,12 @@ def requested_extensions(request: Request) -> set[str]:
     return get_requested_extensions([*values, *request.headers.getlist(LEGACY_EXTENSION_HEADER)])
 
 
+def names_version(request: Request) -> bool:
+    """Whether the request says which version of the protocol it speaks, whichever that is."""
+    names = {name.lower() for name in (*request.headers, *request.query_params)}
+    return VERSION_HEADER.lower() in names
+
+
 def _version(request: Request) -> str:
     """The protocol version of the header, or of the query (section 3.6.1)."""
     asked: Sequence[str] = [
@@ -97,22 +127,65 @@ def _version(request: Request) -> str:
     version = next((v.strip() for v in asked if v.strip()), "")
     if version and ".".join(version.split(".")[:2]) not in _VERSIONS:
         raise VersionNotSupportedError(
-            message=f"A2A version {version[:20]!r} is not one of {', '.join(_VERSIONS)}."
+            message=f"A2A version {shown(version, 20)} is not one of {', '.join(_VERSIONS)}."
         )
     return version
 
 
 def scope_of(context: ServerCallContext) -> Scope:
-    """Whose tasks the call sees."""
-    return Scope.of(context.tenant, context.user.user_name)
+    """Whose tasks the call sees: those of its principal in its tenant (A2A 1.0.1, section 13.1).
+
+    A principal that has a tenant of its own is in it, whether the call names it or not. In any
+    other one it finds what is in no tenant at all: nothing.
+
+    Raises:
+        InvalidArgumentError: no tenant has such a name.
+    """
+    if len(context.tenant) > MAX_TENANT:
+        msg = f"A tenant has a name of at most {MAX_TENANT} characters."
+        raise InvalidArgumentError(msg)
+    if _is_foreign(context):
+        return Scope(digest("foreign-tenant", context.tenant, context.user.user_name))
+    return Scope.of(_tenant(context), context.user.user_name)
 
 
-def caller_of(context: ServerCallContext) -> Caller:
-    """Who sends the message, as the agent will see it."""
+def check_may_open(context: ServerCallContext) -> None:
+    """Refuse a new task in a tenant that is not the caller's: an agent would take it for one there.
+
+    Raises:
+        InvalidArgumentError: the same whether anybody has such a tenant or not.
+    """
+    if _is_foreign(context):
+        msg = "The agent knows no such tenant."
+        raise InvalidArgumentError(msg)
+
+
+def _is_foreign(context: ServerCallContext) -> bool:
+    own = context.state.get(_OWN_TENANT)
+    return own is not None and context.tenant not in ("", own)
+
+
+def _tenant(context: ServerCallContext) -> str:
+    return context.tenant or context.state.get(_OWN_TENANT) or ""
+
+
+def base_url(context: ServerCallContext) -> str:
+    """The URL under which the caller has reached the application."""
+    url: str = context.state.get(_BASE_URL, "")
+    return url
+
+
+def caller_of(context: ServerCallContext, carried: CarriedVariables) -> Caller:
+    """Who sends the message, and with which context variables, as the agent will see it.
+
+    Raises:
+        ConfigurationError: a variable has a value that cannot be carried.
+    """
     return Caller(
         user=context.user.user_name,
-        tenant=context.tenant,
+        tenant=_tenant(context),
         extensions=tuple(sorted(context.requested_extensions)),
+        variables=carried.take(),
     )
 
 
@@ -161,11 +234,11 @@ def chosen_id(context: ServerCallContext) -> ChosenId | None:
 
 def trace_context(context: ServerCallContext) -> dict[str, str]:
     """The trace that the call is part of, to be continued by the worker."""
-    headers = _headers(context)
-    return {name: headers[name] for name in _TRACE_HEADERS if name in headers}
+    return tracing.incoming(_headers(context))
 
 
 _LATEST_MS = 10**15
+_REQUEST_ID = re.compile(r"[0-9a-fA-F-]{1,64}")
 
 
 def function_deadline_ms(context: ServerCallContext) -> int | None:
@@ -174,11 +247,25 @@ def function_deadline_ms(context: ServerCallContext) -> int | None:
     The Lambda Web Adapter says so in a header. Elsewhere a client could only shorten its own call.
     """
     try:
-        deadline = json.loads(_headers(context).get("x-amzn-lambda-context", ""))["deadline"]
-        deadline_ms = int(deadline)
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        deadline_ms = int(_invocation(_headers(context))["deadline"])
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
     return deadline_ms if abs(deadline_ms) < _LATEST_MS else None
+
+
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """The id of the invocation that a request came in, by a header of the Lambda Web Adapter."""
+    found = str(_invocation(headers).get("request_id", ""))
+    return found if _REQUEST_ID.fullmatch(found) else None
+
+
+def _invocation(headers: Mapping[str, str]) -> Mapping[str, Any]:
+    """Lambda's context of the invocation; elsewhere a client may have written anything there."""
+    try:
+        found = json.loads(headers.get("x-amzn-lambda-context", "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _headers(context: ServerCallContext) -> Mapping[str, str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import Any
 
 from a2a.server import jsonrpc_models
 from a2a.server.request_handlers.response_helpers import build_error_response
@@ -16,6 +19,8 @@ from google.protobuf.json_format import ParseError
 from starlette.responses import JSONResponse
 
 from a2a_serverless import errors
+from a2a_serverless.observability import metrics
+from a2a_serverless.tasks.identity import is_task_id
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +37,8 @@ PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
 }
 """Ours and the protocol's; a subclass is what its base is. All others are internal errors."""
 
+_COUNTED = "a2a_serverless_counted"
+
 _TRY_AGAIN = (errors.UnavailableError, errors.ConcurrencyError)
 
 
@@ -42,14 +49,63 @@ def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
     What nobody foresaw is logged with its traceback; the client gets a fixed sentence and the
     correlation id under which the log has it.
     """
+    with counted_refusals():
+        try:
+            yield
+        except A2AError:
+            raise
+        except errors.A2AServerlessError as error:
+            raise _translated(error) or internal_error(error, action, task_id) from error
+        except Exception as error:
+            raise internal_error(error, action, task_id) from error
+
+
+@contextmanager
+def counted_refusals() -> Iterator[None]:
+    """Count the protocol's error that a request is answered with, see `count_refusal`."""
     try:
         yield
-    except A2AError:
+    except A2AError as error:
+        count_refusal(error)
         raise
-    except errors.A2AServerlessError as error:
-        raise _translated(error) or internal_error(error, action, task_id) from error
-    except Exception as error:
-        raise internal_error(error, action, task_id) from error
+
+
+def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation whose refusals are counted, also those by a check that wraps it."""
+    if inspect.isasyncgenfunction(method):
+
+        @functools.wraps(method)
+        async def stream(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            with counted_refusals():
+                async with aclosing(method(*args, **kwargs)) as events:
+                    async for event in events:
+                        yield event
+
+        return stream
+
+    @functools.wraps(method)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with counted_refusals():
+            return await method(*args, **kwargs)
+
+    return call
+
+
+def count_refusal(error: A2AError | ParseError) -> None:
+    """Count an error once, on whatever way it goes to the client: refused, or our own fault."""
+    if getattr(error, _COUNTED, False):
+        return
+    setattr(error, _COUNTED, True)
+    if isinstance(error, protocol.InternalError):
+        metrics.count("RequestErrors")
+    else:
+        log_refusal(type(error).__name__.removesuffix("Error"))
+
+
+def log_refusal(reason: str) -> None:
+    """Log and count a request that is refused; `reason` is one of few words of ours."""
+    _log.info("refused", extra={"action": "refused", "reason": reason})
+    metrics.count("RequestsRefused", reason=reason)
 
 
 def internal_error(error: Exception, action: str, task_id: str = "") -> protocol.InternalError:
@@ -60,7 +116,11 @@ def internal_error(error: Exception, action: str, task_id: str = "") -> protocol
         action,
         type(error).__name__,
         exc_info=error,
-        extra={"action": action, "task_id": task_id, "correlation_id": correlation_id},
+        extra={
+            "action": action,
+            "task_id": task_id if is_task_id(task_id) else "",  # the client's words, until then
+            "correlation_id": correlation_id,
+        },
     )
     sentence = (
         "The service is busy; try again."
@@ -68,6 +128,11 @@ def internal_error(error: Exception, action: str, task_id: str = "") -> protocol
         else ("The request failed.")
     )
     return protocol.InternalError(message=f"{sentence} Correlation id: {correlation_id}.")
+
+
+def shown(text: str, length: int = 100) -> str:
+    """A client's own words in the text of an answer: cut, quoted, and of ASCII that prints."""
+    return ascii(text[:length])
 
 
 def _translated(error: errors.A2AServerlessError) -> A2AError | None:
@@ -81,6 +146,7 @@ def jsonrpc_error(
     error: A2AError, request_id: str | int | None = None, *, status: int = 200
 ) -> JSONResponse:
     """An error in JSON-RPC's form (A2A 1.0.1, section 9.5)."""
+    count_refusal(error)
     stated: A2AError | jsonrpc_models.JSONRPCError = error
     if isinstance(error, protocol.JSONParseError):
         # The one error of the protocol that the SDK's table of JSON-RPC errors leaves out.
@@ -93,6 +159,7 @@ def rest_error(error: A2AError | ParseError, *, status: int | None = None) -> JS
 
     `status` overrides the HTTP status of the protocol's table, where HTTP itself has a better one.
     """
+    count_refusal(error)
     payload = build_rest_error_payload(error)
     if status is not None:
         payload["error"]["code"] = status

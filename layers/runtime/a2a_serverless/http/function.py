@@ -9,11 +9,15 @@ from typing import Any
 from fastapi import FastAPI
 from mangum import Mangum
 from mangum.types import ASGI
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.card import load_card
+from a2a_serverless.http.card import load_card, load_extended_card
+from a2a_serverless.http.context import request_id
 from a2a_serverless.http.handler import Door
+from a2a_serverless.observability import metrics
+from a2a_serverless.observability.logs import log_context
 from a2a_serverless.settings import load_settings
 from a2a_serverless.wiring import aws_backends
 
@@ -28,14 +32,17 @@ def app_from_environment(door: Door, *, folder: Path) -> FastAPI:
 
     Args:
         door: see `create_app`.
-        folder: where a relative A2A_CARD is looked for.
+        folder: where a relative A2A_CARD and A2A_EXTENDED_CARD are looked for.
 
     Raises:
         ConfigurationError: a variable or the card is missing or wrong.
     """
     settings = load_settings()
     card = load_card(settings.card, folder=folder)
-    return create_app(settings, aws_backends(settings), card, door=door)
+    extended_card = load_extended_card(settings, folder=folder)
+    return create_app(
+        settings, aws_backends(settings), card, door=door, extended_card=extended_card
+    )
 
 
 def lambda_handler(app: ASGIApp) -> LambdaHandler:
@@ -55,9 +62,30 @@ def lambda_handler(app: ASGIApp) -> LambdaHandler:
                 api_gateway_base_path=base or "/",
                 text_mime_types=TEXT_TYPES,
             )
-        return adapters[base](event, context)
+        try:
+            with log_context(request_id=getattr(context, "aws_request_id", None)):
+                return adapters[base](event, context)
+        finally:
+            metrics.flush()
 
     return handler
+
+
+def observed(app: ASGIApp) -> ASGIApp:
+    """The application behind the Lambda Web Adapter, as `lambda_handler` observes it elsewhere.
+
+    An environment is frozen as soon as the answer is complete: metrics are written with its end.
+    """
+
+    async def observing(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else {}
+        try:
+            with log_context(request_id=request_id(headers)):
+                await app(scope, receive, send)
+        finally:
+            metrics.flush()
+
+    return observing
 
 
 def _base_path(event: dict[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from a2a.types import (
@@ -19,6 +21,7 @@ from a2a.types import (
 from a2a.utils.errors import (
     A2AError,
     ContentTypeNotSupportedError,
+    InvalidParamsError,
     InvalidRequestError,
     JSONParseError,
 )
@@ -30,12 +33,18 @@ from starlette.routing import BaseRoute, Mount, Route
 from a2a_serverless.http.bodies import (
     check_0_3_body,
     check_0_3_params,
+    check_0_3_push_body,
+    check_0_3_push_params,
+    check_0_3_push_query,
+    check_0_3_query,
+    check_0_3_task,
     check_enums,
     check_query,
     parsed,
     read_json,
 )
-from a2a_serverless.http.errors import jsonrpc_error, rest_error
+from a2a_serverless.http.context import NAMED_TENANT, names_version
+from a2a_serverless.http.errors import jsonrpc_error, rest_error, shown
 from a2a_serverless.http.streaming import Endpoint
 
 SUBMIT_PATH = "/api/a2a/tasks"
@@ -65,35 +74,54 @@ _JSONRPC_PARAMS: Mapping[str, Check] = {
     "DeleteTaskPushNotificationConfig": _is(DeleteTaskPushNotificationConfigRequest),
     "message/send": check_0_3_params,
     "message/stream": check_0_3_params,
+    "tasks/pushNotificationConfig/set": check_0_3_push_params,
+    "tasks/pushNotificationConfig/get": check_0_3_push_query,
+    "tasks/pushNotificationConfig/list": check_0_3_push_query,
+    "tasks/pushNotificationConfig/delete": partial(check_0_3_push_query, names_config=True),
 }
+_JSONRPC_PARAMS_0_3: Mapping[str, Check] = {
+    "tasks/get": check_0_3_query,
+    "tasks/cancel": check_0_3_task,
+    "tasks/resubscribe": check_0_3_task,
+}
+"""Methods that 0.1 has too, with other params."""
 _REST_BODIES: Mapping[str, Check] = {
     "/message:send": _is(SendMessageRequest),
     "/message:stream": _is(SendMessageRequest),
     "/tasks/{id}/pushNotificationConfigs": _is(TaskPushNotificationConfig),
     "/v1/message:send": check_0_3_body,
     "/v1/message:stream": check_0_3_body,
+    "/v1/tasks/{id}/pushNotificationConfigs": check_0_3_push_body,
 }
 _HTTP_UNSUPPORTED_MEDIA_TYPE = 415
 
+# At debug level the dispatcher writes every body to the log, and there are secrets in them.
+logging.getLogger("a2a.server.routes.jsonrpc_dispatcher").setLevel(logging.INFO)
 
-def jsonrpc_guard(endpoint: Endpoint) -> Endpoint:
-    """Content type (-32005), JSON (-32700) and parameters (-32602) before the dispatcher.
 
-    Its own complaint about parameters repeats the parser's words, and logs them as a failure.
+def jsonrpc_guard(endpoint: Endpoint, *, older_dialects: bool = False) -> Endpoint:
+    """Content type (-32005), JSON (-32700), envelope (-32600) and parameters (-32602) first.
+
+    The dispatcher's own complaints about the last two repeat the parser's words, and log them as a
+    failure. `older_dialects`: methods of 0.1 are those of 0.1 where a request names no version.
     """
+    checks = {**_JSONRPC_PARAMS, **_JSONRPC_PARAMS_0_3}
 
     async def guarded(request: Request) -> Response:
         request_id = None
         try:
             _check_content_type(request)
             envelope = read_json(await request.body())
-            if isinstance(envelope, dict):
-                request_id = request_id_of(envelope)
-                if not isinstance(envelope.get("method"), str):
-                    raise InvalidRequestError(message="The request names no method.")
-                check = _JSONRPC_PARAMS.get(str(envelope.get("method")))
-                if check is not None and envelope.get("jsonrpc") == "2.0":
-                    check(envelope.get("params", {}))
+            if not isinstance(envelope, dict):
+                raise InvalidRequestError(message="The request is not a JSON object.")
+            request_id = request_id_of(envelope)
+            _check_envelope(envelope)
+            is_older = older_dialects and not names_version(request)
+            check = (_JSONRPC_PARAMS if is_older else checks).get(envelope["method"])
+            if check is not None and envelope.get("jsonrpc") == "2.0":
+                check(envelope.get("params", {}))
+            elif not isinstance(envelope.get("params", {}), dict | list):
+                raise InvalidRequestError(message="The parameters are an object or a list.")
         except A2AError as error:
             return jsonrpc_error(error, request_id)
         return await endpoint(request)
@@ -106,15 +134,19 @@ def rest_guard(endpoint: Endpoint, route: Route) -> Endpoint:
     check = _REST_BODIES.get(route.path)
     has_body = "POST" in (route.methods or ())
     has_filters = route.path == "/tasks"
+    has_tenants = not route.path.startswith("/v1/")  # of 0.3, which has none
 
     async def guarded(request: Request) -> Response:
         try:
             if has_filters:
                 check_enums(dict(request.query_params), ListTasksRequest)
             check_query(request.query_params)
+            body = {}
             if has_body:
                 _check_content_type(request)
-                await _check_rest_body(request, check)
+                body = await _check_rest_body(request, check)
+            if has_tenants:
+                _name_tenant(request, body)
         except ContentTypeNotSupportedError as error:
             # It is HTTP's own header that is wrong here, not a part of a message (400).
             return rest_error(error, status=_HTTP_UNSUPPORTED_MEDIA_TYPE)
@@ -147,19 +179,44 @@ def _check_content_type(request: Request) -> None:
     essence = stated.partition(";")[0].strip().lower()
     if essence and essence not in JSON_TYPES:
         raise ContentTypeNotSupportedError(
-            message=f"The Content-Type {essence[:100]} is not application/json."
+            message=f"The Content-Type {shown(essence)} is not application/json."
         )
 
 
-async def _check_rest_body(request: Request, check: Check | None) -> None:
+def _check_envelope(envelope: Mapping[str, object]) -> None:
+    """Refuse what has an id or a method that JSON-RPC 2.0 does not allow (section 4)."""
+    if request_id_of(envelope) != envelope.get("id"):
+        raise InvalidRequestError(message="The id is a text, a whole number or null.")
+    if not isinstance(envelope.get("method"), str):
+        raise InvalidRequestError(message="The request names no method.")
+
+
+async def _check_rest_body(request: Request, check: Check | None) -> dict[str, Any]:
     body = await request.body()
     if not body and check is None:
-        return
+        return {}
     value = read_json(body)
     if not isinstance(value, dict):
         raise InvalidRequestError(message="The body is not a JSON object.")
     if check is not None:
         check(value)
+    return value
+
+
+def _name_tenant(request: Request, body: Mapping[str, Any]) -> None:
+    """Remember the tenant that a request names, in path, query or body (section 11.3).
+
+    The protocol's HTTP bindings take from the query, or from the body where there is one, every
+    field that is not in the path; the SDK's dispatcher knows the path alone.
+
+    Raises:
+        InvalidParamsError: it names several, or something that is no text.
+    """
+    path, query = request.path_params.get("tenant"), request.query_params.getlist("tenant")
+    given = [name for name in (path, *query, body.get("tenant")) if name]
+    if any(name != given[0] or not isinstance(name, str) for name in given):
+        raise InvalidParamsError(message="A request names one tenant, as a text.")
+    setattr(request.state, NAMED_TENANT, given[0] if given else "")
 
 
 def request_id_of(envelope: Mapping[str, object]) -> str | int | None:

@@ -26,20 +26,30 @@ from a2a.types import (
     Task,
     TaskPushNotificationConfig,
 )
-from a2a.utils.errors import (
-    ExtendedAgentCardNotConfiguredError,
-    PushNotificationNotSupportedError,
-    UnsupportedOperationError,
-)
+from a2a.utils.errors import UnsupportedOperationError
 
+from a2a_serverless.carried import carried_variables
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.http.cancellation import cancel
-from a2a_serverless.http.checks import check_send, check_streaming, history_length
-from a2a_serverless.http.context import function_deadline_ms, last_event_id, scope_of
-from a2a_serverless.http.errors import protocol_errors
+from a2a_serverless.http.checks import (
+    asked_length,
+    check_send,
+    check_streaming,
+    history_length,
+)
+from a2a_serverless.http.context import (
+    base_url,
+    function_deadline_ms,
+    last_event_id,
+    scope_of,
+    trace_context,
+)
+from a2a_serverless.http.errors import counted, protocol_errors
 from a2a_serverless.http.intake import Intake
 from a2a_serverless.http.listing import query_of, response_of
+from a2a_serverless.http.push import Receivers
 from a2a_serverless.http.streaming import announce
+from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.tail import Tail, settle
@@ -61,19 +71,31 @@ class DurableRequestHandler(RequestHandler):
 
     It keeps nothing between calls and raises the protocol's errors only. A client that leaves
     takes nothing with it: the task goes on.
+
+    Args:
+        extended_card: the card for authenticated callers, by the URL under which they call.
     """
 
     def __init__(
-        self, backends: Backends, card: AgentCard, settings: Settings, *, door: Door = "api"
+        self,
+        backends: Backends,
+        card: AgentCard,
+        settings: Settings,
+        *,
+        door: Door = "api",
+        extended_card: Callable[[str], AgentCard] | None = None,
     ) -> None:
         self._backends = backends
         self._card = card
         self._settings = settings
         self._door = door
-        self._intake = Intake(backends)
+        self._extended_card = extended_card
+        self._intake = Intake(backends, carried_variables(settings.context_variables))
+        self._receivers = Receivers(backends, card, settings)
 
     # -- messages ------------------------------------------------------------------------------
 
+    @counted
     @validate_request_params
     async def on_message_send(
         self, params: SendMessageRequest, context: ServerCallContext
@@ -84,15 +106,17 @@ class DurableRequestHandler(RequestHandler):
         """
         with protocol_errors("send_message", params.message.task_id):
             deadline = self._now() + self._settings.blocking_limit_s
-            check_send(params, self._card)
+            check_send(params, self._card, self._settings)
+            await self._receivers.check_inline(params)
             accepted = await self._intake.accept(params, context)
             tail = accepted.tail
             if not params.configuration.return_immediately:
                 await settle(tail, until=accepted.is_answered, deadline=deadline)
             if tail.fold.reply is not None:
                 return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
-            return tail.fold.task(history_length(params))
+            return tail.fold.task(self._length(asked_length(params.configuration)))
 
+    @counted
     @validate_request_params
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
@@ -101,16 +125,18 @@ class DurableRequestHandler(RequestHandler):
         with protocol_errors("send_streaming_message", params.message.task_id):
             deadline = self._stream_deadline(context)
             check_streaming(self._card)
-            check_send(params, self._card)
+            check_send(params, self._card, self._settings)
+            await self._receivers.check_inline(params)
             accepted = await self._intake.accept(params, context)
             opening = accepted.opening
             if isinstance(opening.event, Task):
-                _trim(opening.event, history_length(params))
+                _trim(opening.event, self._length(asked_length(params.configuration)))
             announce(opening.cursor)
             yield opening.event
             async for event in _following(accepted.tail, accepted.is_over, deadline):
                 yield event
 
+    @counted
     @validate_request_params
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
@@ -132,6 +158,8 @@ class DurableRequestHandler(RequestHandler):
                 opening = tail.snapshot()
             else:
                 tail, opening = await Tail.resume(storage, params.id, cursor)
+            if isinstance(opening.event, Task):
+                _trim(opening.event, self._length())
             announce(opening.cursor)
             yield opening.event
             async for event in _following(tail, _has_ended, deadline):
@@ -139,73 +167,86 @@ class DurableRequestHandler(RequestHandler):
 
     # -- tasks ---------------------------------------------------------------------------------
 
+    @counted
     @validate_request_params
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
         """The task as it is now (section 3.1.3)."""
         with protocol_errors("get_task", params.id):
-            length = params.history_length if params.HasField("history_length") else None
+            length = self._length(asked_length(params))
             task = await self._storage(context).load_task(params.id, length)
             if task is None:
                 raise TaskNotFoundError
             return task
 
+    @counted
     @validate_request_params
     async def on_list_tasks(
         self, params: ListTasksRequest, context: ServerCallContext
     ) -> ListTasksResponse:
         """The caller's tasks, newest status first (section 3.1.4)."""
         with protocol_errors("list_tasks"):
-            return response_of(await self._storage(context).list_tasks(query_of(params)))
+            query = query_of(params, self._settings)
+            return response_of(await self._storage(context).list_tasks(query))
 
+    @counted
     @validate_request_params
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
         """End a task, with its agent's help or without (section 3.1.5)."""
         with protocol_errors("cancel_task", params.id):
-            tail = await cancel(
-                self._backends,
-                scope_of(context),
-                params.id,
-                timeout_s=self._settings.cancel_timeout_s,
-            )
-            return tail.fold.task()
+            with tracing.segment("a2a cancel", trace_context(context)) as piece:
+                tail = await cancel(
+                    self._backends,
+                    scope_of(context),
+                    params.id,
+                    timeout_s=self._settings.cancel_timeout_s,
+                )
+                piece.annotate(task_id=tail.head.task_id)
+            return tail.fold.task(self._length())
 
     # -- push notifications and the extended card ----------------------------------------------
 
+    @counted
     @validate_request_params
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Refused: the runtime does not push (section 3.3.4)."""
-        raise PushNotificationNotSupportedError
+        """Tell somebody of the task from now on (section 3.1.7)."""
+        with protocol_errors("create_push_config", params.task_id):
+            return await self._receivers.create(params, context)
 
-    @validate_request_params
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Refused: the runtime does not push (section 3.3.4)."""
-        raise PushNotificationNotSupportedError
+        """Who is told, without the secrets (section 3.1.8)."""
+        with protocol_errors("get_push_config", params.task_id):
+            return await self._receivers.get(params, context)
 
+    @counted
     @validate_request_params
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Refused: the runtime does not push (section 3.3.4)."""
-        raise PushNotificationNotSupportedError
+        """All who are told, without the secrets (section 3.1.9)."""
+        with protocol_errors("list_push_configs", params.task_id):
+            return await self._receivers.list(params, context)
 
+    @counted
     @validate_request_params
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Refused: the runtime does not push (section 3.3.4)."""
-        raise PushNotificationNotSupportedError
+        """Tell somebody no more (section 3.1.10)."""
+        with protocol_errors("delete_push_config", params.task_id):
+            await self._receivers.delete(params, context)
 
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
-        """Refused: there is no second card (section 3.3.4)."""
-        if self._card.capabilities.extended_agent_card:
-            raise ExtendedAgentCardNotConfiguredError
-        raise UnsupportedOperationError(message="The agent has no extended card.")
+        """The card for callers who have shown who they are (sections 3.1.11, 13.3)."""
+        with protocol_errors("get_extended_card"):
+            if self._extended_card is None:
+                raise UnsupportedOperationError(message="The agent has no extended card.")
+            return self._extended_card(base_url(context))
 
     # ------------------------------------------------------------------------------------------
 
@@ -222,6 +263,9 @@ class DurableRequestHandler(RequestHandler):
 
     def _storage(self, context: ServerCallContext) -> DurableStorage:
         return self._backends.storage.for_scope(scope_of(context))
+
+    def _length(self, asked: int | None = None) -> int:
+        return history_length(asked, self._settings)
 
     def _now(self) -> float:
         return self._backends.storage.clock.monotonic()
@@ -240,7 +284,6 @@ def _has_ended(head: Head) -> bool:
     return head.is_terminal
 
 
-def _trim(task: Task, length: int | None) -> None:
+def _trim(task: Task, length: int) -> None:
     """Keep the last `length` messages of the history (section 3.2.4)."""
-    if length is not None:
-        del task.history[: max(0, len(task.history) - length)]
+    del task.history[: max(0, len(task.history) - length)]

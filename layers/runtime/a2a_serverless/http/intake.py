@@ -6,9 +6,10 @@ import logging
 from dataclasses import dataclass
 
 from a2a.server.context import ServerCallContext
-from a2a.types import SendMessageRequest
+from a2a.types import SendMessageRequest, TaskPushNotificationConfig
 
 from a2a_serverless import faults
+from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import (
     ConcurrencyError,
     ContextMismatchError,
@@ -17,11 +18,13 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.http.context import (
     caller_of,
+    check_may_open,
     chosen_id,
     idempotency_key,
     scope_of,
     trace_context,
 )
+from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.tail import Delivery, Tail
 from a2a_serverless.tasks.entries import TurnOpened
@@ -68,40 +71,50 @@ class Intake:
     The due index repairs a turn that was not sent; a client that repeats itself sends it again.
     """
 
-    def __init__(self, backends: Backends) -> None:
+    def __init__(self, backends: Backends, carried: CarriedVariables) -> None:
         self._backends = backends
+        self._carried = carried
 
     async def accept(self, request: SendMessageRequest, context: ServerCallContext) -> Accepted:
         """Commit `request`, which is not mutated, and send its turn to the workers.
+
+        Its push configuration is stored with it. A repeated message stores none: the first one's
+        is in force.
 
         Raises:
             TaskNotFoundError: the message names a task that does not exist.
             ContextMismatchError: it names another context than its task (section 3.4.3).
             TaskTerminalStateError, TaskNotAcceptingMessagesError: the task takes no message.
             IdempotencyConflictError: the caller's key belongs to another message.
+            InvalidArgumentError: the push configuration does not fit, or there is no room for it.
         """
         storage = self._backends.storage.for_scope(scope_of(context))
-        if request.message.task_id:
-            return await self._follow_up(storage, request, context)
-        return await self._open(storage, request, context)
+        take = self._follow_up if request.message.task_id else self._open
+        with tracing.segment("a2a send", trace_context(context)) as piece:
+            accepted = await take(storage, request, context)
+            piece.annotate(task_id=accepted.tail.head.task_id, turn=accepted.turn)
+            return accepted
 
     async def _open(
         self, storage: DurableStorage, request: SendMessageRequest, context: ServerCallContext
     ) -> Accepted:
+        check_may_open(context)
         message, key = request.message, idempotency_key(context)
         derived = digest("context", key) if key else new_context_id()
         chosen = chosen_id(context)
         opened = await storage.open_task(
             message.context_id or derived,
             storable(request),
-            caller=caller_of(context),
+            caller=caller_of(context, self._carried),
             task_id=chosen.task_id if chosen else None,
             idempotency_key=None if chosen else _creation_key(request, key),
             ttl_s=chosen.ttl_s if chosen else None,
+            push=inline_push(request),
         )
         head, turn = opened.head, 1
         if opened.created and opened.log is not None:
-            await self._send(operation_of(head, turn), context, is_new_task=True)
+            metrics.count("TurnsAccepted")
+            await self._send(head, operation_of(head, turn), is_new_task=True)
             tail = Tail(storage, head, opened.log.fold(), [])
             return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
         if chosen is None:
@@ -114,7 +127,7 @@ class Intake:
         self, storage: DurableStorage, request: SendMessageRequest, context: ServerCallContext
     ) -> Accepted:
         message, key = request.message, _header_key(idempotency_key(context))
-        turn_opened = TurnOpened(storable(request), caller_of(context))
+        turn_opened = TurnOpened(storable(request), caller_of(context, self._carried))
         for _ in range(REBASES):
             head = await storage.head(message.task_id)
             if head is None:
@@ -124,12 +137,13 @@ class Intake:
             turn = _repeated_turn(head, request, key)
             if turn is not None:
                 return await self._rejoin(storage, head, turn, request, context)
-            commit = Commit(entries=(turn_opened,), idempotency_key=key)
+            commit = Commit(entries=(turn_opened,), idempotency_key=key, push=inline_push(request))
             try:
                 head = await storage.commit(head, commit)
             except ConcurrencyError:
                 continue
-            await self._send(operation_of(head, head.version), context)
+            metrics.count("TurnsAccepted")
+            await self._send(head, operation_of(head, head.version))
             accepted_at = Cursor(head.version, 0, incarnation_tag(head.incarnation))
             tail, opening = await Tail.resume(storage, head.task_id, accepted_at)
             return Accepted(turn=head.version, opening=opening, tail=tail)
@@ -151,17 +165,17 @@ class Intake:
                 raise IdempotencyConflictError
         again = repeated_turn(tail.head, turn)
         if again is not None:
-            await self._send(again, context)
+            await self._send(tail.head, again)
         return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
 
     async def _send(
-        self, params: OperationParams, context: ServerCallContext, *, is_new_task: bool = False
+        self, head: Head, params: OperationParams, *, is_new_task: bool = False
     ) -> None:
-        extra = {"task_id": params.task_id, "turn": params.turn}
+        extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": params.turn}
         faults.point("after-create")
         try:
             await self._backends.broker.run_task(
-                params, is_new_task=is_new_task, request_context=trace_context(context)
+                params, is_new_task=is_new_task, request_context=tracing.carried()
             )
         except Exception:  # noqa: BLE001 - logged with its traceback
             # The message is committed: whatever the queue says, the task is submitted.
@@ -178,6 +192,14 @@ def storable(request: SendMessageRequest) -> SendMessageRequest:
     if copy.HasField("configuration"):
         copy.configuration.ClearField("task_push_notification_config")
     return copy
+
+
+def inline_push(request: SendMessageRequest) -> TaskPushNotificationConfig | None:
+    """The push configuration that came with a message; it belongs to the message's task."""
+    configuration = request.configuration
+    if not configuration.HasField("task_push_notification_config"):
+        return None
+    return configuration.task_push_notification_config
 
 
 def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:

@@ -1,20 +1,48 @@
-"""The longest body that is read."""
+"""How much one request may be, and how many of them one caller may send."""
 
 from __future__ import annotations
 
-from a2a.utils.errors import InvalidRequestError
+from collections import OrderedDict
+from math import ceil
+
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from a2a_serverless.http.errors import jsonrpc_error, rest_error
-from a2a_serverless.http.guard import JSONRPC_PATHS
+from a2a_serverless.clock import Clock
+from a2a_serverless.http.auth import PUBLIC_PATHS
+from a2a_serverless.http.refusals import RefusedError, refusal
 
-_HTTP_CONTENT_TOO_LARGE = 413
+_CONTENT_TOO_LARGE = 413
+_URI_TOO_LONG = 414
+_TOO_MANY_REQUESTS = 429
+_HEADERS_TOO_LARGE = 431
 
 
-class _BodyTooLargeError(Exception):
-    pass
+class HeaderLimit:
+    """Refuses requests with more than `limit` bytes of headers (431), or of path and query (414).
+
+    It stands before everything, so that nobody's long credentials are looked at.
+    """
+
+    def __init__(self, app: ASGIApp, *, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._problem(scope) if scope["type"] == "http" else None
+        if error is None:
+            await self._app(scope, receive, send)
+        else:
+            await refusal(error, scope["path"])(scope, receive, send)
+
+    def _problem(self, scope: Scope) -> RefusedError | None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._limit:
+            message = f"The headers are longer than {self._limit} bytes."
+            return RefusedError("HeadersTooLarge", _HEADERS_TOO_LARGE, message)
+        if len(scope["path"]) + len(scope["query_string"]) > self._limit:
+            message = f"The path and query are longer than {self._limit} bytes."
+            return RefusedError("UriTooLong", _URI_TOO_LONG, message)
+        return None
 
 
 class BodyLimit:
@@ -39,16 +67,19 @@ class BodyLimit:
             message = await receive()
             size += len(message.get("body", b""))
             if size > self._limit:
-                raise _BodyTooLargeError
+                raise self._error()
             return message
 
-        if self._announces_more(scope):
-            await self._refusal(scope)(scope, receive, send)
-            return
         try:
+            if self._announces_more(scope):
+                raise self._error()
             await self._app(scope, receive_some, send)
-        except _BodyTooLargeError:
-            await self._refusal(scope)(scope, receive, send)
+        except RefusedError as error:
+            await refusal(error, scope["path"])(scope, receive, send)
+
+    def _error(self) -> RefusedError:
+        message = f"The body is longer than {self._limit} bytes."
+        return RefusedError("BodyTooLarge", _CONTENT_TOO_LARGE, message)
 
     def _announces_more(self, scope: Scope) -> bool:
         stated = Headers(scope=scope).get("content-length", "")
@@ -57,8 +88,52 @@ class BodyLimit:
         except ValueError:
             return False
 
-    def _refusal(self, scope: Scope) -> JSONResponse:
-        error = InvalidRequestError(message=f"The body is longer than {self._limit} bytes.")
-        if scope["path"] in JSONRPC_PATHS:
-            return jsonrpc_error(error, status=_HTTP_CONTENT_TOO_LARGE)
-        return rest_error(error, status=_HTTP_CONTENT_TOO_LARGE)
+
+class RateLimit:
+    """Refuses what a caller sends beyond `rate` requests per second with 429.
+
+    A caller has a bucket that holds two seconds' worth and fills at `rate`; where callers are not
+    known they are one. The buckets are this process's: in Lambda each environment has its own, and
+    what bounds all of them together is the throttling of the API and the reserved concurrency of
+    the functions.
+
+    Args:
+        rate: requests per second and caller.
+    """
+
+    MAX_BUCKETS = 10_000
+    """Callers that are told apart. Who has not called for longest is forgotten: full again."""
+
+    def __init__(self, app: ASGIApp, *, rate: float, clock: Clock) -> None:
+        self._app = app
+        self._rate = rate
+        self._size = max(1.0, 2 * rate)
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_free = scope["type"] != "http" or scope["path"] in PUBLIC_PATHS
+        wait_s = 0.0 if is_free else self._take(_caller(scope))
+        if wait_s == 0:
+            await self._app(scope, receive, send)
+            return
+        message = f"You have sent more than {self._rate:g} requests per second."
+        headers = {"Retry-After": str(ceil(wait_s))}
+        error = RefusedError("TooManyRequests", _TOO_MANY_REQUESTS, message, headers)
+        await refusal(error, scope["path"])(scope, receive, send)
+
+    def _take(self, caller: str) -> float:
+        """Take one request out of the caller's bucket; 0, or the seconds until there is one."""
+        now = self._clock.monotonic()
+        left, at = self._buckets.pop(caller, (self._size, now))
+        left = min(self._size, left + (now - at) * self._rate)
+        is_free = left >= 1
+        self._buckets[caller] = (left - 1 if is_free else left, now)
+        if len(self._buckets) > self.MAX_BUCKETS:
+            self._buckets.popitem(last=False)
+        return 0.0 if is_free else (1 - left) / self._rate
+
+
+def _caller(scope: Scope) -> str:
+    user = scope.get("user")
+    return "" if user is None else str(user.identity)

@@ -6,6 +6,8 @@ from a2a.types import ListTasksRequest, ListTasksResponse
 from pydantic import ValidationError
 
 from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.http.checks import asked_length, history_length
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.base import ListTasksQuery, ListTasksResult
 
 _LIMITS = {
@@ -14,21 +16,22 @@ _LIMITS = {
 }
 
 
-def query_of(request: ListTasksRequest) -> ListTasksQuery:
+def query_of(request: ListTasksRequest, settings: Settings) -> ListTasksQuery:
     """The storage's query (A2A 1.0.1, section 3.1.4).
 
     Raises:
-        InvalidArgumentError: a page size or history length outside of its limits.
+        InvalidArgumentError, InvalidParamsError: a page size or history length outside of its
+            limits.
     """
     fields = {
         "context_id": request.context_id or None,
         "status": request.status or None,
         "page_token": request.page_token or None,
         "include_artifacts": request.include_artifacts,
+        "history_length": history_length(asked_length(request), settings),
     }
-    for name in ("page_size", "history_length"):
-        if request.HasField(name):
-            fields[name] = getattr(request, name)
+    if request.HasField("page_size"):
+        fields["page_size"] = request.page_size
     if request.HasField("status_timestamp_after"):
         fields["status_timestamp_after"] = request.status_timestamp_after.ToJsonString()
     try:

@@ -29,7 +29,6 @@ from a2a.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from a2a.utils.constants import VERSION_HEADER
 from a2a.utils.errors import (
     A2AError,
     InvalidParamsError,
@@ -42,8 +41,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from a2a_serverless.http.bodies import parsed, read_json
-from a2a_serverless.http.context import choose_id
-from a2a_serverless.http.errors import jsonrpc_error, protocol_errors
+from a2a_serverless.http.context import choose_id, names_version
+from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, shown
 from a2a_serverless.http.guard import SUBMIT_PATH, request_id_of, rewired
 from a2a_serverless.http.handler import DurableRequestHandler
 from a2a_serverless.http.streaming import Endpoint
@@ -102,7 +101,7 @@ class OlderDialects:
         async def with_older_dialects(request: Request) -> Response:
             envelope = read_json(await request.body())
             method = self._methods.get(_method_of(envelope))
-            if method is None or _names_version(request):
+            if method is None or names_version(request):
                 return await endpoint(request)
             request_id = request_id_of(envelope)
             try:
@@ -141,7 +140,9 @@ class OlderDialects:
     def _sent(self, params: Params, context: ServerCallContext) -> SendMessageRequest:
         """A message for the task that `id` names: a new one under that id, or its next turn."""
         if params.get("pushNotification") is not None:
-            raise PushNotificationNotSupportedError
+            raise PushNotificationNotSupportedError(
+                message="Notifications have the form of A2A 1.0, which a client of 0.1 cannot read."
+            )
         if params.get("id") is not None:
             choose_id(context, _text(params, "id"))
         return request_of(params)
@@ -233,11 +234,6 @@ def _text(params: Params, name: str) -> str:
     return value
 
 
-def _names_version(request: Request) -> bool:
-    names = {name.lower() for name in (*request.headers, *request.query_params)}
-    return VERSION_HEADER.lower() in names
-
-
 def request_of(params: Mapping[str, Any]) -> SendMessageRequest:
     """The message of `tasks/send` or `tasks/submit` (0.1: TaskSendParams).
 
@@ -288,7 +284,7 @@ def _part_of(part: Any) -> Any:
             names = {"bytes": "raw", "uri": "url", "name": "filename", "mimeType": "mediaType"}
             fields = {ours: file.get(name) for name, ours in names.items()}
         case _:
-            raise InvalidParamsError(message=f"No part is of type {str(kind)[:20]!r}.")
+            raise InvalidParamsError(message=f"No part is of type {shown(str(kind), 20)}.")
     fields["metadata"] = part.get("metadata")
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -9,7 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from a2a.types import GetTaskRequest, ListTasksRequest
+from a2a.types import (
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTasksRequest,
+)
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
 from fastapi import FastAPI
 from google.protobuf.descriptor import FieldDescriptor
@@ -17,7 +21,13 @@ from google.protobuf.message import Message
 
 _OLDER_PREFIX = "/v1/"
 _IN_PATH = re.compile(r"\{(\w+)\}")
-_QUERIES: Mapping[str, type[Message]] = {"/tasks": ListTasksRequest, "/tasks/{id}": GetTaskRequest}
+_QUERIES: Mapping[str, type[Message]] = {
+    "/tasks": ListTasksRequest,
+    "/tasks/{id}": GetTaskRequest,
+    "/tasks/{id}/pushNotificationConfigs": ListTaskPushNotificationConfigsRequest,
+}
+_ELSEWHERE = frozenset({"id", "task_id", "tenant"})
+"""Fields that come in the path."""
 _TYPES: Mapping[int, dict[str, str]] = {
     FieldDescriptor.TYPE_BOOL: {"type": "boolean"},
     FieldDescriptor.TYPE_INT32: {"type": "integer", "format": "int32"},
@@ -63,7 +73,7 @@ def _in_path(path: str) -> Iterator[dict[str, Any]]:
 def _in_query(path: str) -> Iterator[dict[str, Any]]:
     model = _QUERIES.get(path)
     for field in model.DESCRIPTOR.fields if model else ():
-        if field.name not in {"id", "tenant"}:
+        if field.name not in _ELSEWHERE:
             schema: dict[str, Any] = (
                 {"type": "string", "enum": [v.name for v in field.enum_type.values]}
                 if field.enum_type

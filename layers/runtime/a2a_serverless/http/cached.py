@@ -1,0 +1,103 @@
+"""A value from elsewhere, kept and read again by time: never as often as somebody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import UnavailableError
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Cached(Generic[T]):
+    """Keeps what `read` returns.
+
+    One caller at a time reads, within its own call: nothing is left running behind it. When reading
+    fails, the value that is there stays. Between two attempts lie at least `pause_s` seconds,
+    whoever asks, so that no crowd of callers makes more reads than the clock allows.
+
+    Args:
+        name: what is read, for the log.
+        read: reads the value; raises UnavailableError when it cannot.
+        max_age_s: how old the value gets before it is read again.
+        pause_s: how long after an attempt the next one may follow.
+        keep_s: how old a value may get that cannot be read again; by default any age.
+        first: what was read when the process started, if anything.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], Awaitable[T]],
+        *,
+        clock: Clock,
+        max_age_s: float,
+        pause_s: float,
+        keep_s: float = float("inf"),
+        first: T | None = None,
+    ) -> None:
+        self._name = name
+        self._read = read
+        self._clock = clock
+        self._max_age_s = max_age_s
+        self._pause_s = pause_s
+        self._keep_s = keep_s
+        self._value = first
+        self._read_at = clock.now_ms()
+        self._tried_at = clock.now_ms() if first is not None else None
+        self._reading = asyncio.Lock()
+
+    async def get(self) -> T:
+        """The value, read again when it is due; while one caller reads, the others have the old.
+
+        Raises:
+            UnavailableError: there is none, or it is older than `keep_s`.
+        """
+        is_due = self._value is None or self._age_s(self._read_at) >= self._max_age_s
+        if is_due and not (self._reading.locked() and self._is_kept()):
+            await self._attempt()
+        return self._kept()
+
+    async def newer(self) -> T:
+        """The value of the last attempt, which is made now if `pause_s` allows it.
+
+        For a caller who misses something in the value. Callers wait for an attempt under way.
+
+        Raises:
+            UnavailableError: as `get`.
+        """
+        await self._attempt()
+        return self._kept()
+
+    async def _attempt(self) -> None:
+        async with self._reading:
+            if self._tried_at is not None and self._age_s(self._tried_at) < self._pause_s:
+                return
+            try:
+                value = await self._read()
+            except UnavailableError as error:
+                self._tried_at = self._clock.now_ms()
+                extra = {"action": "refresh_failed", "reason": str(error)}
+                _log.warning("%s could not be read", self._name, extra=extra)
+            else:
+                self._value = value
+                self._read_at = self._tried_at = self._clock.now_ms()
+
+    def _kept(self) -> T:
+        if self._value is None or not self._is_kept():
+            msg = f"{self._name} cannot be read."
+            raise UnavailableError(msg)
+        return self._value
+
+    def _is_kept(self) -> bool:
+        return self._value is not None and self._age_s(self._read_at) < self._keep_s
+
+    def _age_s(self, since_ms: int) -> float:
+        """By the wall clock: a frozen Lambda environment ages, too."""
+        return (self._clock.now_ms() - since_ms) / 1000

@@ -1,0 +1,181 @@
+"""The keys with which an OpenID Connect issuer signs its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import jwt
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.http.cached import Cached
+
+MAX_AGE_S = 3600.0
+"""How long a key that the issuer has withdrawn may still be good, in seconds."""
+PAUSE_S = 15.0
+"""Between two requests to the issuer, whatever tokens come."""
+KEEP_S = 24 * 3600.0
+"""How long the keys stay good while the issuer cannot be reached."""
+TIMEOUT_S = 5.0
+"""For discovery and keys together."""
+MAX_BYTES = 512_000
+MAX_KEYS = 100
+
+ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
+    ("RSA", None): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+}
+"""What a key of a type and curve may verify (RFC 7518, RFC 8037). Symmetric ones are none of it."""
+
+ALLOWED = frozenset(name for names in ALGORITHMS.values() for name in names)
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_log = logging.getLogger(__name__)
+
+
+class SigningKeys:
+    """The usable keys of a JWK set (RFC 7517), each bound to the algorithms that it is for."""
+
+    def __init__(self, document: Any) -> None:
+        keys = document.get("keys") if isinstance(document, dict) else None
+        if not isinstance(keys, list):
+            msg = "The issuer's JWK set has no list of keys."
+            raise UnavailableError(msg)
+        self._keys = [found for jwk in keys[:MAX_KEYS] for found in _usable(jwk)]
+
+    def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
+        """The key of that id; without an id the only one that the algorithm can mean."""
+        fitting = [key for key in self._keys if key.algorithm_name == algorithm]
+        if kid is None:
+            return fitting[0] if len(fitting) == 1 else None
+        return next((key for key in fitting if key.key_id == kid), None)
+
+
+class Issuer:
+    """An issuer's keys, kept and read again by time, and when a token names an unknown one.
+
+    Args:
+        issuer: as it stands in `iss`; its discovery document names the keys' URL.
+        jwks_url: the keys' URL, where there is no discovery.
+
+    Raises:
+        ConfigurationError: a URL is not https; http is for this machine alone.
+    """
+
+    def __init__(self, issuer: str, *, clock: Clock, jwks_url: str = "") -> None:
+        for name, url in (("A2A_OIDC_ISSUER", issuer), ("A2A_OIDC_JWKS_URL", jwks_url)):
+            if url and not _is_safe(url):
+                msg = f"{name} is not an https URL."
+                raise ConfigurationError(msg)
+        self._issuer = issuer
+        self._jwks_url = jwks_url
+        self._keys = Cached(
+            "The issuer's keys",
+            self._read,
+            clock=clock,
+            max_age_s=MAX_AGE_S,
+            pause_s=PAUSE_S,
+            keep_s=KEEP_S,
+        )
+
+    async def key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
+        """The key that a token names; None when the issuer has none such.
+
+        Raises:
+            UnavailableError: the issuer's keys are not known.
+        """
+        found = (await self._keys.get()).find(kid, algorithm)
+        return found or (await self._keys.newer()).find(kid, algorithm)
+
+    async def _read(self) -> SigningKeys:
+        try:
+            async with asyncio.timeout(TIMEOUT_S), _client(self._issuer) as client:
+                url = self._jwks_url or await self._discovered(client)
+                return SigningKeys(await _json(client, url))
+        except TimeoutError as error:
+            msg = f"No answer within {TIMEOUT_S:g} s."
+            raise UnavailableError(msg) from error
+
+    async def _discovered(self, client: httpx.AsyncClient) -> str:
+        """The keys' URL (OpenID Connect Discovery 1.0, section 4.3: the issuer has to be this)."""
+        base = self._issuer.rstrip("/")
+        document = await _json(client, f"{base}/.well-known/openid-configuration")
+        fields = document if isinstance(document, dict) else {}
+        url = fields.get("jwks_uri")
+        if fields.get("issuer") != self._issuer or not isinstance(url, str) or not _is_safe(url):
+            msg = "The discovery document is another issuer's, or names no https URL of keys."
+            raise UnavailableError(msg)
+        return url
+
+
+def _client(issuer: str) -> httpx.AsyncClient:
+    # A proxy of the environment leads outside, not to an issuer on this machine.
+    is_outside = urlsplit(issuer).hostname not in _LOOPBACK
+    return httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=is_outside, verify=_tls())
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """One for the process: reading the certificates takes longer than asking the issuer."""
+    return httpx.create_ssl_context()
+
+
+async def _json(client: httpx.AsyncClient, url: str) -> Any:
+    """The JSON at `url`, not redirected, of at most `MAX_BYTES`."""
+    body = b""
+    try:
+        async with client.stream("GET", url) as response:
+            if response.status_code != httpx.codes.OK:
+                msg = f"The issuer answers with status {response.status_code}."
+                raise UnavailableError(msg)
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > MAX_BYTES:
+                    msg = f"The issuer's answer is longer than {MAX_BYTES} bytes."
+                    raise UnavailableError(msg)
+        return json.loads(body)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+        msg = f"The issuer's answer cannot be had: {type(error).__name__}."
+        raise UnavailableError(msg) from error
+
+
+def _usable(jwk: Any) -> Iterator[jwt.PyJWK]:
+    """A public signature key, once for each algorithm; nothing for what is none."""
+    if not isinstance(jwk, dict) or "d" in jwk or jwk.get("use", "sig") != "sig":
+        return
+    if "verify" not in (jwk.get("key_ops") or ["verify"]):
+        return
+    curve = None if jwk.get("kty") == "RSA" else jwk.get("crv")
+    for algorithm in ALGORITHMS.get((str(jwk.get("kty")), curve), ()):
+        if jwk.get("alg", algorithm) != algorithm:
+            continue
+        try:
+            key = jwt.PyJWK(jwk, algorithm)
+            if not key.Algorithm.check_key_length(key.key):
+                yield key
+        except (jwt.PyJWTError, ValueError, TypeError):
+            # One key that nobody can read must not take the others with it.
+            _log.warning("a key of the issuer is no key", extra={"action": "jwk_skipped"})
+
+
+def _is_safe(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    return bool(host) and (
+        parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)
+    )

@@ -1,0 +1,57 @@
+"""A text in AWS Secrets Manager."""
+
+from __future__ import annotations
+
+from a2a_serverless import aws
+from a2a_serverless.errors import ConfigurationError, UnavailableError
+
+
+class SecretText:
+    """The current version of a secret's text. Nothing is kept here.
+
+    Args:
+        secret: name or ARN.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._client = aws.client("secretsmanager")
+
+    def read_now(self) -> str:
+        """The text, read in this thread: for the start of a process.
+
+        Raises:
+            ConfigurationError: it cannot be read; one sentence names the secret and the reason.
+        """
+        try:
+            answer = self._client.get_secret_value(SecretId=self._secret)
+        except aws.ERRORS as error:
+            msg = f"The secret {self._secret} cannot be read: {_reason(error)}."
+            raise ConfigurationError(msg) from error
+        return self._text(answer)
+
+    async def read(self) -> str:
+        """The text, from a running process.
+
+        Raises:
+            UnavailableError: it cannot be read at the moment.
+            ConfigurationError: it has no text.
+        """
+        try:
+            answer = await aws.call(self._client.get_secret_value, SecretId=self._secret)
+        except aws.ERRORS as error:
+            raise UnavailableError(_reason(error)) from error
+        return self._text(answer)
+
+    def _text(self, answer: object) -> str:
+        text = answer.get("SecretString") if isinstance(answer, dict) else None
+        if not isinstance(text, str):
+            msg = f"The secret {self._secret} has no text."
+            raise ConfigurationError(msg)
+        return text
+
+
+def _reason(error: Exception) -> str:
+    """The error's code or kind: its text can have a request's content in it."""
+    code = error.response.get("Error", {}).get("Code") if hasattr(error, "response") else None
+    return code or type(error).__name__

@@ -1,0 +1,423 @@
+"""A task exists for its owner alone (A2A 1.0.1, sections 3.3.2 and 13.1).
+
+Every operation, from every caller, in both bindings and through both doors: whoever is not the
+owner gets, for what exists, the answer that it gets for what does not exist, byte for byte, and the
+same requests of AWS are made for it. The owner's own answers show that each operation would work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCapabilities, AgentCard, AgentSkill
+from pydantic import SecretStr
+
+from a2a_serverless import aws
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.function import lambda_handler
+from a2a_serverless.local.environments import Environments
+from a2a_serverless.local.front_door import FrontDoor
+from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.wiring import Backends, aws_backends
+from tests.a2a_calls import JSONRPC, REST, Agent, Answer, message, target
+from tests.stream_calls import open_stream
+
+KEYS = {f"user-{number}": f"key-{number}-of-twenty-or-more" for number in range(1000)}
+USERS = iter(KEYS)
+"""Nobody is taken twice: who has never called has nothing."""
+TENANT = "acme"
+LATER = {"returnImmediately": True}
+RECEIVER = "https://127.0.0.1/hook"
+"""Allowed by the settings, so that no name has to be looked up."""
+
+
+# -- callers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls: with a key or without, under a tenant or none."""
+
+    name: str
+    tenant: str = TENANT
+
+    def headers(self) -> dict[str, str]:
+        key = {"X-API-Key": KEYS[self.name]} if self.name else {}
+        return {"A2A-Version": "1.0", "Content-Type": "application/json", **key}
+
+
+def new_caller(tenant: str = TENANT) -> Caller:
+    """Somebody who has never called."""
+    return Caller(next(USERS), tenant)
+
+
+def new_tenant() -> str:
+    return f"tenant-{uuid.uuid4().hex}"
+
+
+def strangers_to(owner: Caller) -> dict[str, Caller]:
+    """Who is not the owner."""
+    return {
+        "no tenant": replace(owner, tenant=""),
+        "anonymous": Caller(""),
+        "another user": new_caller(),
+        "another tenant": replace(owner, tenant=new_tenant()),
+        "another user of another tenant": new_caller(new_tenant()),
+    }
+
+
+# -- operations -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ids:
+    """What a caller may know of a task."""
+
+    task: str = field(default_factory=lambda: str(uuid.uuid4()))
+    context: str = field(default_factory=lambda: str(uuid.uuid4()))
+    message: str = field(default_factory=lambda: str(uuid.uuid4()))
+    key: str = field(default_factory=lambda: str(uuid.uuid4()))
+    config: str = field(default_factory=lambda: str(uuid.uuid4()))
+    event: str = "1.0.AAAAAAAA"
+    page: str = "bm90LWEtcGFnZQ"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A call whose parameters and headers are made of ids in braces."""
+
+    method: str
+    params: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def call(self, ids: Ids) -> tuple[dict[str, Any], dict[str, str]]:
+        filled = json.dumps([self.params, dict(self.headers)])
+        for name, value in vars(ids).items():
+            filled = filled.replace(f"<{name}>", value)
+        params, headers = json.loads(filled)
+        return params, headers
+
+
+def said(**fields: Any) -> dict[str, Any]:
+    return {"message": message("go", **fields), "configuration": LATER}
+
+
+CONFIG = {"taskId": "<task>", "id": "<config>"}
+RESUMED = {"Last-Event-ID": "<event>"}
+KEYED = {"Idempotency-Key": "<key>"}
+
+OPERATIONS = {
+    "send to a task": Operation("SendMessage", said(taskId="<task>")),
+    "stream to a task": Operation("SendStreamingMessage", said(taskId="<task>")),
+    "send the same again": Operation("SendMessage", said(taskId="<task>", messageId="<message>")),
+    "send to a task, keyed": Operation("SendMessage", said(taskId="<task>"), KEYED),
+    "get": Operation("GetTask", {"id": "<task>"}),
+    "get without history": Operation("GetTask", {"id": "<task>", "historyLength": 0}),
+    "cancel": Operation("CancelTask", {"id": "<task>"}),
+    "subscribe": Operation("SubscribeToTask", {"id": "<task>"}),
+    "subscribe again": Operation("SubscribeToTask", {"id": "<task>"}, RESUMED),
+    "create a push config": Operation(
+        "CreateTaskPushNotificationConfig", {"taskId": "<task>", "url": RECEIVER}
+    ),
+    "replace a push config": Operation(
+        "CreateTaskPushNotificationConfig", {**CONFIG, "url": RECEIVER}
+    ),
+    "get a push config": Operation("GetTaskPushNotificationConfig", CONFIG),
+    "list push configs": Operation("ListTaskPushNotificationConfigs", {"taskId": "<task>"}),
+    "delete a push config": Operation("DeleteTaskPushNotificationConfig", CONFIG),
+}
+"""What names a task: everybody but its owner is told that there is none."""
+
+ELSEWHERE = {
+    "send to a context": Operation("SendMessage", said(contextId="<context>")),
+    "stream to a context": Operation("SendStreamingMessage", said(contextId="<context>")),
+    "send with a key": Operation("SendMessage", said(), KEYED),
+    "send with a key and a context": Operation("SendMessage", said(contextId="<context>"), KEYED),
+    "send with a messageId": Operation(
+        "SendMessage", said(contextId="<context>", messageId="<message>")
+    ),
+    "list": Operation("ListTasks", {}),
+    "list a context": Operation("ListTasks", {"contextId": "<context>"}),
+    "list a context in full": Operation(
+        "ListTasks", {"contextId": "<context>", "includeArtifacts": "true", "historyLength": 5}
+    ),
+    "list the next page": Operation("ListTasks", {"pageSize": 1, "pageToken": "<page>"}),
+}
+"""What may name a context, a key or a place: others have their own, new and empty ones."""
+
+
+# -- the stack ------------------------------------------------------------------------------------
+
+
+class Calls:
+    """The requests of AWS, without what differs from task to task."""
+
+    def __init__(self) -> None:
+        self._made: list[str] = []
+
+    def __call__(self, params: Mapping[str, Any], model: Any, **_: Any) -> None:
+        form = {name: value for name, value in params.items() if isinstance(value, str | bool)}
+        form = {k: v for k, v in form.items() if k not in {"ClientRequestToken", "MessageBody"}}
+        form.pop("MessageGroupId", None)
+        form.pop("MessageDeduplicationId", None)
+        actions = [next(iter(action)) for action in params.get("TransactItems", ())]
+        self._made.append(json.dumps([model.name, form, actions], sort_keys=True))
+
+    def take(self) -> list[str]:
+        """Those since the last time."""
+        made, self._made = self._made, []
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    doors: Mapping[str, Any]
+    backends: Backends
+    calls: Calls
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """Both doors of one application on a simulated AWS, for all tests; each has its own tasks."""
+    card = AgentCard(
+        name="Storyteller",
+        description="Tells one story.",
+        version="1.0.0",
+        capabilities=AgentCapabilities(streaming=True),
+        default_input_modes=["text/plain"],
+        default_output_modes=["text/plain"],
+        skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
+    )
+    extended = AgentCard()
+    extended.CopyFrom(card)
+    extended.description = "Tells another story to those it knows."
+    with simulated_aws() as provisioned:
+        names = {
+            name.removeprefix("A2A_").lower(): value
+            for name, value in provisioned.environment().items()
+            if name.startswith("A2A_")
+        }
+        settings = Settings(
+            auth="api-key",
+            api_keys=SecretStr(json.dumps(KEYS)),
+            extended_card="extended.json",
+            push_allowed_hosts="127.0.0.1",
+            blocking_limit_s=0.2,
+            stream_limit_s=0.2,
+            cancel_timeout_s=0.1,
+        ).model_copy(update=names)
+        backends, calls = aws_backends(settings), Calls()
+        for service in ("dynamodb", "sqs"):
+            events = aws.client(service).meta.events
+            events.register(f"provide-client-params.{service}", calls)
+        stream = create_app(settings, backends, card, door="stream", extended_card=extended)
+        api = create_app(settings, backends, card, door="api", extended_card=extended)
+        function = Environments("api", lambda _: lambda_handler(api), limit=1, timeout_s=30)
+        yield Stack(
+            doors={"asgi": stream, "mangum": FrontDoor(function)}, backends=backends, calls=calls
+        )
+        function.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """An answer and what was asked of AWS for it."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+    calls: list[str]
+
+    def comparable(self) -> Outcome:
+        """Without what the answers of two new tasks may differ in.
+
+        A key makes the same id in every scope. A stream polls as often as the machine lets it.
+        """
+        body = self.body.replace("<task>", "<new>")
+        return replace(self, body=body, calls=sorted(set(self.calls)))
+
+    def reason(self) -> str:
+        found = re.search(r'"reason": ?"(\w+)"', self.body)
+        return found[1] if found else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """A door of the stack, spoken to in one binding."""
+
+    stack: Stack
+    client: httpx.AsyncClient
+    binding: str
+
+    async def ask(self, caller: Caller, operation: Operation, ids: Ids) -> Outcome:
+        """The answer, in which the ids are replaced by their names."""
+        params, headers = operation.call(ids)
+        if caller.tenant:
+            params["tenant"] = caller.tenant
+        verb, path, body = target(self.binding, operation.method, params)
+        content = None if body is None else json.dumps(body).encode()
+        sent = {**caller.headers(), **headers}
+        self.stack.calls.take()
+        response = await self.client.request(verb, path, content=content, headers=sent)
+        return Outcome(
+            status=response.status_code,
+            headers=dict(response.headers),
+            body=_neutral(response.text, ids),
+            calls=self.stack.calls.take(),
+        )
+
+
+def _neutral(text: str, ids: Ids) -> str:
+    for name, value in vars(ids).items():
+        text = text.replace(value, f"<{name}>")
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "<time>", text)
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[\w-]{22}(?=\")", "<new>", text)
+    return re.sub(r"id: 1\.0\.[\w-]+", "id: <event>", text)
+
+
+@pytest.fixture(params=[f"{b}-{d}" for b in (JSONRPC, REST) for d in ("asgi", "mangum")])
+async def door(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Door]:
+    binding, _, front = request.param.partition("-")
+    transport = httpx.ASGITransport(stack.doors[front])
+    async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30) as client:
+        yield Door(stack=stack, client=client, binding=binding)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owned:
+    """A live task of an owner's, with its context, key, push configuration and events."""
+
+    owner: Caller
+    ids: Ids
+    stack: Stack
+
+    async def state(self) -> tuple[int, int, list[bytes]]:
+        """What strangers must not change: its version, its context's tasks, its receivers."""
+        scope = Scope.of(self.owner.tenant, self.owner.name)
+        storage = self.stack.backends.storage.for_scope(scope)
+        head = await storage.head(self.ids.task)
+        assert head is not None
+        pushes = await storage.pushes(self.ids.task)
+        context = await storage._context_heads(self.ids.context)
+        return head.version, len(context), [push.config.SerializeToString() for push in pushes]
+
+
+@pytest.fixture(scope="module")
+def owned(stack: Stack) -> Owned:
+    """An owner's task that no stranger changes."""
+    return asyncio.run(make_owned(stack))
+
+
+async def make_owned(stack: Stack) -> Owned:
+    """Two tasks of a new owner; the first one is known to everybody by all its ids."""
+    owner, ids = new_caller(), Ids()
+    transport = httpx.ASGITransport(stack.doors["asgi"])
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        agent = Agent(client, JSONRPC)
+
+        async def call(operation: Operation) -> Answer:
+            params, headers = operation.call(ids)
+            said_by = {**owner.headers(), **headers}
+            return await agent.call(operation.method, {**params, "tenant": TENANT}, said_by)
+
+        sent = await call(
+            Operation("SendMessage", said(contextId="<context>", messageId="<message>"), KEYED)
+        )
+        ids = replace(ids, task=sent.task["id"])
+        assert (await call(OPERATIONS["replace a push config"])).reason == ""
+        await call(Operation("SendMessage", said()))
+        listed = await call(Operation("ListTasks", {"pageSize": 1}))
+        ids = replace(ids, page=listed.result["nextPageToken"])
+        async with open_stream(
+            stack.doors["asgi"],
+            JSONRPC,
+            "SubscribeToTask",
+            {"id": ids.task, "tenant": TENANT},
+            owner.headers(),
+        ) as stream:
+            event = await anext(stream.events())
+    return Owned(owner=owner, ids=replace(ids, event=str(event.id)), stack=stack)
+
+
+# -- the matrix -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+async def test_somebody_elses_task_is_no_task(
+    door: Door, owned: Owned, operation: Operation
+) -> None:
+    """The same status, headers, body and requests of AWS as for a task that nobody has."""
+    before = await owned.state()
+    for name, stranger in strangers_to(owned.owner).items():
+        there = await door.ask(stranger, operation, owned.ids)
+        nowhere = await door.ask(stranger, operation, Ids(event=owned.ids.event))
+        assert (name, there) == (name, nowhere)
+        if name == "anonymous":
+            assert (there.status, there.calls) == (401, [])
+        else:
+            assert (name, there.reason()) == (name, "TASK_NOT_FOUND")
+            assert there.calls
+    assert await owned.state() == before
+
+
+@pytest.mark.parametrize("operation", ELSEWHERE.values(), ids=ELSEWHERE)
+async def test_somebody_elses_contexts_and_keys_are_free(
+    door: Door, owned: Owned, operation: Operation
+) -> None:
+    """Who uses them gets what somebody new gets, with ids that nobody has used.
+
+    That is a new task, an empty list, or a page token that is none.
+    """
+    before, strangers = await owned.state(), strangers_to(owned.owner)
+    del strangers["no tenant"]  # has tasks there by now; it is one more tenant, called ""
+    for name, stranger in strangers.items():
+        somebody_new = new_caller(stranger.tenant) if stranger.name else stranger
+        there = await door.ask(stranger, operation, owned.ids)
+        nowhere = await door.ask(somebody_new, operation, Ids())
+        assert (name, there.comparable()) == (name, nowhere.comparable())
+        if name == "anonymous":
+            assert (there.status, there.calls) == (401, [])
+    assert await owned.state() == before
+
+
+async def test_the_owner_is_answered(door: Door) -> None:
+    """Each of these operations does something for the owner, and only with the task's own id.
+
+    A message to a task that works is refused as that, and a key that belongs to another message as
+    that: what strangers never learn.
+    """
+    refused = {
+        "send to a task": "UNSUPPORTED_OPERATION",
+        "stream to a task": "UNSUPPORTED_OPERATION",
+        "send to a task, keyed": "INVALID_PARAMS",
+    }
+    owned = await make_owned(door.stack)
+    in_order = sorted(OPERATIONS.items(), key=lambda named: named[0] == "cancel")
+    for name, operation in in_order:
+        there = await door.ask(owned.owner, operation, owned.ids)
+        nowhere = await door.ask(owned.owner, operation, Ids(event=owned.ids.event))
+        assert (name, there.reason()) == (name, refused.get(name, ""))
+        assert (name, nowhere.reason()) == (name, "TASK_NOT_FOUND")
+
+
+async def test_the_extended_card_is_for_all_who_are_known(door: Door, owned: Owned) -> None:
+    """3.1.11, 13.3: the same for each of them, without a request of AWS; for nobody else."""
+    operation = Operation("GetExtendedAgentCard", {})
+    mine = await door.ask(owned.owner, operation, Ids())
+    assert "Tells another story" in mine.body
+    assert (mine.headers["cache-control"], mine.calls) == ("no-store", [])
+    for name, stranger in strangers_to(owned.owner).items():
+        theirs = await door.ask(stranger, operation, Ids())
+        assert (name, theirs.status) == (name, 200 if stranger.name else 401)
+        if stranger.name:
+            assert theirs == mine

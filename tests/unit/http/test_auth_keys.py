@@ -1,0 +1,300 @@
+"""API keys: how they are written, compared, kept and rotated."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+from moto import mock_aws
+from pydantic import SecretStr
+from starlette.datastructures import Headers
+
+from a2a_serverless import aws
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http import api_keys
+from a2a_serverless.http.api_keys import MAX_AGE_S, PAUSE_S, ApiKeys, KeyRing
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.auth import Authenticator, authenticator_of
+from a2a_serverless.http.handler import Door
+from a2a_serverless.http.refusals import RefusedError
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import memory_backends
+from tests.clocks import ManualClock
+
+KEY = "a-key-of-more-than-twenty-characters"
+OTHER = "another-key-of-twenty-or-more-characters"
+HASHED = f"sha256:{hashlib.sha256(OTHER.encode()).hexdigest()}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"alice": KEY, "bob": OTHER}),
+        json.dumps({"alice": KEY, "bob": HASHED}),
+        json.dumps({"alice": [KEY, f"old-{KEY}"], "bob": [HASHED]}),
+        f'{{"bob": "{HASHED}", "alice": "old-{KEY}", "alice": "{KEY}"}}',
+        f"alice={KEY},bob={OTHER}",
+        f"  alice={KEY}\n  bob={HASHED.upper().replace('SHA256', 'sha256')}\n",
+    ],
+)
+def test_ways_to_write_keys(text: str) -> None:
+    """JSON or a list, keys or their digests, several keys of one name."""
+    ring = KeyRing.parse(text)
+    assert ring.name_of(KEY) == "alice"
+    assert ring.name_of(OTHER) == "bob"
+    assert ring.name_of(HASHED) is None
+    assert ring.name_of("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "not valid JSON"),
+        (f'{{"alice": "{KEY}"', "not valid JSON"),
+        ('{"alice": ' * 100_000, "not valid JSON"),
+        (json.dumps({"alice": KEY, "": OTHER}), "entry 2 has no name"),
+        (json.dumps({"a b": KEY}), "entry 1 has no name"),
+        (json.dumps({"a\r\nb": KEY}), "entry 1 has no name"),
+        (json.dumps({"alice": "short"}), "entry 1 is not 20 or more"),
+        (json.dumps({"alice": "x" * 1001}), "entry 1 is not 20 or more"),
+        (json.dumps({"alice": f"{KEY} "}), "entry 1 is not 20 or more"),
+        (json.dumps({"alice": "schlüssel" * 3}), "entry 1 is not 20 or more"),
+        (json.dumps({"alice": "sha256:" + "0" * 63}), "entry 1 is not 20 or more"),
+        (json.dumps({"alice": 10**30}), "entry 1 is not 20 or more"),
+        (json.dumps({"alice": None}), "entry 1 is not 20 or more"),
+        (json.dumps({"alice": {"key": KEY}}), "entry 1 is not 20 or more"),
+        (KEY, "entry 1 is not 20 or more"),
+        (f"{KEY}=alice", "entry 1 is not 20 or more"),
+        (f"={KEY}", "entry 1 has no name"),
+    ],
+)
+def test_keys_that_nobody_can_read(text: str, complaint: str) -> None:
+    """One sentence says where, and never shows a key, not in its cause either."""
+    with pytest.raises(ConfigurationError, match=complaint) as caught:
+        KeyRing.parse(text)
+    assert KEY not in repr(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_the_keys_themselves_are_not_kept() -> None:
+    """What the process holds is their SHA-256."""
+    ring = KeyRing.parse(f"alice={KEY}")
+    assert KEY not in repr(list(ring._entries))
+    assert KEY not in repr(Settings(api_keys=SecretStr(f"alice={KEY}")))
+
+
+def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all digests, by hmac.compare_digest, whichever is right and however near a key is."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr(
+        api_keys, "hmac", type("Spy", (), {"compare_digest": staticmethod(compare)})
+    )
+    ring = KeyRing.parse(f"alice={KEY},bob={OTHER},carol={KEY[::-1]}")
+    for key in (KEY, OTHER, KEY[:-1] + "?", "x", "x" * 10_000):
+        compared.clear()
+        ring.name_of(key)
+        assert len(compared) == 3
+        assert {len(side) for pair in compared for side in pair} == {32}
+
+
+# -- in Secrets Manager ---------------------------------------------------------------------------
+
+
+class Calls:
+    """How often Secrets Manager was asked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, **_: Any) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Secrets Manager, simulated."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with mock_aws():
+        aws.forget_clients()
+        client = aws.client("secretsmanager")
+        client.create_secret(Name="keys", SecretString=json.dumps({"default": KEY}))
+        yield client
+    aws.forget_clients()
+
+
+@pytest.fixture
+def calls(secrets: Any) -> Calls:
+    calls = Calls()
+    secrets.meta.events.register("before-send.secrets-manager", calls)
+    return calls
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def stored_keys(clock: ManualClock, secret: str = "keys") -> Authenticator:
+    settings = Settings(auth="api-key", api_keys_secret=secret)
+    authenticator = authenticator_of(settings, clock)
+    assert authenticator is not None
+    return authenticator
+
+
+async def who(authenticator: Authenticator, key: str) -> str:
+    """The name that a key stands for, or why it was refused."""
+    try:
+        return (await authenticator.authenticate(Headers({"X-API-Key": key}))).display_name
+    except RefusedError as error:
+        return error.reason
+
+
+async def test_the_keys_of_a_secret(calls: Calls, clock: ManualClock) -> None:
+    """Read once, at the start: no request waits for Secrets Manager."""
+    keys = stored_keys(clock)
+    assert calls.count == 1
+    assert await who(keys, KEY) == "default"
+    assert await who(keys, OTHER) == "UnknownKey"
+    assert calls.count == 1
+
+
+async def test_a_rotation_needs_no_restart(secrets: Any, calls: Calls, clock: ManualClock) -> None:
+    """A new key is good, and one that was taken out is not, after five minutes at most."""
+    keys = stored_keys(clock)
+    secrets.put_secret_value(SecretId="keys", SecretString=json.dumps({"default": [OTHER, KEY]}))
+    clock.advance(MAX_AGE_S)
+    assert await who(keys, OTHER) == await who(keys, KEY) == "default"
+    secrets.put_secret_value(SecretId="keys", SecretString=json.dumps({"default": OTHER}))
+    clock.advance(MAX_AGE_S)
+    assert await who(keys, KEY) == "UnknownKey"
+    assert await who(keys, OTHER) == "default"
+
+
+async def test_wrong_keys_make_no_calls(calls: Calls, clock: ManualClock) -> None:
+    """The secret is read by time, never because of a key, and not at all without one."""
+    keys = stored_keys(clock)
+    for _ in range(100):
+        assert await who(keys, OTHER) == "UnknownKey"
+        clock.advance(MAX_AGE_S / 101)
+    assert calls.count == 1
+    clock.advance(MAX_AGE_S)
+    assert await who(keys, "") == "NoCredentials"
+    assert calls.count == 1
+    outcomes = await asyncio.gather(*(who(keys, OTHER) for _ in range(20)))
+    assert set(outcomes) == {"UnknownKey"}
+    assert calls.count == 2
+
+
+@pytest.mark.parametrize("broken", ["{", json.dumps({"default": "short"}), KEY])
+async def test_a_broken_secret_locks_nobody_out(
+    secrets: Any, calls: Calls, clock: ManualClock, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    """The old keys stay, a warning says so without them, and it is tried again in 30 seconds."""
+    keys = stored_keys(clock)
+    secrets.put_secret_value(SecretId="keys", SecretString=broken)
+    clock.advance(MAX_AGE_S)
+    with caplog.at_level(logging.WARNING, "a2a_serverless"):
+        assert await who(keys, KEY) == "default"
+        assert await who(keys, KEY) == "default"
+    (warning,) = caplog.records
+    assert vars(warning)["action"] == "refresh_failed"
+    assert KEY not in str(vars(warning))
+    assert calls.count == 3  # the start, the test's own put, and one attempt
+    secrets.put_secret_value(SecretId="keys", SecretString=json.dumps({"default": OTHER}))
+    clock.advance(PAUSE_S)
+    assert await who(keys, OTHER) == "default"
+
+
+async def test_an_empty_secret_closes_the_door(secrets: Any, clock: ManualClock) -> None:
+    """Whoever takes out all keys means it."""
+    keys = stored_keys(clock)
+    secrets.put_secret_value(SecretId="keys", SecretString="{}")
+    clock.advance(MAX_AGE_S)
+    assert await who(keys, KEY) == "UnknownKey"
+
+
+@pytest.mark.usefixtures("secrets")
+def test_a_secret_that_cannot_be_read_stops_the_start(clock: ManualClock) -> None:
+    """One sentence names it and AWS's reason."""
+    with pytest.raises(ConfigurationError, match=r"nowhere cannot be read: ResourceNotFound\w+\.$"):
+        stored_keys(clock, "nowhere")
+
+
+def test_a_secret_without_text_stops_the_start(secrets: Any, clock: ManualClock) -> None:
+    """Bytes are no keys."""
+    secrets.create_secret(Name="bytes", SecretBinary=b"\x00")
+    with pytest.raises(ConfigurationError, match="bytes has no text"):
+        stored_keys(clock, "bytes")
+
+
+@pytest.mark.parametrize("door", ["api", "stream"])
+async def test_the_application_reads_them_again(
+    secrets: Any, clock: ManualClock, card: AgentCard, door: Door
+) -> None:
+    """Behind either door, as part of the first request that finds them old."""
+    settings = Settings(auth="api-key", api_keys_secret="keys")
+    app = create_app(settings, memory_backends(settings, clock), card, door=door)
+    secrets.put_secret_value(SecretId="keys", SecretString=json.dumps({"default": OTHER}))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        headers = {"X-API-Key": OTHER, "A2A-Version": "1.0"}
+        assert (await client.get("/tasks", headers=headers)).status_code == 401
+        clock.advance(MAX_AGE_S)
+        assert (await client.get("/tasks", headers=headers)).status_code == 200
+
+
+async def test_while_one_reads_the_others_use_what_is_there(clock: ManualClock) -> None:
+    """A slow Secrets Manager slows one request in five minutes, not all of them."""
+    asked, answered, reads = asyncio.Event(), asyncio.Event(), 0
+
+    async def read() -> str:
+        nonlocal reads
+        reads += 1
+        asked.set()
+        await answered.wait()
+        return f"default={OTHER}"
+
+    keys = ApiKeys(f"default={KEY}", clock=clock, read=read)
+    clock.advance(MAX_AGE_S)
+    first = asyncio.create_task(who(keys, OTHER))
+    await asked.wait()
+    assert [await who(keys, KEY) for _ in range(3)] == ["default"] * 3
+    answered.set()
+    assert await first == "default"
+    assert (reads, await who(keys, KEY)) == (1, "UnknownKey")
+
+
+async def test_a_reader_who_leaves_is_replaced(clock: ManualClock) -> None:
+    """A request that is cancelled while it reads leaves no mark: the next one reads."""
+    asked, never, reads = asyncio.Event(), asyncio.Event(), 0
+
+    async def read() -> str:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            asked.set()
+            await never.wait()
+        return f"default={OTHER}"
+
+    keys = ApiKeys(f"default={KEY}", clock=clock, read=read)
+    clock.advance(MAX_AGE_S)
+    leaving = asyncio.create_task(who(keys, KEY))
+    await asked.wait()
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert await who(keys, OTHER) == "default"
+    assert reads == 2

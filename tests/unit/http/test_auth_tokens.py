@@ -1,0 +1,650 @@
+"""Tokens of an OpenID Connect issuer: what is let in, what is refused, and the issuer's keys."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+from a2a.types import AgentCard
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from starlette.datastructures import Headers
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.auth import Authenticator, authenticator_of
+from a2a_serverless.http.jwks import KEEP_S, MAX_AGE_S, PAUSE_S
+from a2a_serverless.http.refusals import RefusedError
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.identity import Scope, digest
+from a2a_serverless.wiring import Backends
+from tests.a2a_calls import Agent, message
+from tests.clocks import ManualClock
+from tests.issuers import AUDIENCE, Issuer, private_key, public_jwk, running_issuer
+
+NOW = int(time.time())
+HOUR = 3600
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Issuer]:
+    """An issuer for all tests of the module."""
+    with running_issuer() as issuer:
+        yield issuer
+
+
+@pytest.fixture
+def issuer(server: Issuer) -> Issuer:
+    """The issuer as it was at first."""
+    url = server.url
+    server.__init__()  # type: ignore[misc]  # a fresh one, at the same port
+    server.url = url
+    return server
+
+
+@pytest.fixture
+def settings(issuer: Issuer) -> Settings:
+    return Settings(auth="oidc", oidc_issuer=issuer.url, oidc_audience=AUDIENCE)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def door(settings: Settings, clock: ManualClock) -> Authenticator:
+    authenticator = authenticator_of(settings, clock)
+    assert authenticator is not None
+    return authenticator
+
+
+async def who(door: Authenticator, *authorization: str) -> str:
+    """The principal of a request with these headers, or why it was refused."""
+    headers = [(b"authorization", value.encode("latin-1")) for value in authorization]
+    try:
+        return (await door.authenticate(Headers(raw=headers))).display_name
+    except RefusedError as error:
+        return f"{error.status} {error.reason}"
+
+
+async def shown(door: Authenticator, token: str) -> str:
+    return await who(door, f"Bearer {token}")
+
+
+def alice(issuer: Issuer) -> str:
+    return digest("principal", "oidc", issuer.url, "alice")
+
+
+# -- good tokens ----------------------------------------------------------------------------------
+
+
+ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
+
+
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "EdDSA"])
+async def test_asymmetric_algorithms(door: Authenticator, issuer: Issuer, algorithm: str) -> None:
+    """Every one that JWA has for public keys, with a key that says its algorithm or not."""
+    said: dict[str, Any] = {"alg": algorithm, "use": "sig", "key_ops": ["verify"]}
+    for fields in ({}, said):
+        issuer.keys = [public_jwk("RS256", "r"), public_jwk(algorithm, "mine", **fields)]
+        token = issuer.token(algorithm=algorithm, kid="mine")
+        assert await shown(door, token) == alice(issuer)
+
+
+async def test_issuer_and_subject_are_who_it_is(
+    door: Authenticator, issuer: Issuer, settings: Settings, clock: ManualClock
+) -> None:
+    """Neither subject alone nor anything that a user chooses (name, email) is an identity."""
+    same = await shown(door, issuer.token({"name": "root", "email": "a@b.example"}))
+    other = await shown(door, issuer.token({"sub": "Alice"}))
+    assert same == alice(issuer)
+    assert other != same
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"exp": timedelta(seconds=-50)},
+        {"nbf": timedelta(seconds=50), "iat": timedelta(seconds=50)},
+        {"aud": ["https://other.example", AUDIENCE]},
+        {"iat": None},
+    ],
+    ids=["just expired", "from the future", "several audiences", "no time of issue"],
+)
+async def test_clocks_may_differ_a_little(
+    door: Authenticator, issuer: Issuer, claims: dict[str, Any]
+) -> None:
+    """By up to 60 seconds; and a token may be for others, too."""
+    assert await shown(door, issuer.token(claims)) == alice(issuer)
+
+
+@pytest.mark.parametrize("kind", ["JWT", "jwt", "at+jwt", "application/at+jwt", None])
+async def test_types_of_token(door: Authenticator, issuer: Issuer, kind: str | None) -> None:
+    """An access token of RFC 9068, or one that does not say more than JWT."""
+    assert await shown(door, issuer.token(headers={"typ": kind})) == alice(issuer)
+
+
+async def test_without_kid_the_only_key_is_meant(door: Authenticator, issuer: Issuer) -> None:
+    """RFC 7515, section 4.1.4: `kid` is a hint; with several keys it has to be there."""
+    issuer.keys = [public_jwk("ES256", "first"), public_jwk("RS256", "second")]
+    assert await shown(door, issuer.token(kid=None)) == alice(issuer)
+
+
+async def test_the_scheme_is_in_any_case(door: Authenticator, issuer: Issuer) -> None:
+    """RFC 9110, section 11.1."""
+    assert await who(door, f"bearer  {issuer.token()}") == alice(issuer)
+
+
+# -- tokens that are refused ----------------------------------------------------------------------
+
+
+def segment(value: Mapping[str, Any] | bytes) -> str:
+    raw = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def forged(header: Mapping[str, Any], issuer: Issuer, signature: bytes = b"") -> str:
+    """A token of good claims under a header and signature of one's own."""
+    claims = {"iss": issuer.url, "aud": AUDIENCE, "sub": "alice", "exp": NOW + HOUR}
+    return f"{segment(header)}.{segment(claims)}.{segment(signature)}"
+
+
+def confused(issuer: Issuer, key: bytes) -> str:
+    """A token signed with HMAC, the public key being the secret."""
+    unsigned = forged({"alg": "HS256", "kid": "first", "typ": "JWT"}, issuer).rpartition(".")[0]
+    return f"{unsigned}.{segment(hmac.digest(key, unsigned.encode(), 'sha256'))}"
+
+
+def pem() -> bytes:
+    """The issuer's public key."""
+    encoded: bytes = (
+        private_key("ES256")
+        .public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    return encoded
+
+
+BAD_CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
+    "expired": ({"exp": timedelta(seconds=-70)}, "Expired"),
+    "expired for ever": ({"exp": 0}, "Expired"),
+    "never expires": ({"exp": None}, "MissingClaim"),
+    "expires in words": ({"exp": "tomorrow"}, "MalformedToken"),
+    "expires at infinity": ({"exp": float("inf")}, "MalformedToken"),
+    "not yet": ({"nbf": timedelta(seconds=120)}, "NotYetValid"),
+    "issued in the future": ({"iat": timedelta(seconds=120)}, "NotYetValid"),
+    "another audience": ({"aud": "https://other.example"}, "WrongAudience"),
+    "a longer audience": ({"aud": f"{AUDIENCE}.evil.example"}, "WrongAudience"),
+    "audiences of others": ({"aud": ["https://other.example"]}, "WrongAudience"),
+    "no audience": ({"aud": None}, "MissingClaim"),
+    "an empty audience": ({"aud": ""}, "MissingClaim"),
+    "an audience that is none": ({"aud": {"x": AUDIENCE}}, "WrongAudience"),
+    "another issuer": ({"iss": "https://evil.example"}, "WrongIssuer"),
+    "no issuer": ({"iss": None}, "MissingClaim"),
+    "no subject": ({"sub": None}, "MissingClaim"),
+}
+
+
+@pytest.mark.parametrize(("claims", "reason"), BAD_CLAIMS.values(), ids=BAD_CLAIMS)
+async def test_claims_that_open_nothing(
+    door: Authenticator, issuer: Issuer, claims: dict[str, Any], reason: str
+) -> None:
+    """Rightly signed, and still refused: expired, for somebody else, by somebody else."""
+    assert await shown(door, issuer.token(claims)) == f"401 {reason}"
+
+
+async def test_a_subject_is_a_text(door: Authenticator, issuer: Issuer) -> None:
+    """A number, a list or nothing is nobody."""
+    for subject in (7, ["alice"], {"a": 1}):
+        # PyJWT itself makes no such token.
+        payload = {"iss": issuer.url, "aud": AUDIENCE, "sub": subject, "exp": NOW + HOUR}
+        signed = jwt.api_jws.encode(
+            json.dumps(payload).encode(), private_key("ES256"), "ES256", {"kid": "first"}
+        )
+        assert await shown(door, signed) == "401 MalformedToken"
+    assert await shown(door, issuer.token({"sub": ""})) == "401 MissingClaim"
+
+
+async def test_unsigned_tokens(door: Authenticator, issuer: Issuer) -> None:
+    """`alg: none` in every spelling, with and without a signature, or no `alg` at all."""
+    for name in ("none", "None", "NONE", "nOnE", "", None, ["ES256"], {"a": 1}, 5):
+        for signature in (b"", b"x" * 64):
+            token = forged({"alg": name, "kid": "first"}, issuer, signature)
+            assert await shown(door, token) == "401 ForbiddenAlgorithm"
+    assert await shown(door, forged({"kid": "first"}, issuer)) == "401 ForbiddenAlgorithm"
+
+
+async def test_a_public_key_is_no_secret(door: Authenticator, issuer: Issuer) -> None:
+    """Key confusion: HMAC with the public key, as PEM, as JWK or as the bytes of the set."""
+    jwk = public_jwk("ES256", "first")
+    for key in (pem(), pem().strip(), json.dumps(jwk).encode(), b""):
+        assert await shown(door, confused(issuer, key)) == "401 ForbiddenAlgorithm"
+
+
+async def test_a_symmetric_key_of_the_issuer_is_not_used(
+    door: Authenticator, issuer: Issuer
+) -> None:
+    """An `oct` key in the set verifies nothing, even when it is the only one."""
+    issuer.keys = [{"kty": "oct", "k": segment(b"k" * 32), "kid": "first", "alg": "HS256"}]
+    assert await shown(door, confused(issuer, b"k" * 32)) == "401 ForbiddenAlgorithm"
+    assert await shown(door, issuer.token()) == "401 UnknownKid"
+
+
+async def test_the_algorithm_is_the_keys(door: Authenticator, issuer: Issuer) -> None:
+    """A key for RS256 verifies nothing else; a curve verifies with its own hash alone."""
+    issuer.keys = [
+        public_jwk("RS256", "r", alg="RS256"),
+        public_jwk("ES256", "e"),
+        public_jwk("RS256", "encryption", number=1, use="enc"),
+        public_jwk("RS256", "wrapping", number=1, key_ops=["wrapKey"]),
+    ]
+    assert await shown(door, issuer.token(algorithm="RS256", kid="r")) == alice(issuer)
+    for algorithm, number, kid in (
+        ("PS256", 0, "r"),
+        ("RS512", 0, "r"),
+        ("ES384", 0, "e"),
+        ("RS256", 0, "e"),
+        ("ES256", 0, "r"),
+        ("RS256", 1, "encryption"),
+        ("RS256", 1, "wrapping"),
+    ):
+        token = issuer.token(algorithm=algorithm, number=number, kid=kid)
+        assert await shown(door, token) == "401 UnknownKid"
+
+
+async def test_signatures(door: Authenticator, issuer: Issuer) -> None:
+    """Of another key under the right id, of other content, cut, or repeated."""
+    good = issuer.token()
+    head, body, signature = good.split(".")
+    claims = segment({"iss": issuer.url, "aud": AUDIENCE, "sub": "bob", "exp": NOW + HOUR})
+    assert await shown(door, issuer.token(number=1)) == "401 WrongSignature"
+    assert await shown(door, f"{head}.{claims}.{signature}") == "401 WrongSignature"
+    assert await shown(door, f"{head}.{body}.{signature[:-4]}") in {
+        "401 WrongSignature",
+        "401 MalformedToken",
+    }
+    assert await shown(door, f"{head}.{body}.") == "401 WrongSignature"
+    assert await shown(door, f"{head}.{body}.{segment(bytes(64))}") == "401 WrongSignature"
+    assert await shown(door, good) == alice(issuer)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"crit": ["exp"]},
+        {"crit": []},
+        {"crit": ["b64"], "b64": True},
+        {"enc": "A256GCM"},
+        {"zip": "DEF"},
+        {"cty": "JWT"},
+        {"typ": "logout+jwt"},
+        {"typ": "dpop+jwt"},
+    ],
+    ids=str,
+)
+async def test_headers_that_mean_more_than_we_know(
+    door: Authenticator, issuer: Issuer, headers: dict[str, Any]
+) -> None:
+    """Critical extensions, encryption, nested tokens, tokens of other kinds."""
+    good = issuer.token()
+    header = {"alg": "ES256", "kid": "first", "typ": "JWT", **headers}
+    unsigned = f"{segment(header)}.{good.split('.')[1]}"
+    signature = private_key("ES256")
+    algorithm = jwt.get_algorithm_by_name("ES256")
+    token = f"{unsigned}.{segment(algorithm.sign(unsigned.encode(), signature))}"
+    assert await shown(door, token) in {"401 UnsupportedToken", "401 MalformedToken"}
+
+
+async def test_keys_that_a_token_brings_along_are_not_looked_at(
+    door: Authenticator, issuer: Issuer
+) -> None:
+    """`jku`, `x5u`, `jwk` and `x5c` lead nowhere: the issuer is asked, nobody else."""
+    evil = {
+        "jku": f"{issuer.url}/evil",
+        "x5u": f"{issuer.url}/evil",
+        "jwk": public_jwk("ES256", "first", number=1),
+        "x5c": ["MIIB"],
+    }
+    assert await shown(door, issuer.token(number=1, headers=evil)) == "401 WrongSignature"
+    assert await shown(door, issuer.token(number=1, kid="evil", headers=evil)) == "401 UnknownKid"
+    assert await shown(door, issuer.token(headers=evil)) == alice(issuer)
+    assert "/evil" not in issuer.asked
+
+
+async def test_what_is_no_token(door: Authenticator, issuer: Issuer) -> None:
+    """Garbage of every kind is refused and never an internal error; long garbage is not read."""
+    head = segment({"alg": "ES256", "kid": "first"})
+    for token in (
+        "",
+        "x",
+        "..",
+        "a.b.c",
+        "a.b.c.d.e",
+        f"{head}.{segment(b'not json')}.{segment(b'x' * 64)}",
+        f"{head}.{segment(b'[]')}.{segment(b'x' * 64)}",
+        f"{segment(b'[]')}.e30.",
+        f"{segment(b'not json')}.e30.",
+        f"{segment({'alg': 'ES256', 'kid': 5})}.e30.",
+        f"{segment(b'[' * 10_000)}.e30.",
+        f"{head}.!!!.e30",
+        f"{head}.e30.\xff\xfe",
+        "\x00\x1b[31m.\x00.\x00",
+        "x" * 20_000,
+        f"{head}.{'A' * 20_000}.e30",
+    ):
+        status, reason = (await shown(door, token)).split()
+        assert (status, reason) in {("401", "MalformedToken"), ("401", "WrongSignature")}
+
+
+async def test_other_headers_than_one_bearer(door: Authenticator, issuer: Issuer) -> None:
+    """No header, another scheme, or two headers, of which somebody else may read the other."""
+    token = issuer.token()
+    assert await who(door) == "401 NoCredentials"
+    assert await who(door, token) == "401 MalformedToken"
+    assert await who(door, f"Basic {token}") == "401 MalformedToken"
+    assert await who(door, f"Bearer {token}", "Bearer x") == "401 AmbiguousCredentials"
+    assert await who(door, f"Bearer {token}, Bearer {token}") == "401 MalformedToken"
+
+
+# -- the issuer's keys ----------------------------------------------------------------------------
+
+
+async def test_a_rotation_needs_no_restart(
+    door: Authenticator, issuer: Issuer, clock: ManualClock
+) -> None:
+    """A token with an unknown `kid` makes the keys be read again; the old ones go when they go."""
+    assert await shown(door, issuer.token()) == alice(issuer)
+    issuer.keys = [public_jwk("ES256", "first"), public_jwk("ES256", "second", number=1)]
+    clock.advance(PAUSE_S)
+    fresh = issuer.token(number=1, kid="second")
+    assert await shown(door, fresh) == alice(issuer)
+    issuer.keys = [public_jwk("ES256", "second", number=1)]
+    assert await shown(door, issuer.token()) == alice(issuer)
+    clock.advance(MAX_AGE_S)
+    assert await shown(door, issuer.token()) == "401 UnknownKid"
+    assert await shown(door, fresh) == alice(issuer)
+
+
+async def test_unknown_ids_ask_the_issuer_once_in_a_while(
+    door: Authenticator, issuer: Issuer, clock: ManualClock
+) -> None:
+    """A hundred tokens at once, or one after the other: one request in 15 seconds for all."""
+    await shown(door, issuer.token())
+    issuer.asked.clear()
+    clock.advance(PAUSE_S)
+    unknown = [issuer.token(kid=f"no-{number}", number=1) for number in range(100)]
+    outcomes = await asyncio.gather(*(shown(door, token) for token in unknown))
+    assert set(outcomes) == {"401 UnknownKid"}
+    for token in unknown:
+        clock.advance(PAUSE_S / 101)
+        assert await shown(door, token) == "401 UnknownKid"
+    assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(500, None), (404, b""), (200, b"<html>"), (200, b"{}"), (200, b"["), (200, b" " * 600_000)],
+    ids=["broken", "gone", "no JSON", "no keys", "half", "endless"],
+)
+async def test_an_issuer_that_is_down(
+    door: Authenticator,
+    issuer: Issuer,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    body: bytes | None,
+) -> None:
+    """The keys stay good for a day, with a warning; after that nobody is let in: 503."""
+    assert await shown(door, issuer.token()) == alice(issuer)
+    good_status, issuer.status, issuer.body = issuer.status, status, body
+    clock.advance(MAX_AGE_S)
+    with caplog.at_level(logging.WARNING, "a2a_serverless"):
+        assert await shown(door, issuer.token()) == alice(issuer)
+    assert [vars(record)["action"] for record in caplog.records] == ["refresh_failed"]
+    clock.advance(KEEP_S)
+    assert await shown(door, issuer.token()) == "503 IssuerUnavailable"
+    issuer.status, issuer.body = good_status, None
+    clock.advance(PAUSE_S)
+    assert await shown(door, issuer.token()) == alice(issuer)
+
+
+async def test_an_issuer_that_was_never_there(client: httpx.AsyncClient, issuer: Issuer) -> None:
+    """503 and when to come again, not 401: the token may be good."""
+    issuer.status = 500
+    headers = {"Authorization": f"Bearer {issuer.token()}"}
+    response = await client.get("/tasks", headers=headers)
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "15"
+    assert response.json()["error"]["details"][0]["reason"] == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize(
+    "discovery",
+    [
+        {"issuer": "https://evil.example"},
+        {"issuer": "ISSUER/"},
+        {"issuer": "ISSUER", "jwks_uri": "http://keys.example/"},
+        {"issuer": "ISSUER", "jwks_uri": "file:///etc/passwd"},
+        {"issuer": "ISSUER", "jwks_uri": 5},
+        {"issuer": "ISSUER", "jwks_uri": "ISSUER/moved"},
+    ],
+    ids=str,
+)
+async def test_discovery_is_not_believed_everything(
+    door: Authenticator, issuer: Issuer, discovery: dict[str, Any]
+) -> None:
+    """Another issuer's document, keys without TLS, or a redirection are as good as no answer."""
+    issuer.discovery = {"jwks_uri": f"{issuer.url}/keys"} | {
+        name: value.replace("ISSUER", issuer.url) if isinstance(value, str) else value
+        for name, value in discovery.items()
+    }
+    assert await shown(door, issuer.token()) == "503 IssuerUnavailable"
+
+
+async def test_keys_without_discovery(issuer: Issuer, settings: Settings) -> None:
+    """A2A_OIDC_JWKS_URL says where they are."""
+    direct = settings.model_copy(update={"oidc_jwks_url": f"{issuer.url}/keys"})
+    door = authenticator_of(direct, ManualClock())
+    assert door is not None
+    assert await shown(door, issuer.token()) == alice(issuer)
+    assert issuer.asked == ["/keys"]
+
+
+async def test_one_bad_key_does_not_take_the_others_with_it(
+    door: Authenticator, issuer: Issuer
+) -> None:
+    """What nobody can read, private halves and keys that are too short are left out."""
+    short = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - that is the point
+    algorithm = jwt.get_algorithm_by_name("RS256")
+    short_jwk = algorithm.to_jwk(short.public_key(), as_dict=True)
+    private = jwt.get_algorithm_by_name("ES256").to_jwk(private_key("ES256", 1), as_dict=True)
+    issuer.keys = [
+        None,
+        "key",
+        {},
+        {"kty": "RSA", "n": "!", "e": "AQAB", "kid": "a"},
+        {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA", "kid": "b"},
+        {"kty": "EC", "crv": "secp256k1", "kid": "c"},
+        {"kty": "OKP", "crv": "X25519", "x": "AA", "kid": "d"},
+        {**short_jwk, "kid": "short"},
+        {**private, "kid": "private"},
+        public_jwk("ES256", "first"),
+    ]
+    assert await shown(door, issuer.token()) == alice(issuer)
+    assert await shown(door, issuer.token(number=1, kid="private")) == "401 UnknownKid"
+    with pytest.warns(jwt.InsecureKeyLengthWarning):
+        weak = jwt.encode(
+            {"iss": issuer.url, "aud": AUDIENCE, "sub": "alice", "exp": NOW + HOUR},
+            short,
+            "RS256",
+            headers={"kid": "short"},
+        )
+    assert await shown(door, weak) == "401 UnknownKid"
+
+
+# -- scope and tenant -----------------------------------------------------------------------------
+
+
+class TestScope:
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Settings:
+        return settings.model_copy(update={"oidc_scope": "a2a:call a2a:read"})
+
+    @pytest.mark.parametrize(
+        "claims",
+        [
+            {"scope": "a2a:read openid a2a:call"},
+            {"scp": ["a2a:call", "a2a:read"]},
+            {"scp": "a2a:call a2a:read"},
+            {"scope": "a2a:call", "scp": ["a2a:read"]},
+        ],
+    )
+    async def test_it_is_there(
+        self, door: Authenticator, issuer: Issuer, claims: dict[str, Any]
+    ) -> None:
+        """In RFC 9068's claim, or as other issuers write it."""
+        assert await shown(door, issuer.token(claims)) == alice(issuer)
+
+    @pytest.mark.parametrize(
+        "claims",
+        [{}, {"scope": "a2a:call"}, {"scope": "a2a:callx a2a:read"}, {"scope": 5}, {"scp": [5]}],
+    )
+    async def test_it_is_missing(
+        self, client: httpx.AsyncClient, issuer: Issuer, claims: dict[str, Any]
+    ) -> None:
+        """403, with what is missing (RFC 6750, section 3.1)."""
+        headers = {"Authorization": f"Bearer {issuer.token(claims)}"}
+        response = await client.get("/tasks", headers=headers)
+        assert response.status_code == 403
+        assert 'scope="a2a:call a2a:read"' in response.headers["www-authenticate"]
+        assert response.json()["error"]["status"] == "PERMISSION_DENIED"
+
+
+class TestTenant:
+    """A2A_OIDC_TENANT_CLAIM: the caller's tenant is what the issuer says."""
+
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Settings:
+        return settings.model_copy(update={"oidc_tenant_claim": "org"})
+
+    @pytest.mark.parametrize("org", [None, "", 5, ["acme"]])
+    async def test_a_token_without_one(self, door: Authenticator, issuer: Issuer, org: Any) -> None:
+        """Is nobody's: there is no tenant by default."""
+        assert await shown(door, issuer.token({"org": org})) == "401 NoTenant"
+
+    async def test_the_own_tenant(self, agent: Agent, issuer: Issuer, backends: Backends) -> None:
+        """May be named or not: the tasks are the same, and its agent learns it."""
+        mine = {"Authorization": f"Bearer {issuer.token({'org': 'acme'})}"}
+        later = {"returnImmediately": True}
+        sent = await agent.send("go", headers=mine, configuration=later)
+        task_id = sent.task["id"]
+        for tenant in ({}, {"tenant": "acme"}):
+            got = await agent.call("GetTask", {"id": task_id, **tenant}, mine)
+            assert got.task["id"] == task_id
+        storage = backends.storage.for_scope(Scope.of("acme", alice(issuer)))
+        log = await storage.read(task_id)
+        assert log is not None
+        _, caller = log.fold().opening(1)
+        assert caller.tenant == "acme"
+
+    async def test_another_tenant(self, agent: Agent, issuer: Issuer) -> None:
+        """Whoever names it finds nothing there and leaves nothing there, whether it is real or not.
+
+        Not even the same subject's tasks, of the time when it was in that tenant.
+        """
+        here = {"Authorization": f"Bearer {issuer.token({'org': 'acme'})}"}
+        there = {"Authorization": f"Bearer {issuer.token({'org': 'other'})}"}
+        later = {"returnImmediately": True}
+        sent = await agent.send("go", headers=here, configuration=later)
+        task_id = sent.task["id"]
+        for tenant in ("acme", "unheard-of"):
+            got = await agent.call("GetTask", {"id": task_id, "tenant": tenant}, there)
+            assert got.reason == "TASK_NOT_FOUND"
+            listed = await agent.call("ListTasks", {"tenant": tenant}, there)
+            assert listed.result["totalSize"] == 0
+            new = {"message": message("go"), "tenant": tenant, "configuration": later}
+            refused = await agent.call("SendMessage", new, there)
+            assert (refused.reason, refused.message) == (
+                "INVALID_PARAMS",
+                "The agent knows no such tenant.",
+            )
+            reply = {"message": message("go", taskId=task_id), "tenant": tenant}
+            assert (await agent.call("SendMessage", reply, there)).reason == "TASK_NOT_FOUND"
+        listed = await agent.call("ListTasks", {}, here)
+        assert listed.result["totalSize"] == 1
+
+
+# -- around it ------------------------------------------------------------------------------------
+
+
+async def test_the_answer_of_a_refusal(client: httpx.AsyncClient, issuer: Issuer) -> None:
+    """RFC 6750: a challenge without error when nothing was shown, `invalid_token` for the rest."""
+    nothing = await client.get("/tasks")
+    assert nothing.headers["www-authenticate"] == 'Bearer realm="a2a"'
+    answers = [
+        await client.get("/tasks", headers={"Authorization": f"Bearer {token}"})
+        for token in (issuer.token({"exp": 1}), issuer.token({"aud": "x"}), "x")
+    ]
+    assert {answer.headers["www-authenticate"] for answer in answers} == {
+        'Bearer realm="a2a", error="invalid_token"'
+    }
+    assert len({answer.text for answer in answers}) == 1
+    assert {answer.status_code for answer in [*answers, nothing]} == {401}
+
+
+async def test_tokens_are_not_logged(
+    client: httpx.AsyncClient, issuer: Issuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A refusal's reason, and nothing of what came."""
+    tokens = [issuer.token({"exp": 1, "secret": "sesame"}), issuer.token(kid="sesame"), "sesame"]
+    with caplog.at_level(logging.DEBUG, "a2a_serverless"):
+        for token in tokens:
+            await client.get("/tasks", headers={"Authorization": f"Bearer {token}"})
+    lines = [vars(record) for record in caplog.records]
+    reasons = [line["reason"] for line in lines if line.get("action") == "refused"]
+    assert reasons == ["Expired", "UnknownKid", "MalformedToken"]
+    said = " ".join(map(str, lines))
+    assert "sesame" not in said
+    assert not any(token in said for token in tokens)
+
+
+async def test_the_card_names_the_issuer(
+    backends: Backends, settings: Settings, card: AgentCard
+) -> None:
+    """4.5.5: where a client learns how to get a token, and with which scopes; also one of 0.3."""
+    scoped = settings.model_copy(update={"oidc_scope": "a2a:call"})
+    transport = httpx.ASGITransport(create_app(scoped, backends, card))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        shown = (await client.get("/.well-known/agent-card.json")).json()
+    url = f"{settings.oidc_issuer}/.well-known/openid-configuration"
+    scheme = shown["securitySchemes"]["oidc"]
+    assert scheme["openIdConnectSecurityScheme"]["openIdConnectUrl"] == url
+    assert shown["securityRequirements"] == [{"schemes": {"oidc": {"list": ["a2a:call"]}}}]
+    assert (scheme["type"], scheme["openIdConnectUrl"]) == ("openIdConnect", url)
+    assert shown["security"] == [{"oidc": ["a2a:call"]}]
+
+
+def test_other_deployments_do_not_load_the_cryptography() -> None:
+    """PyJWT takes a sixth of a second of a cold start: it is for those who ask for it."""
+    code = (
+        "import sys, a2a_serverless.http.function;"
+        "from a2a_serverless.http.auth import authenticator_of;"
+        "from a2a_serverless.clock import SystemClock;"
+        "from a2a_serverless.settings import Settings;"
+        "authenticator_of(Settings(auth='api-key', api_keys='a=' + 'k' * 20), SystemClock());"
+        "print({'jwt', 'cryptography'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

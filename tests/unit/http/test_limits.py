@@ -1,0 +1,282 @@
+"""How much one request may be, how many there may be, and what is said about it."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+from pydantic import SecretStr
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends, memory_backends
+from tests.a2a_calls import JSONRPC, Agent, message, read
+from tests.clocks import ManualClock
+from tests.scripted_worker import ScriptedWorker
+
+KEY = "a-key-of-more-than-twenty-characters"
+OTHER = "another-key-of-twenty-or-more-characters"
+LATER = {"returnImmediately": True}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(
+        auth="none",
+        blocking_limit_s=20,
+        max_body_bytes=100_000,
+        max_header_bytes=4096,
+        max_parts=5,
+        max_part_bytes=1000,
+        max_history=3,
+    )
+
+
+def problem(response: httpx.Response, status: int, binding: str) -> str:
+    """The message of a refusal outside of the protocol's errors, in the binding's form."""
+    body = response.json()
+    assert response.status_code == status
+    if binding == JSONRPC:
+        assert (body["jsonrpc"], body["id"], body["error"]["code"]) == ("2.0", None, -32600)
+    else:
+        assert body["error"]["code"] == status
+    assert read(response).reason == "INVALID_REQUEST"
+    return str(body["error"]["message"])
+
+
+# -- the request ----------------------------------------------------------------------------------
+
+
+async def test_long_headers(agent: Agent) -> None:
+    """431: one long header, or many short ones, whatever they are called."""
+    many = {f"X-{number}": "x" * 40 for number in range(100)}
+    for headers in ({"X-API-Key": "x" * 4096}, {"A2A-Extensions": "x" * 4096}, many):
+        answer = await agent.call("ListTasks", {}, headers)
+        said = problem(answer.response, 431, agent.binding)
+        assert said == "The headers are longer than 4096 bytes."
+    assert (await agent.call("ListTasks", {}, {"X": "x" * 3000})).reason == ""
+
+
+async def test_long_paths(client: httpx.AsyncClient) -> None:
+    """414 for path and query together, before anything looks at them."""
+    for url in ("/tasks/" + "x" * 5000, "/tasks?pageToken=" + "x" * 5000):
+        response = await client.get(url, headers={"A2A-Version": "1.0"})
+        assert problem(response, 414, "rest") == "The path and query are longer than 4096 bytes."
+
+
+@pytest.mark.parametrize("length", ["announced", "not said"])
+async def test_long_bodies(agent: Agent, length: str) -> None:
+    """413, before the body is read where its length is announced, else as soon as it is reached."""
+    sent = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(100):
+            sent += 10_000
+            yield b" " * 10_000
+
+    path = "/" if agent.binding == JSONRPC else "/message:send"
+    headers = {"A2A-Version": "1.0", "Content-Type": "application/json"}
+    content: Any = b" " * 1_000_000 if length == "announced" else body()
+    response = await agent.client.post(path, content=content, headers=headers)
+    said = problem(response, 413, agent.binding)
+    assert said == "The body is longer than 100000 bytes."
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1e9", "", "0x10"])
+async def test_a_length_that_is_none(client: httpx.AsyncClient, length: str) -> None:
+    """What the header says is not believed: the body itself is counted."""
+    headers = {"A2A-Version": "1.0", "Content-Type": "application/json", "Content-Length": length}
+    response = await client.post("/message:send", content=b"x" * 200_000, headers=headers)
+    assert response.status_code == 413
+
+
+# -- the message ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+@pytest.mark.parametrize(
+    ("parts", "field", "problem"),
+    [
+        ([{"text": "x"}] * 6, "message.parts", "A message has at most 5 parts."),
+        (
+            [{"text": "x"}, {"text": "x" * 1001}],
+            "message.parts[1]",
+            "A part has at most 1000 bytes.",
+        ),
+        (
+            [{"raw": base64.b64encode(bytes(1001)).decode(), "mediaType": "image/png"}],
+            "message.parts[0]",
+            "A part has at most 1000 bytes.",
+        ),
+        (
+            [{"text": "x", "metadata": {"x": "x" * 1001}}],
+            "message.parts[0]",
+            "A part has at most 1000 bytes.",
+        ),
+        ([{"data": ["x" * 1001]}], "message.parts[0]", "A part has at most 1000 bytes."),
+        ([{"url": "x" * 1001}], "message.parts[0]", "A part has at most 1000 bytes."),
+    ],
+    ids=["many", "text", "raw", "metadata", "data", "url"],
+)
+async def test_parts(
+    agent: Agent, method: str, parts: list[dict[str, Any]], field: str, problem: str
+) -> None:
+    """Invalid params that name the part and the limit; nothing was made of the message."""
+    answer = await agent.call(method, {"message": message(parts=parts)})
+    assert (answer.reason, answer.message) == ("INVALID_PARAMS", problem)
+    assert f'"{field}"' in answer.response.text
+    assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
+
+
+async def test_parts_within_the_limits(agent: Agent, worker: ScriptedWorker) -> None:
+    """As many and as long as they may be."""
+    parts = [*([{"text": "x"}] * 4), {"text": "x" * 990}]
+    answer = await agent.send("go", parts=parts, configuration=LATER)
+    assert answer.reason == ""
+
+
+# -- the answer -----------------------------------------------------------------------------------
+
+
+async def asked_often(agent: Agent, worker: ScriptedWorker) -> str:
+    """A task that has asked three times: three messages of the client, and what was asked."""
+    task = (await agent.send("ask")).task
+    for _ in range(2):
+        task = (await agent.send("ask", taskId=task["id"])).task
+    return str(task["id"])
+
+
+async def test_history_is_bounded(agent: Agent, worker: ScriptedWorker) -> None:
+    """No answer shows more than the last messages, though nothing is lost of what is stored."""
+    task_id = await asked_often(agent, worker)
+    got = await agent.call("GetTask", {"id": task_id})
+    assert len(got.task["history"]) == 3
+    listed = await agent.call("ListTasks", {})
+    assert len(listed.result["tasks"][0]["history"]) == 3
+    canceled = await agent.call("CancelTask", {"id": task_id})
+    assert len(canceled.task["history"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("GetTask", {"id": "t", "historyLength": 4}),
+        ("ListTasks", {"historyLength": 4}),
+        ("SendMessage", {"message": message(), "configuration": {"historyLength": 4}}),
+        ("SendStreamingMessage", {"message": message(), "configuration": {"historyLength": 4}}),
+    ],
+)
+async def test_more_history_than_there_is(
+    agent: Agent, method: str, params: dict[str, Any]
+) -> None:
+    """Who asks for more is told the limit, before a message does anything."""
+    answer = await agent.call(method, params)
+    assert (answer.reason, answer.message) == ("INVALID_PARAMS", "historyLength is 0 to 3.")
+    assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
+
+
+# -- the rate -------------------------------------------------------------------------------------
+
+
+class TestRate:
+    """Requests of one caller per second; by the clock of the backends."""
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock()
+
+    @pytest.fixture
+    def backends(self, settings: Settings, clock: ManualClock) -> Backends:
+        return memory_backends(settings, clock)
+
+    @pytest.fixture
+    def settings(self) -> Settings:
+        keys = SecretStr(f"alice={KEY},bob={OTHER}")
+        return Settings(auth="api-key", api_keys=keys, requests_per_s=2)
+
+    async def test_it_is_each_callers_own(self, agent: Agent, clock: ManualClock) -> None:
+        """429 with the time to wait, until the caller's bucket fills; others go on."""
+        alice, bob = {"X-API-Key": KEY}, {"X-API-Key": OTHER}
+        for _ in range(4):
+            assert (await agent.call("ListTasks", {}, alice)).reason == ""
+        refused = await agent.call("ListTasks", {}, alice)
+        assert refused.response.status_code == 429
+        assert refused.response.headers["retry-after"] == "1"
+        assert refused.reason == "RATE_LIMIT_EXCEEDED"
+        assert refused.message == "You have sent more than 2 requests per second."
+        assert (await agent.call("ListTasks", {}, bob)).reason == ""
+        clock.advance(0.5)
+        assert (await agent.call("ListTasks", {}, alice)).reason == ""
+        assert (await agent.call("ListTasks", {}, alice)).response.status_code == 429
+
+    async def test_nobody_uses_up_what_is_somebody_elses(self, agent: Agent) -> None:
+        """Requests without a good key count for nobody."""
+        for _ in range(10):
+            await agent.call("ListTasks", {}, {"X-API-Key": f"{KEY}x"})
+        assert (await agent.call("ListTasks", {}, {"X-API-Key": KEY})).reason == ""
+
+    async def test_where_nobody_is_known_all_are_one(
+        self, backends: Backends, card: AgentCard, settings: Settings
+    ) -> None:
+        """And what is public is not counted: neither the card nor a probe uses anything up."""
+        open_door = settings.model_copy(update={"auth": "none"})
+        async with asking(open_door, backends, card) as ask:
+            for _ in range(10):
+                assert (await ask("/healthz")).status_code == 200
+            statuses = [(await ask()).status_code for _ in range(5)]
+            assert statuses == [200, 200, 200, 200, 429]
+            assert (await ask("/healthz")).status_code == 200
+
+    async def test_a_slow_rate(
+        self, backends: Backends, card: AgentCard, settings: Settings, clock: ManualClock
+    ) -> None:
+        """Below one per second there is always room for one, and the wait is said in seconds."""
+        slow = settings.model_copy(update={"requests_per_s": 0.1})
+        async with asking(slow, backends, card) as ask:
+            assert (await ask()).status_code == 200
+            assert (await ask()).headers["retry-after"] == "10"
+            clock.advance(10)
+            assert (await ask()).status_code == 200
+
+
+@asynccontextmanager
+async def asking(
+    settings: Settings, backends: Backends, card: AgentCard
+) -> AsyncIterator[Callable[..., Any]]:
+    """Asks for tasks, or for another path, with a key."""
+    transport = httpx.ASGITransport(create_app(settings, backends, card))
+    headers = {"X-API-Key": KEY, "A2A-Version": "1.0"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield lambda path="/tasks": client.get(path, headers=headers)
+
+
+async def test_every_refusal_is_logged_with_its_reason(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Limits, bad input and unknown tasks alike: a word that a machine reads, once each."""
+    headers = {"A2A-Version": "1.0", "Content-Type": "application/json"}
+    with caplog.at_level(logging.INFO, "a2a_serverless"):
+        await client.get("/tasks", headers={**headers, "X": "x" * 5000})
+        await client.get("/tasks/" + "x" * 5000, headers=headers)
+        await client.post("/message:send", content=b" " * 200_000, headers=headers)
+        await client.post("/message:send", content=b"{", headers=headers)
+        await client.post("/message:send", content=b"{}", headers=headers)
+        await client.get("/tasks/nobody", headers=headers)
+        await client.get("/tasks", headers={**headers, "A2A-Version": "9"})
+    said = [vars(record) for record in caplog.records if vars(record).get("action") == "refused"]
+    assert [line["reason"] for line in said] == [
+        "HeadersTooLarge",
+        "UriTooLong",
+        "BodyTooLarge",
+        "InvalidRequest",
+        "InvalidParams",
+        "TaskNotFound",
+        "VersionNotSupported",
+    ]

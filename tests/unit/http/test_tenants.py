@@ -1,0 +1,82 @@
+"""Tenants, named in the path or as a parameter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.a2a_calls import Agent, message, read
+
+JSON = {"A2A-Version": "1.0", "Content-Type": "application/json"}
+SAID = {"message": message("go"), "configuration": {"returnImmediately": True}}
+
+
+async def post(client: httpx.AsyncClient, path: str, body: Any) -> Any:
+    return read(await client.post(path, content=json.dumps(body).encode(), headers=JSON))
+
+
+async def get(client: httpx.AsyncClient, path: str) -> Any:
+    return read(await client.get(path, headers=JSON))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/acme/message:send", SAID),
+        ("/message:send", {**SAID, "tenant": "acme"}),
+        ("/message:send?tenant=acme", SAID),
+        ("/acme/message:send?tenant=acme", {**SAID, "tenant": "acme"}),
+        ("/%61cme/message:send", SAID),
+    ],
+    ids=["path", "body", "query", "all", "escaped"],
+)
+async def test_ways_to_name_a_tenant(client: httpx.AsyncClient, path: str, body: Any) -> None:
+    """11.3 and the protocol's HTTP bindings: in the path, or as any other field of the request."""
+    sent = await post(client, path, body)
+    task_id = sent.task["id"]
+    for way in (f"/acme/tasks/{task_id}", f"/tasks/{task_id}?tenant=acme"):
+        assert (await get(client, way)).task["id"] == task_id
+    for way in (f"/tasks/{task_id}", f"/globex/tasks/{task_id}", f"/tasks/{task_id}?tenant=ACME"):
+        assert (await get(client, way)).reason == "TASK_NOT_FOUND"
+    assert (await get(client, "/tasks?tenant=acme")).result["totalSize"] == 1
+    canceled = await post(client, f"/tasks/{task_id}:cancel", {"tenant": "acme"})
+    assert canceled.state == "CANCELED"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/acme/message:send", {**SAID, "tenant": "globex"}),
+        ("/acme/message:send?tenant=globex", SAID),
+        ("/message:send?tenant=acme&tenant=globex", SAID),
+        ("/message:send?tenant=acme", {**SAID, "tenant": "globex"}),
+        ("/tasks/t:cancel", {"tenant": 5}),
+        ("/tasks/t:cancel", {"tenant": ["acme"]}),
+        ("/acme/tasks/t:cancel", {"tenant": {"acme": 1}}),
+    ],
+)
+async def test_a_request_is_in_one_tenant(client: httpx.AsyncClient, path: str, body: Any) -> None:
+    """Two names are a mistake: whoever checks one of them must not find the other one used."""
+    answer = await post(client, path, body)
+    assert answer.reason == "INVALID_PARAMS"
+
+
+async def test_long_names(agent: Agent) -> None:
+    """A tenant's name has at most 256 characters."""
+    longest = await agent.call("ListTasks", {"tenant": "x" * 256})
+    assert longest.result["totalSize"] == 0
+    refused = await agent.call("ListTasks", {"tenant": "x" * 257})
+    assert refused.reason == "INVALID_PARAMS"
+    assert refused.message == "A tenant has a name of at most 256 characters."
+
+
+async def test_0_3_has_no_tenants(client: httpx.AsyncClient) -> None:
+    """Its requests are in no tenant, whatever a newer client writes into them."""
+    said = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "go"}]}
+    body = {"message": said, "tenant": "acme", "configuration": {"blocking": False}}
+    response = await client.post("/v1/message:send?tenant=acme", json=body)
+    task_id = response.json()["task"]["id"]
+    assert (await get(client, f"/tasks/{task_id}")).task["id"] == task_id
