@@ -6,6 +6,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 from a2a.client import A2AClientError
 
@@ -38,6 +39,8 @@ NOWHERE = {
         (("api", "--card", CARD), NOWHERE, "A2A_TABLE"),
         (("api", "--card", "nowhere.json"), NOWHERE, "nowhere.json"),
         (("sweep", "--once"), NOWHERE, "A2A_TABLE"),
+        (("push",), NOWHERE, "A2A_TABLE"),
+        (("push", "--concurrency", "0"), {}, "--concurrency"),
         (("provision",), NOWHERE, "http://127.0.0.1:9"),
         (("dance",), {}, "dance"),
         ((), {}, "COMMAND"),
@@ -94,6 +97,17 @@ def test_signal_ends_dev(number: signal.Signals, backend: str, tmp_path: Path) -
         assert stack.said().rstrip().endswith(last_line)
 
 
+def test_dev_without_push(tmp_path: Path) -> None:
+    """`--no-push` is the agent of a deployment that has no queue for notifications."""
+    arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0", "--no-push")
+    env = environment(PROBE_FOLDER=str(tmp_path))
+    with running(*arguments, env=env, output=tmp_path / "log") as stack:
+        url = stack.wait_for(r"API door +(\S+)")
+        card = httpx.get(f"{url}/.well-known/agent-card.json").json()
+        assert card["capabilities"]["pushNotifications"] is False
+        assert httpx.get(f"{url}/.well-known/jwks.json").status_code == 404
+
+
 async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
     """An open stream and an agent at work do not hold the end up, nor fill the terminal."""
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
@@ -110,7 +124,7 @@ async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
         assert stack.said().rstrip().endswith("Ctrl-C ends it")
 
 
-@pytest.mark.parametrize("command", ["demo", "dev", "api", "worker", "sweep", "provision"])
+@pytest.mark.parametrize("command", ["demo", "dev", "api", "worker", "push", "sweep", "provision"])
 def test_help_describes_every_command(command: str) -> None:
     """`--help` explains what a command does and loads nothing for it."""
     shown = run(command, "--help", env=environment(PYTHONPROFILEIMPORTTIME="1"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from a2a_serverless.local.emulators import Emulator
+from a2a_serverless.local.emulators import dynamodb_local as another_dynamodb_local
 from tests.faults.harness import Emulators
 from tests.faults.report import PROPERTY, Runs, table
 
@@ -13,6 +16,13 @@ from tests.faults.report import PROPERTY, Runs, table
 def emulators(dynamodb_local: Emulator, fauxqs: Emulator) -> Emulators:
     """DynamoDB Local and fauxqs; every test makes a table and queues of its own on them."""
     return Emulators(dynamodb_local, fauxqs)
+
+
+@pytest.fixture(scope="session")
+def push_emulators(fauxqs: Emulator) -> Iterator[Emulators]:
+    """A DynamoDB Local for one table with a stream, which would slow the others down."""
+    with another_dynamodb_local() as dynamodb:
+        yield Emulators(dynamodb, fauxqs)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

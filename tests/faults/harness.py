@@ -62,7 +62,8 @@ the bound of 90 s leaves 30 s for that start. A turn that was never sent is foun
 round after `A2A_WAITING_S`: 2 s + 0.3 s here, 60 s + a minute by default.
 """
 
-DEAD_LETTER_VISIBILITY_S = 2
+SHORT_VISIBILITY_S = 2
+"""Of the queues whose messages nobody prolongs; deployed it is the function's timeout and 30 s."""
 
 
 class NotReachedError(AssertionError):
@@ -123,7 +124,9 @@ class World:
     # -- processes -----------------------------------------------------------------------------
 
     async def start(self, kind: str, *, point: str = "", concurrency: int = 4) -> Running:
-        """Start `api`, `worker` or `sweep`, to die at `point` where one is named, and wait for it.
+        """Start `api`, `worker`, `push` or `sweep`, to die at `point` where one is named.
+
+        Returns when it has started.
 
         Raises:
             UnknownFaultPointError: there is no such point.
@@ -137,6 +140,7 @@ class World:
                 ["worker", "--agent", AGENT, "--concurrency", str(concurrency)],
                 "turns at a time",
             ),
+            "push": (["push", "--concurrency", str(concurrency)], "webhooks at a time"),
             "sweep": (["sweep"], "sweeping"),
         }[kind]
         name = f"{kind}-{len(self.started)}"
@@ -183,17 +187,20 @@ class World:
     def client(self) -> Agent:
         return Agent(self.http, REST)
 
-    async def send(self, text: str, *, message_id: str = "", task: Head | None = None) -> str:
+    async def send(
+        self, text: str, *, message_id: str = "", task: Head | None = None, webhook: str = ""
+    ) -> str:
         """Send a message and return its task's id, which is known also if there is no answer."""
         message_id = message_id or uuid.uuid4().hex
         context_id = task.context_id if task else f"context-{message_id}"
         named: dict[str, Any] = {"taskId": task.task_id} if task else {}
+        told = {"taskPushNotificationConfig": {"url": webhook}} if webhook else {}
         try:
             answer = await self.client.send(
                 text,
                 messageId=message_id,
                 contextId=context_id,
-                configuration={"returnImmediately": True},
+                configuration={"returnImmediately": True, **told},
                 **named,
             )
         except httpx.TransportError:  # the API died
@@ -408,8 +415,21 @@ class Emulators:
     @asynccontextmanager
     async def world(self, folder: Path, **settings: str) -> AsyncIterator[World]:
         """A deployment without processes yet; `settings` replace those of `SHORT`."""
+        async with self._world(folder, settings, stream=False) as world:
+            yield world
+
+    @asynccontextmanager
+    async def pushing_world(self, folder: Path, **settings: str) -> AsyncIterator[World]:
+        """One whose table has a stream; two of them on one DynamoDB Local slow it down."""
+        async with self._world(folder, settings, stream=True) as world:
+            yield world
+
+    @asynccontextmanager
+    async def _world(
+        self, folder: Path, settings: Mapping[str, str], *, stream: bool
+    ) -> AsyncIterator[World]:
         names = Names.with_prefix(f"faults-{uuid.uuid4().hex[:12]}")
-        made = await asyncio.to_thread(self._prepare, names, folder)
+        made = await asyncio.to_thread(self._prepare, names, folder, stream=stream)
         variables = {
             **SHORT,
             **self._variables,
@@ -424,11 +444,11 @@ class Emulators:
         finally:
             await world.close()
 
-    def _prepare(self, names: Names, folder: Path) -> Provisioned:
-        made = provision(self.dynamodb, self.sqs, names=names, stream=False)
+    def _prepare(self, names: Names, folder: Path, *, stream: bool) -> Provisioned:
+        made = provision(self.dynamodb, self.sqs, names=names, stream=stream)
         folder.mkdir(parents=True, exist_ok=True)
-        self.sqs.set_queue_attributes(
-            QueueUrl=made.dead_letter_queue,
-            Attributes={"VisibilityTimeout": str(DEAD_LETTER_VISIBILITY_S)},
-        )
+        for queue in (made.dead_letter_queue, made.push_queue):
+            self.sqs.set_queue_attributes(
+                QueueUrl=queue, Attributes={"VisibilityTimeout": str(SHORT_VISIBILITY_S)}
+            )
         return made

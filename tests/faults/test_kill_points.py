@@ -311,9 +311,9 @@ CASES = {
 
 
 def test_every_point_is_killed_at() -> None:
-    """No named point is without a case."""
+    """No named point is without a case; those of push are in test_push_kills.py."""
     points = {case.point.partition(":")[0] for cases in CASES.values() for case in cases}
-    assert points == faults.POINTS
+    assert points == {point for point in faults.POINTS if not point.startswith("push-")}
 
 
 @pytest.mark.timeout(3600 if IS_LONG else 120)

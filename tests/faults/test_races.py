@@ -136,6 +136,6 @@ async def _working(backends: Backends) -> AsyncIterator[None]:
 def _is_empty(broker: Broker) -> Callable[[], Awaitable[bool]]:
     async def is_empty() -> bool:
         assert isinstance(broker, MemoryBroker)
-        return not broker._groups
+        return broker.is_empty
 
     return is_empty

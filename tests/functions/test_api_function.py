@@ -24,7 +24,7 @@ from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import load_settings
-from a2a_serverless.tasks.identity import Scope, digest
+from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from tests.messages import chunk
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "functions" / "api"
 EVENTS = sorted((ROOT / "events").glob("api-*.json"))
 KEY = "test-key-of-twenty-characters"
-CLOSED = {"A2A_AUTH": "api-key", "A2A_API_KEY": KEY}
+CLOSED = {"A2A_AUTH": "api-key", "A2A_API_KEYS": f"default={KEY}"}
 ELSEWHERE = {
     "AWS_REGION": "us-east-1",
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -77,7 +77,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def backends(environment: pytest.MonkeyPatch) -> Backends:
     """The backends that the handler uses, in the scope of the events' key."""
     backends = aws_backends(load_settings())
-    scope = Scope.of("", digest("principal", "api-key", KEY))
+    scope = Scope.of("", "default")
     return Backends(
         storage=backends.storage.for_scope(scope),
         broker=backends.broker,
@@ -217,7 +217,7 @@ def forgotten_clients() -> Iterator[None]:
         ("A2A_TABLE", None, "A2A_TABLE is not set"),
         ("A2A_QUEUE", None, "A2A_QUEUE is not set"),
         ("A2A_AUTH", None, "A2A_AUTH is not set"),
-        ("A2A_API_KEY", None, "A2A_API_KEY is not set"),
+        ("A2A_API_KEYS", None, "A2A_API_KEYS is not set"),
         ("A2A_CARD", "nowhere.json", "nowhere.json cannot be read"),
         ("A2A_TTL_DAYS", "soon", "A2A_TTL_DAYS"),
     ],

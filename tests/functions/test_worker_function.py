@@ -121,8 +121,11 @@ def test_a_run_event_runs_the_agent(
     assert "".join(texts(task, "itinerary")).startswith("# Oslo in 2 days\n\nDay 1\n")
 
 
-def test_a_cancel_event_ends_the_task(function: ModuleType, backends: Backends) -> None:
+def test_a_cancel_event_ends_the_task(
+    function: ModuleType, backends: Backends, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task that waits is canceled."""
+    deliverable(monkeypatch)
     head = send(backends, "Oslo")
     answer = function.handler(event("worker-sqs-cancel", head), LambdaContext())
     assert answer == {"batchItemFailures": []}

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import NoReturn, TypeAlias
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.local.plain_lines import PlainLines
 
 PROGRAM = "a2a-serverless"
 
@@ -27,10 +28,14 @@ examples:
   export $(a2a-serverless provision)           make the table and the queues, remember their names
   A2A_AUTH=none a2a-serverless api             the HTTP application on real DynamoDB and SQS
   a2a-serverless worker --concurrency 4        run agents for it
+  a2a-serverless push                          tell its clients' webhooks
 
 environment:
   A2A_TABLE, A2A_QUEUE                                 names, as `provision` prints them
-  A2A_AUTH=api-key|none, A2A_API_KEY                   who may call
+  A2A_AUTH=api-key|oidc|none                           who may call
+  A2A_API_KEYS=name=key,...                            with api-key: the clients' keys by name
+  A2A_OIDC_ISSUER, A2A_OIDC_AUDIENCE                   with oidc: whose tokens, and for whom
+  A2A_PUSH_ALLOWED_HOSTS                               webhooks that may be private
   AWS_ENDPOINT_URL_DYNAMODB, AWS_ENDPOINT_URL_SQS      emulators instead of AWS
 """
 
@@ -81,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_dev(commands)
     _add_api(commands)
     _add_worker(commands)
+    _add_push(commands)
     _add_sweep(commands)
     _add_provision(commands)
     return parser
@@ -104,8 +110,8 @@ def _add_dev(commands: _Commands) -> None:
         "the whole stack in one process, for working on an agent",
         "Opens two doors as a deployment does. The first one answers at --port through API "
         "Gateway events and Mangum, each answer in one piece; the second one at the next port, "
-        "streamed. Messages pass through the worker's Lambda handler. Without A2A_AUTH anybody "
-        "on this machine may call.",
+        "streamed. Messages pass through the worker's Lambda handler, and webhooks on this machine "
+        "are told. Without A2A_AUTH anybody on this machine may call.",
     )
     _add_agent(dev)
     _add_card(dev)
@@ -117,6 +123,7 @@ def _add_dev(commands: _Commands) -> None:
         help="memory: nothing is kept; moto: the AWS calls, simulated; aws: the endpoints, the "
         "table and the queue of the environment (default: %(default)s)",
     )
+    dev.add_argument("--no-push", action="store_true", help="offer no push notifications")
 
 
 def _add_api(commands: _Commands) -> None:
@@ -126,7 +133,7 @@ def _add_api(commands: _Commands) -> None:
         "the HTTP application alone, on DynamoDB and SQS",
         "Serves A2A with uvicorn on 127.0.0.1, streamed as StreamFunction does it. A2A_TABLE and "
         "A2A_QUEUE name the table and the queue; A2A_AUTH says who may call: api-key (with "
-        "A2A_API_KEY) or none.",
+        "A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE) or none.",
     )
     _add_agent(api, help_text="checked that it loads; the worker runs it")
     _add_card(api)
@@ -151,6 +158,25 @@ def _add_worker(commands: _Commands) -> None:
         help="turns at the same time (default: %(default)s)",
     )
     _add_backend(worker)
+
+
+def _add_push(commands: _Commands) -> None:
+    push = _command(
+        commands,
+        "push",
+        "tells webhooks what was committed (pull mode)",
+        "What PushFunction does: reads the stream of the table A2A_TABLE and the queue "
+        "A2A_PUSH_QUEUE, and calls webhooks, until SIGTERM or SIGINT. Only public https URLs are "
+        "called, and what A2A_PUSH_ALLOWED_HOSTS names.",
+    )
+    push.add_argument(
+        "--concurrency",
+        type=_positive,
+        default=10,
+        metavar="N",
+        help="webhooks that are called at the same time (default: %(default)s)",
+    )
+    _add_backend(push)
 
 
 def _add_sweep(commands: _Commands) -> None:
@@ -230,11 +256,9 @@ def _port(text: str) -> int:
 
 
 def _log_to_stderr(*, verbose: bool) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ _NOBODY = "readiness"
 
 
 async def check_backends(backends: Backends, settings: Settings) -> None:
-    """Make sure that table and queue exist, by one cheap request each.
+    """Make sure that table and queues exist, by one cheap request each.
 
     Raises:
         ConfigurationError: one sentence that names what is missing.
@@ -24,3 +24,5 @@ async def check_backends(backends: Backends, settings: Settings) -> None:
         msg = f"The table {settings.table} cannot be used: {error}"
         raise ConfigurationError(msg) from error
     await backends.broker.check()
+    if backends.push is not None:
+        await backends.push.queue.check()

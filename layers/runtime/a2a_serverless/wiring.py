@@ -8,17 +8,42 @@ from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.push.keys import KeyStore
+from a2a_serverless.push.wakes import PushQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PushBackends:
+    """What only push needs: the queue of wakes, and the public keys that the API shows."""
+
+    queue: PushQueue
+    keys: KeyStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
-    """What the API, the worker and the sweeper share, seen through the anonymous scope."""
+    """What the functions share, seen through the anonymous scope.
+
+    `push` is there exactly where push is offered (`settings.pushes`).
+    """
 
     storage: DurableStorage
     broker: Broker
     registry: CancelRegistry
+    push: PushBackends | None = None
+
+    def pushing(self) -> PushBackends:
+        """What push needs.
+
+        Raises:
+            ConfigurationError: push is not offered.
+        """
+        if self.push is None:
+            msg = "A2A_PUSH_QUEUE is not set: it names the queue of push deliveries."
+            raise ConfigurationError(msg)
+        return self.push
 
 
 def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
@@ -35,6 +60,7 @@ def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
         registry=MemoryCancelRegistry(
             log=storage, timeout_s=settings.cancel_timeout_s, clock=clock
         ),
+        push=_push_in_memory(clock) if settings.pushes else None,
     )
 
 
@@ -64,4 +90,26 @@ def aws_backends(settings: Settings, clock: Clock | None = None) -> Backends:
         registry=DynamoCancelRegistry(
             settings.table, clock=clock, timeout_s=settings.cancel_timeout_s
         ),
+        push=_push_on_aws(settings, clock) if settings.pushes else None,
+    )
+
+
+def _push_in_memory(clock: Clock) -> PushBackends:
+    from a2a_serverless.push.keys import MemoryKeyStore
+    from a2a_serverless.push.memory_wakes import MemoryPushQueue
+
+    return PushBackends(queue=MemoryPushQueue(clock=clock), keys=MemoryKeyStore(clock))
+
+
+def _push_on_aws(settings: Settings, clock: Clock) -> PushBackends:
+    from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
+    from a2a_serverless.push.sqs_wakes import SqsPushQueue
+
+    return PushBackends(
+        queue=SqsPushQueue(
+            settings.push_queue,
+            dead_letter_queue=settings.push_dead_letter_queue or None,
+            clock=clock,
+        ),
+        keys=DynamoKeyStore(settings.table, clock=clock),
     )

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from a2a_serverless import aws
 from a2a_serverless.broker.memory import MemoryBroker, MemoryOperationHandle
+from a2a_serverless.push.memory_wakes import MemoryPushQueue
 
 
 class EventSource(ABC):
@@ -35,6 +36,19 @@ class MemorySource(EventSource):
 
     async def delete(self, record: Mapping[str, Any]) -> None:
         await self._broker.decode_record(record).ack()
+
+
+class MemoryWakes(EventSource):
+    """The wakes of a push queue in this process."""
+
+    def __init__(self, queue: MemoryPushQueue) -> None:
+        self._queue = queue
+
+    def records(self) -> AsyncIterator[dict[str, Any]]:
+        return self._queue.records()
+
+    async def delete(self, record: Mapping[str, Any]) -> None:
+        await self._queue.delete(record)
 
 
 class SqsSource(EventSource):

@@ -29,6 +29,8 @@ class Names:
     queue: str
     dead_letter_queue: str
     undecodable_queue: str
+    push_queue: str
+    push_dead_letter_queue: str
 
     @classmethod
     def with_prefix(cls, prefix: str) -> Names:
@@ -38,6 +40,8 @@ class Names:
             queue=f"{prefix}-operations.fifo",
             dead_letter_queue=f"{prefix}-dead-letters.fifo",
             undecodable_queue=f"{prefix}-undecodable",
+            push_queue=f"{prefix}-push.fifo",
+            push_dead_letter_queue=f"{prefix}-push-dead-letters.fifo",
         )
 
     @classmethod
@@ -46,7 +50,8 @@ class Names:
     ) -> Names:
         """Those of the variables that the functions get, where set; else those of `prefix`.
 
-        A2A_TABLE, A2A_QUEUE, A2A_DEAD_LETTER_QUEUE, A2A_UNDECODABLE_QUEUE; a queue as name or URL.
+        A2A_TABLE, A2A_QUEUE, A2A_DEAD_LETTER_QUEUE, A2A_UNDECODABLE_QUEUE, A2A_PUSH_QUEUE,
+        A2A_PUSH_DEAD_LETTER_QUEUE; a queue as name or URL.
         """
         variables = os.environ if environment is None else environment
         default = cls.with_prefix(prefix)
@@ -59,6 +64,10 @@ class Names:
             queue=queue("A2A_QUEUE", default.queue),
             dead_letter_queue=queue("A2A_DEAD_LETTER_QUEUE", default.dead_letter_queue),
             undecodable_queue=queue("A2A_UNDECODABLE_QUEUE", default.undecodable_queue),
+            push_queue=queue("A2A_PUSH_QUEUE", default.push_queue),
+            push_dead_letter_queue=queue(
+                "A2A_PUSH_DEAD_LETTER_QUEUE", default.push_dead_letter_queue
+            ),
         )
 
 
@@ -70,6 +79,8 @@ class Provisioned:
     queue: str
     dead_letter_queue: str
     undecodable_queue: str
+    push_queue: str
+    push_dead_letter_queue: str
 
     def environment(self) -> dict[str, str]:
         """The variables by which the functions find it."""
@@ -78,6 +89,8 @@ class Provisioned:
             "A2A_QUEUE": self.queue,
             "A2A_DEAD_LETTER_QUEUE": self.dead_letter_queue,
             "A2A_UNDECODABLE_QUEUE": self.undecodable_queue,
+            "A2A_PUSH_QUEUE": self.push_queue,
+            "A2A_PUSH_DEAD_LETTER_QUEUE": self.push_dead_letter_queue,
         }
 
 
@@ -109,17 +122,22 @@ def provision(
     dead_letter_queue = _create_queue(
         sqs, names.dead_letter_queue, template.queue("DeadLetterQueue")
     )
-    dead_letter_arn = sqs.get_queue_attributes(
-        QueueUrl=dead_letter_queue, AttributeNames=["QueueArn"]
-    )["Attributes"]["QueueArn"]
-    operations = template.queue("OperationsQueue", {"DeadLetterQueue.Arn": dead_letter_arn})
+    push_dead_letter_queue = _create_queue(
+        sqs, names.push_dead_letter_queue, template.queue("PushDeadLetterQueue")
+    )
+    dead_letters = {
+        "DeadLetterQueue.Arn": _arn(sqs, dead_letter_queue),
+        "PushDeadLetterQueue.Arn": _arn(sqs, push_dead_letter_queue),
+    }
     return Provisioned(
         table=names.table,
-        queue=_create_queue(sqs, names.queue, operations),
+        queue=_create_queue(sqs, names.queue, template.queue("OperationsQueue", dead_letters)),
         dead_letter_queue=dead_letter_queue,
         undecodable_queue=_create_queue(
             sqs, names.undecodable_queue, template.queue("UndecodableQueue")
         ),
+        push_queue=_create_queue(sqs, names.push_queue, template.queue("PushQueue", dead_letters)),
+        push_dead_letter_queue=push_dead_letter_queue,
     )
 
 
@@ -166,3 +184,8 @@ def _create_queue(sqs: SQSClient, name: str, attributes: Mapping[str, str]) -> s
         raise ProvisionError(
             f"Queue {name} exists with other attributes; delete it first."
         ) from error
+
+
+def _arn(sqs: SQSClient, queue: str) -> str:
+    answer = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
+    return answer["Attributes"]["QueueArn"]

@@ -22,6 +22,7 @@ _ENVIRONMENT = {
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
+    "AWS_ACCOUNT_ID_ENDPOINT_MODE": "disabled",  # moto does not know an account's own endpoints
 }
 _FOREIGN = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN")
 """What a developer's shell may hold, and what must not reach the simulation."""
@@ -45,12 +46,25 @@ def simulated_aws() -> Iterator[Provisioned]:
 
 
 @contextmanager
+def one_step() -> Iterator[None]:
+    """Keep all other threads' requests out while those of a block are made, in one thread.
+
+    A transaction that fails puts a copy of its table in the table's place: what was had of the
+    table before, like an iterator of its stream, then belongs to one that nobody writes to.
+    """
+    with _lock:
+        yield
+
+
+_lock = threading.RLock()
+
+
+@contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    lock = threading.RLock()
     process = botocore_stubber.process_request
 
     def locked(request: Any) -> Any:
-        with lock:
+        with _lock:
             return process(request)
 
     with mock.patch.object(botocore_stubber, "process_request", locked):

@@ -1,4 +1,4 @@
-"""The whole stack in one process: both doors, the queue, the worker function and the sweeper."""
+"""The whole stack in one process: both doors, worker and push with their sources, the sweeper."""
 
 from __future__ import annotations
 
@@ -10,20 +10,30 @@ from typing import Any, Literal, Self
 
 from a2a_serverless.broker.memory import MemoryBroker
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.card import load_card
+from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.http.handler import Door
 from a2a_serverless.local import project
 from a2a_serverless.local.background import Background
 from a2a_serverless.local.environments import Environments, Handler
-from a2a_serverless.local.event_sources import EventSource, MemorySource, SqsSource
+from a2a_serverless.local.event_sources import (
+    EventSource,
+    MemorySource,
+    MemoryWakes,
+    SqsSource,
+)
 from a2a_serverless.local.front_door import INTEGRATION_TIMEOUT_S, FrontDoor
 from a2a_serverless.local.http_server import HttpServer, bind_neighbours
+from a2a_serverless.local.pushing import Pushing, PushSources, stream_filter
 from a2a_serverless.local.queue_pump import QueuePump
-from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.local.simulated_aws import one_step, simulated_aws
+from a2a_serverless.local.stream_filter import StreamFilter
+from a2a_serverless.local.stream_sources import MemoryStream, TableStream
 from a2a_serverless.local.sweeping import SweepRounds
+from a2a_serverless.push.memory_wakes import MemoryPushQueue
 from a2a_serverless.readiness import check_backends
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.wiring import Backends, aws_backends, memory_backends
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
@@ -32,6 +42,9 @@ BackendName = Literal["memory", "moto", "aws"]
 
 API_ENVIRONMENTS = 100
 """Requests at the same time: a thread each, most of which wait for a task."""
+
+PUSH_ENVIRONMENTS = 10
+"""Webhooks that are called at the same time."""
 
 LONG_POLL_S = 1
 """Of a real queue; stopping waits for it."""
@@ -48,6 +61,8 @@ class Options:
     card: str | None = None
     port: int = 0
     concurrency: int = 4
+    push: bool = False
+    """Whether webhooks are offered and told; on `aws` only where A2A_PUSH_QUEUE is set."""
 
 
 class Stack:
@@ -64,6 +79,7 @@ class Stack:
         self.options = options
         self.agent_spec = project.agent_spec(options.agent)
         self._card = load_card(project.card_path(options.card))
+        self._extended_card = load_extended_card(settings)
         self.url = self.stream_url = ""
         self._running = ExitStack()
 
@@ -87,8 +103,11 @@ class Stack:
         self.settings = self.settings.model_copy(update={"stream_url": self.stream_url})
         if self.options.backend == "moto":
             self._take(starting.enter_context(simulated_aws()).environment())
+        self._choose_push()
         backends = self._backends()
         asyncio.run(check_backends(backends, self.settings))
+        if backends.push is not None:
+            self._start_push(starting, backends)
         self._start_back(starting, backends)
         self._start_front(starting, backends, api_socket, stream_socket)
 
@@ -96,9 +115,39 @@ class Stack:
         names = {name.removeprefix("A2A_").lower(): value for name, value in environment.items()}
         self.settings = self.settings.model_copy(update=names)
 
+    def _choose_push(self) -> None:
+        settings, is_memory = self.settings, self.options.backend == "memory"
+        queue = settings.push_queue or ("memory" if is_memory else "")
+        update = {
+            "push_queue": queue if self.options.push else "",
+            "push_issuer": settings.push_issuer or settings.public_url or self.url,
+        }
+        self.settings = settings.model_copy(update=update)
+
     def _backends(self) -> Backends:
         make = memory_backends if self.options.backend == "memory" else aws_backends
         return make(self.settings)
+
+    def _start_push(self, starting: ExitStack, backends: Backends) -> None:
+        sources = self._push_sources(starting, backends)
+        pushing = Pushing(backends, self.settings, sources, concurrency=PUSH_ENVIRONMENTS)
+        starting.enter_context(pushing)
+
+    def _push_sources(self, starting: ExitStack, backends: Backends) -> PushSources:
+        storage, queue = backends.storage, backends.pushing().queue
+        if isinstance(storage, MemoryStorage) and isinstance(queue, MemoryPushQueue):
+            commits = MemoryStream(storage)
+            starting.callback(commits.close)
+            return PushSources(
+                stream=lambda: commits, queue=lambda: MemoryWakes(queue), filter=StreamFilter()
+            )
+        step = one_step if self.options.backend == "moto" else None
+        asyncio.run(TableStream(self.settings.table, one_step=step).arn())
+        return PushSources(
+            stream=lambda: TableStream(self.settings.table, one_step=step),
+            queue=lambda: self._queue(self.settings.push_queue),
+            filter=stream_filter(self.settings),
+        )
 
     def _start_back(self, starting: ExitStack, backends: Backends) -> None:
         function = Environments(
@@ -131,7 +180,9 @@ class Stack:
         starting.enter_context(HttpServer(FrontDoor(function), api_socket, lifespan=False))
 
     def _app(self, backends: Backends, door: Door) -> Any:
-        return create_app(self.settings, backends, self._card, door=door)
+        return create_app(
+            self.settings, backends, self._card, door=door, extended_card=self._extended_card
+        )
 
     def _worker_handler(self, backends: Backends, environment: ExitStack) -> Handler:
         function = WorkerFunction(backends, load_agent(self.agent_spec), self.settings)

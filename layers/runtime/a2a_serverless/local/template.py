@@ -100,12 +100,8 @@ class Template:
         Raises:
             TemplateError: no such resource, or an expression cannot be resolved.
         """
-        if logical_id not in self._resources:
-            raise TemplateError(f"template.yaml defines no {logical_id}.")
-        resolver = _Resolver(
-            self._parameters | dict(attributes or {}), self._mappings, self._conditions
-        )
-        resolved: dict[str, Any] = resolver.resolve(self._resources[logical_id]["Properties"])
+        resolver = self._resolver(attributes)
+        resolved: dict[str, Any] = resolver.resolve(self._resource(logical_id)["Properties"])
         return resolved
 
     def table(self, *, stream: bool = True) -> dict[str, Any]:
@@ -147,6 +143,28 @@ class Template:
             for name, value in properties.items()
             if name not in {"QueueName", "Tags"}
         }
+
+    def event_filter(self, function: str, event: str) -> list[str]:
+        """The patterns of an event source, of which an event has to match one.
+
+        Raises:
+            TemplateError: there is no such function, or it has no such event with a filter.
+        """
+        events = self._resource(function)["Properties"].get("Events", {})
+        criteria = events.get(event, {}).get("Properties", {}).get("FilterCriteria")
+        if criteria is None:
+            raise TemplateError(f"template.yaml: {event} of {function} has no FilterCriteria.")
+        return [each["Pattern"] for each in self._resolver().resolve(criteria)["Filters"]]
+
+    def _resource(self, logical_id: str) -> Any:
+        if logical_id not in self._resources:
+            raise TemplateError(f"template.yaml defines no {logical_id}.")
+        return self._resources[logical_id]
+
+    def _resolver(self, attributes: Mapping[str, str] | None = None) -> _Resolver:
+        return _Resolver(
+            self._parameters | dict(attributes or {}), self._mappings, self._conditions
+        )
 
 
 class _Loader(yaml.SafeLoader):

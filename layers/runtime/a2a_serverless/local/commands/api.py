@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.card import load_card
+from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.local import project
 from a2a_serverless.local.commands.serving import check, say, until_signal
 from a2a_serverless.local.http_server import HttpServer, bind
@@ -22,7 +22,9 @@ def run(options: Namespace) -> int:
         load_agent(project.agent_spec(options.agent))
     with until_signal() as ended:
         backends = aws_backends(settings)
-        app = create_app(settings, backends, card, door="stream")
+        app = create_app(
+            settings, backends, card, door="stream", extended_card=load_extended_card(settings)
+        )
         check(backends, settings)
         with HttpServer(app, bind(options.port)) as server:
             say(f"A2A at {server.url}, its card at {server.url}/.well-known/agent-card.json")

@@ -8,14 +8,26 @@ from a2a_serverless.local.commands.serving import named_aws_errors, say, until_s
 from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import load_settings
 
+HERE = "127.0.0.1,::1,localhost,example.com"
+"""Webhooks that may be private here, and only here; and the one that clients are tried with, also
+where no name server is.
+"""
+
 
 def run(options: Namespace) -> int:
     """Keep the stack up until SIGINT or SIGTERM."""
     settings = load_settings()
-    if not settings.auth:
-        settings = settings.model_copy(update={"auth": "none"})
+    update = {
+        "auth": settings.auth or "none",
+        "push_allowed_hosts": settings.push_allowed_hosts or HERE,
+    }
+    settings = settings.model_copy(update=update)
     how = Options(
-        backend=options.backend, agent=options.agent, card=options.card, port=options.port
+        backend=options.backend,
+        agent=options.agent,
+        card=options.card,
+        port=options.port,
+        push=not options.no_push,
     )
     with named_aws_errors(), until_signal() as ended, Stack(settings, how) as stack:
         say(f"agent        {stack.agent_spec}, on {how.backend}")

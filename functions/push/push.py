@@ -1,0 +1,25 @@
+"""PushFunction: tells webhooks what was committed, in order, signed, until they answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from a2a_serverless import observability
+from a2a_serverless.push.function import PushFunction
+from a2a_serverless.settings import load_settings
+from a2a_serverless.wiring import aws_backends
+
+observability.start()
+settings = load_settings()
+backends = aws_backends(settings)
+push = backends.pushing()
+function = PushFunction(backends.storage, push.queue, push.keys, settings)
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """Process records of the table's stream or of the push queue.
+
+    Returns:
+        The records that are to be passed again.
+    """
+    return function.handle(event, context)

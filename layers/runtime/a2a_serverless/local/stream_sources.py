@@ -1,0 +1,267 @@
+"""Where the stream pump's records come from: a table's stream, or the storage in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import os
+import queue
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from boto3.session import Session
+from botocore.exceptions import ClientError
+
+from a2a_serverless import aws
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.storage.dynamodb_items import event_sort, task_partition
+from a2a_serverless.storage.memory import Committed, MemoryStorage
+
+log = logging.getLogger(__name__)
+
+BATCH = 100
+"""Records that a function gets at once, as in template.yaml."""
+POLL_S = 0.25
+"""Between two looks at a shard that had nothing: Lambda looks four times a second."""
+SHARDS_S = 10.0
+"""Between two looks for new shards, while no shard comes to its end."""
+RETRY_S = 1.0
+"""Between two attempts to read a stream that does not answer."""
+
+_ENDPOINT = "AWS_ENDPOINT_URL_DYNAMODB"
+_OWN_ENDPOINT = "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"
+
+Records = list[dict[str, Any]]
+Consume = Callable[[Records], Awaitable[None]]
+"""Takes records and returns when they are settled; the next ones of the shard wait for that."""
+
+
+class StreamSource(ABC):
+    """Records as Lambda's event source for DynamoDB streams makes them."""
+
+    @abstractmethod
+    async def feed(self, consume: Consume) -> None:
+        """Hand all records to `consume`, those of a shard in their order; without end."""
+
+
+class MemoryStream(StreamSource):
+    """The commits of a storage in this process, from now on."""
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        self._committed: queue.SimpleQueue[Committed] = queue.SimpleQueue()
+        self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._number = 0
+        self.close = storage.on_commit(self._take)
+
+    async def feed(self, consume: Consume) -> None:
+        woken = asyncio.Event()
+        self._waker = asyncio.get_running_loop(), woken
+        try:
+            while True:
+                woken.clear()
+                batch = [record for record, _ in zip(self._waiting(), range(BATCH), strict=False)]
+                if batch:
+                    await consume(batch)
+                else:
+                    await woken.wait()
+        finally:
+            self._waker = None
+
+    def _take(self, committed: Committed) -> None:
+        """In the thread that commits."""
+        self._committed.put(committed)
+        if (waker := self._waker) is not None and not waker[0].is_closed():
+            waker[0].call_soon_threadsafe(waker[1].set)
+
+    def _waiting(self) -> Iterator[dict[str, Any]]:
+        while not self._committed.empty():
+            yield self._record(self._committed.get())
+
+    def _record(self, committed: Committed) -> dict[str, Any]:
+        """What the stream says of the first item of a commit, but for the commit itself."""
+        self._number += 1
+        keys = {
+            "PK": {"S": task_partition(committed.scope, committed.task_id)},
+            "SK": {"S": event_sort(committed.incarnation, committed.version, 0)},
+        }
+        told = {"state": committed.state, "trace": committed.trace}
+        image = keys | {name: {"S": value} for name, value in told.items() if value}
+        return {
+            "eventID": str(self._number),
+            "eventName": "INSERT",
+            "eventVersion": "1.1",
+            "eventSource": "aws:dynamodb",
+            "awsRegion": "local",
+            "dynamodb": {
+                "Keys": keys,
+                "NewImage": image,
+                "SequenceNumber": str(self._number),
+                "StreamViewType": "NEW_IMAGE",
+            },
+            "eventSourceARN": "arn:aws:dynamodb:local:000000000000:table/tasks/stream/memory",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    name: str
+    parent: str | None
+
+
+class TableStream(StreamSource):
+    """The stream of a table, from its oldest record on: a shard after the one that it continues.
+
+    Args:
+        table: the table's name.
+        one_step: on moto, what makes a block's requests one step; iterators are not kept then.
+        dynamodb, streams: clients; by default those of the environment.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        one_step: Callable[[], AbstractContextManager[None]] | None = None,
+        dynamodb: Any = None,
+        streams: Any = None,
+    ) -> None:
+        self._table = table
+        self._one_step = one_step
+        self._dynamodb = dynamodb or aws.client("dynamodb")
+        self._streams = streams or _client()
+
+    async def arn(self) -> str:
+        """The stream's ARN.
+
+        Raises:
+            ConfigurationError: the table has no stream.
+            ClientError, BotoCoreError: as boto3.
+        """
+        answer = await aws.call(self._dynamodb.describe_table, TableName=self._table)
+        if "LatestStreamArn" not in answer["Table"]:
+            msg = f"The table {self._table} has no stream."
+            raise ConfigurationError(msg)
+        return str(answer["Table"]["LatestStreamArn"])
+
+    async def feed(self, consume: Consume) -> None:
+        arn = await self.arn()
+        begun: set[str] = set()
+        ended: set[str] = set()
+        one_ended = asyncio.Event()
+
+        async def follow(shard: _Shard) -> None:
+            await self._read(arn, shard.name, consume)
+            ended.add(shard.name)
+            one_ended.set()
+
+        async with asyncio.TaskGroup() as reading:
+            while True:
+                one_ended.clear()
+                shards = await self._shards(arn)
+                waiting = {shard.name for shard in shards} - ended
+                for shard in shards:
+                    if shard.name not in begun and shard.parent not in waiting:
+                        begun.add(shard.name)
+                        reading.create_task(follow(shard))
+                await _happens(one_ended, SHARDS_S)
+
+    async def _read(self, arn: str, shard: str, consume: Consume) -> None:
+        """One shard to its end; an open one has none."""
+        read_to: str | None = None
+        iterator: str | None = None
+        while True:
+            try:
+                answer = await aws.call(
+                    self._get, arn=arn, shard=shard, read_to=read_to, iterator=iterator
+                )
+            except aws.ERRORS as error:
+                if _is_trimmed(error):
+                    read_to = None
+                iterator = None
+                log.warning("The stream cannot be read: %s", error, extra={"action": "stream_read"})
+                await asyncio.sleep(RETRY_S)
+                continue
+            if records := [_record(raw, arn) for raw in answer["Records"]]:
+                await consume(records)
+                read_to = records[-1]["dynamodb"]["SequenceNumber"]
+            iterator = answer.get("NextShardIterator")
+            if iterator is None:
+                return
+            if self._one_step is not None:
+                iterator = None
+            if not records:
+                await asyncio.sleep(POLL_S)
+
+    def _get(self, arn: str, shard: str, read_to: str | None, iterator: str | None) -> Any:
+        """The next records of a shard; in a thread."""
+        with self._one_step() if self._one_step is not None else nullcontext():
+            if iterator is None:
+                start = {"ShardIteratorType": "TRIM_HORIZON"}
+                if read_to is not None:
+                    start = {
+                        "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
+                        "SequenceNumber": read_to,
+                    }
+                iterator = self._streams.get_shard_iterator(StreamArn=arn, ShardId=shard, **start)[
+                    "ShardIterator"
+                ]
+            return self._streams.get_records(ShardIterator=iterator, Limit=BATCH)
+
+    async def _shards(self, arn: str) -> list[_Shard]:
+        shards: list[_Shard] = []
+        request: dict[str, Any] = {"StreamArn": arn}
+        while True:
+            answer = await aws.repeat(self._streams.describe_stream, **request)
+            described = answer["StreamDescription"]
+            shards += [_Shard(s["ShardId"], s.get("ParentShardId")) for s in described["Shards"]]
+            if "LastEvaluatedShardId" not in described:
+                return shards
+            request["ExclusiveStartShardId"] = described["LastEvaluatedShardId"]
+
+
+def _client() -> Any:
+    """A client of the stream's endpoint, which an emulator has where the table is."""
+    is_ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
+    table_endpoint = os.environ.get(_ENDPOINT)
+    if is_ignored or _OWN_ENDPOINT in os.environ or not table_endpoint:
+        return aws.client("dynamodbstreams")
+    return Session().client("dynamodbstreams", endpoint_url=table_endpoint)
+
+
+def _is_trimmed(error: Exception) -> bool:
+    """Whether the position is older than what the stream still has."""
+    return isinstance(error, ClientError) and aws.error_code(error) == "TrimmedDataAccessException"
+
+
+def _record(raw: Mapping[str, Any], arn: str) -> dict[str, Any]:
+    """A record as Lambda passes it on."""
+    record: dict[str, Any] = _json(raw) | {"eventSourceARN": arn}
+    return record
+
+
+def _json(value: Any) -> Any:
+    """JSON's form of what boto3 returns: bytes in base64, times in seconds."""
+    match value:
+        case dict():
+            return {name: _json(below) for name, below in value.items()}
+        case list():
+            return [_json(below) for below in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime():
+            return value.timestamp()
+        case _:
+            return value
+
+
+async def _happens(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass

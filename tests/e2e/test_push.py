@@ -1,0 +1,270 @@
+"""Push from end to end: real processes, real webhooks on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+
+from tests.a2a_calls import REST, Agent, Answer
+from tests.e2e.commands import Running, environment, run, running
+from tests.e2e.conftest import AGENT, CARD
+from tests.unit.push.receivers import OK, Receiver, Request, status
+
+SETTLE_S = 60.0
+ENDS = ["INPUT_REQUIRED", "COMPLETED"]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """`api`, `worker` and `push` on the emulators; the folder of the agent."""
+
+    url: str
+    push: Running
+    folder: Path
+
+    def release(self, task_id: str) -> None:
+        """Let the agent that holds this task go on."""
+        (self.folder / f"release-{task_id}").touch()
+
+
+@pytest.fixture(scope="module")
+def deployment(
+    provisioned: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    """The three processes, with every status pushed and retries after a second or two."""
+    folder = tmp_path_factory.mktemp("push")
+    env = environment(
+        **provisioned,
+        A2A_AUTH="none",
+        A2A_PUSH_ALLOWED_HOSTS="127.0.0.1",
+        A2A_PUSH_EVENTS="statuses",
+        A2A_PUSH_RETRY_BASE_S="0.05",
+        PROBE_FOLDER=str(folder),
+    )
+    commands = {
+        "api": ("--card", CARD, "--port", "0"),
+        "worker": ("--agent", AGENT, "--concurrency", "8"),
+        "push": ("-v",),
+    }
+    with ExitStack() as stack:
+        started = {
+            name: stack.enter_context(
+                running(name, *arguments, env=env, output=folder / f"{name}.log")
+            )
+            for name, arguments in commands.items()
+        }
+        started["worker"].wait_for("turns at a time")
+        started["push"].wait_for("webhooks at a time")
+        url = started["api"].wait_for(r"A2A at (\S+),")
+        yield Deployment(url, started["push"], folder)
+        assert [process.end() for process in started.values()] == [0, 0, 0]
+
+
+@asynccontextmanager
+async def agent_at(url: str) -> AsyncIterator[Agent]:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=SETTLE_S) as http:
+        yield Agent(http, REST)
+
+
+def configuration(url: str, **more: Any) -> dict[str, Any]:
+    """The configuration of a send that has a webhook told."""
+    return {"taskPushNotificationConfig": {"url": url, **more}}
+
+
+def states(requests: list[Request]) -> list[str]:
+    return [request.state.removeprefix("TASK_STATE_") for request in requests]
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until `condition` is true, and fail with `what` where it does not become so."""
+    deadline = time.monotonic() + SETTLE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never {what}"
+        await asyncio.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def in_time_order(requests: list[Request]) -> list[str]:
+    """Event ids by their first attempt."""
+    return list(dict.fromkeys(request.event_id for request in requests))
+
+
+@pytest.mark.emulators
+async def test_a_receiver_that_was_down_is_told_everything(deployment: Deployment) -> None:
+    """Down, then failing, then up: every transition, in each task's order, under one id each."""
+    receiver = Receiver()
+    receiver.port = free_port()
+    failing = True
+    told: list[Request] = []
+
+    def script(request: Request) -> bytes:
+        if failing:
+            return status(503)
+        told.append(request)
+        return OK
+
+    receiver.script = script
+    async with agent_at(deployment.url) as agent:
+
+        async def one(number: int) -> str:
+            path = receiver.url(path=f"/{number}")
+            asked = await agent.send(
+                "ask", messageId=f"ask-{number}-{path}", configuration=configuration(path)
+            )
+            assert asked.state == "INPUT_REQUIRED", asked
+            answered = await agent.send(
+                "this",
+                messageId=f"answer-{number}-{path}",
+                taskId=asked.task["id"],
+                contextId=asked.task["contextId"],
+            )
+            assert answered.state == "COMPLETED", answered
+            return str(asked.task["id"])
+
+        task_ids = await asyncio.gather(*(one(number) for number in range(4)))
+        refusals = deployment.push.said().count("Receiver not told")
+        await until(
+            lambda: deployment.push.said().count("Receiver not told") > refusals + 3,
+            "tried while the receiver is down",
+        )
+        with receiver:
+            await until(lambda: len(receiver.requests) >= 8, "tried again")
+            failing = False
+            ended = [f"/{number}" for number in range(4)]
+            await until(
+                lambda: {r.target for r in told if "COMPLETED" in r.state} == set(ended),
+                "told of every end",
+            )
+            attempts = list(receiver.requests)
+
+    for number, task_id in enumerate(task_ids):
+        mine = [request for request in told if request.target == f"/{number}"]
+        tried = [request for request in attempts if request.target == f"/{number}"]
+        assert {task_id} == {task_id_of(request) for request in tried}
+        assert states(mine) == ["SUBMITTED", "INPUT_REQUIRED", "SUBMITTED", "COMPLETED"]
+        assert in_time_order(mine) == in_time_order(tried)
+        assert len(in_time_order(mine)) == 4
+        counted = [request.attempt for request in tried]
+        assert counted[0] > 1, "the attempts at a receiver that was down are counted"
+
+
+def task_id_of(request: Request) -> str:
+    return str(json.loads(request.body)["statusUpdate"]["taskId"])
+
+
+@pytest.mark.emulators
+async def test_a_slow_webhook_delays_no_task(deployment: Deployment) -> None:
+    """The webhook hangs from the first status on; the task and the next one of its client end."""
+    go_on = asyncio.Event()
+
+    async def hanging() -> AsyncIterator[bytes]:
+        await go_on.wait()
+        yield OK
+
+    with Receiver(lambda _: hanging()) as receiver:
+        async with agent_at(deployment.url) as agent:
+            held = await agent.send(
+                "hold",
+                messageId=f"hold-{receiver.port}",
+                configuration={"returnImmediately": True, **configuration(receiver.url())},
+            )
+            await until(lambda: bool(receiver.requests), "told of the first status")
+            deployment.release(held.task["id"])
+            await until_state(agent, held, "COMPLETED")
+            other = await agent.send(
+                "hello",
+                messageId=f"other-{receiver.port}",
+                configuration=configuration(receiver.url()),
+            )
+            assert other.state == "COMPLETED"
+            assert states(receiver.requests)[0] == "SUBMITTED"
+            assert "COMPLETED" not in states(receiver.requests)
+
+        receiver.call(_set(go_on))
+        await until(lambda: states(receiver.requests).count("COMPLETED") == 2, "told of both ends")
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
+
+
+async def until_state(agent: Agent, sent: Answer, state: str) -> None:
+    """Wait until a task is in a state."""
+    deadline = time.monotonic() + SETTLE_S
+    while (now := await agent.call("GetTask", {"id": sent.task["id"]})).state != state:
+        assert time.monotonic() < deadline, f"still {now.state}"
+        await asyncio.sleep(0.02)
+
+
+def test_push_says_what_it_lacks(provisioned: dict[str, str]) -> None:
+    """Without its queue, or with one that is not there, the start ends with one sentence."""
+    for queue, named in (("", "A2A_PUSH_QUEUE is not set"), ("nowhere.fifo", "nowhere.fifo")):
+        refused = run("push", env=environment(**{**provisioned, "A2A_PUSH_QUEUE": queue}))
+        assert refused.returncode == 2, refused.stderr
+        assert named in refused.stderr
+        assert refused.stderr.count("\n") == 1, refused.stderr
+
+
+@pytest.mark.parametrize("backend", ["memory", "moto"])
+async def test_dev_tells_a_webhook_on_this_machine(backend: str, tmp_path: Path) -> None:
+    """A webhook of the developer's own machine gets what a deployment sends, and can check it."""
+    env = environment(PROBE_FOLDER=str(tmp_path))
+    dev = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0", "--backend", backend)
+    with Receiver() as receiver, running(*dev, env=env, output=tmp_path / "log") as stack:
+        url = stack.wait_for(r"API door +(\S+)")
+        hook = configuration(
+            receiver.url("localhost"),
+            token="my-token",
+            authentication={"scheme": "Bearer", "credentials": "my-credentials"},
+        )
+        async with agent_at(url) as agent:
+            asked = await agent.send("ask", messageId="ask", configuration=hook)
+            await agent.send(
+                "this",
+                messageId="answer",
+                taskId=asked.task["id"],
+                contextId=asked.task["contextId"],
+            )
+        await until(lambda: len(receiver.requests) >= len(ENDS), "told of both ends")
+
+        assert states(receiver.requests) == ENDS
+        for request in receiver.requests:
+            assert request.headers["x-a2a-notification-token"] == "my-token"
+            assert request.headers["authorization"] == "Bearer my-credentials"
+            await asyncio.to_thread(check_signature, request, url, receiver.url("localhost"))
+        assert stack.end() == 0, stack.said()
+    assert "my-" not in stack.said()
+
+
+def check_signature(request: Request, issuer: str, webhook: str) -> None:
+    """What a receiver does that trusts nobody: the keys are where the issuer is."""
+    token = request.headers["x-a2a-signature"]
+    key = jwt.PyJWKClient(f"{issuer}/.well-known/jwks.json").get_signing_key_from_jwt(token)
+    claims = jwt.decode(
+        token,
+        key,
+        algorithms=["ES256"],
+        audience=webhook.removesuffix("/hook"),
+        issuer=issuer,
+        options={"require": ["iss", "aud", "iat", "exp", "jti", "sub"]},
+    )
+    assert claims["body_sha256"] == hashlib.sha256(request.body).hexdigest()
+    assert claims["sub"] == task_id_of(request)

@@ -1,0 +1,213 @@
+"""The process that pushes dies by SIGKILL at every named point; receivers miss nothing.
+
+The receivers are as bad as they may be: half of them fail at the first attempt at each event, the
+others refuse their first event for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless import faults
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.states import state_name
+from tests.faults.harness import IS_LONG, Emulators, NotReachedError, World, until
+from tests.faults.report import PROPERTY, Runs, table
+from tests.unit.push.receivers import OK, Receiver, Request, status
+
+pytestmark = pytest.mark.emulators
+
+ROUNDS = 20 if IS_LONG else 1
+TASKS = 12 if IS_LONG else 8
+
+STREAM = ["push-stream-received", "push-wake-sent"]
+"""While nobody is woken, in this order; the others need wakes, and come in any order."""
+DELIVERY = sorted(p for p in faults.POINTS if p.startswith("push-") and p not in STREAM)
+
+SETTINGS = {
+    "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1",
+    "A2A_PUSH_EVENTS": "statuses",
+    "A2A_PUSH_RETRY_BASE_S": "0.05",
+}
+
+CREATE = "CreateTaskPushNotificationConfig"
+
+
+@dataclass
+class Webhooks:
+    """All receivers, told apart by their paths: `/failing/N` and `/refusing/N`."""
+
+    requests: defaultdict[str, list[Request]] = field(default_factory=lambda: defaultdict(list))
+    accepted: defaultdict[str, list[Request]] = field(default_factory=lambda: defaultdict(list))
+    refused: defaultdict[str, list[Request]] = field(default_factory=lambda: defaultdict(list))
+    last_at: float = 0.0
+
+    def answer(self, request: Request) -> bytes:
+        path = request.target
+        earlier = {known.event_id for known in self.requests[path]}
+        self.requests[path].append(request)
+        self.last_at = time.time()
+        if path.startswith("/failing") and request.event_id not in earlier:
+            return status(503)
+        if path.startswith("/refusing") and not earlier - {request.event_id}:
+            self.refused[path].append(request)
+            return status(410)
+        self.accepted[path].append(request)
+        return OK
+
+
+@dataclass(frozen=True)
+class Told:
+    """A receiver, and the states that he is to be told of."""
+
+    path: str
+    states: list[str]
+
+
+async def test_a_kill_loses_no_notification(
+    push_emulators: Emulators, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Each transition arrives or is a dead letter, in order, under one id, whatever dies where."""
+    runs = Runs(name="push: one kill at each point")
+    for number in range(ROUNDS):
+        await _round(number, push_emulators, tmp_path / str(number), runs)
+    record_property(PROPERTY, runs.to_json())
+    assert runs.is_clean, "\n".join([*table([runs]), *runs.notes])
+
+
+async def _round(number: int, emulators: Emulators, folder: Path, runs: Runs) -> None:
+    """Kills at all points, one after the other; in odd rounds while the tasks are under way."""
+    points = list(DELIVERY)
+    random.Random(number).shuffle(points)  # noqa: S311 - a seeded order
+    hooks = Webhooks()
+    with Receiver(hooks.answer) as receiver:
+        async with emulators.pushing_world(folder, **SETTINGS) as world:
+            await asyncio.gather(world.start("api"), world.start("worker", concurrency=TASKS))
+            tasks = asyncio.gather(*(_task(world, receiver, n) for n in range(TASKS)))
+            if number % 2 == 0:
+                await tasks
+            for point in [*STREAM, *points]:
+                runs.runs += 1
+                await _kill(world, point, runs)
+            owed = [told for both in await tasks for told in both]
+            await world.start("push", concurrency=TASKS)
+            try:
+                await _settled(world, hooks, owed)
+            except AssertionError as error:
+                runs.stuck += 1
+                runs.notes.append(f"{error}: {world.started[-1].said()}")
+            runs.recovery_s.append(hooks.last_at - world.killed_at)
+            for told in owed:
+                _check(told, hooks, runs)
+            await _check_letters(world, hooks, runs)
+
+
+async def _task(world: World, receiver: Receiver, number: int) -> tuple[Told, Told]:
+    """A finished task that had one receiver from its beginning on, another from its question on."""
+    failing, refusing = f"/failing/{number}", f"/refusing/{number}"
+    task_id = await world.send("ask", webhook=receiver.url(path=failing))
+    paused = await world.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    created = await world.client.call(
+        CREATE, {"taskId": task_id, "id": "second", "url": receiver.url(path=refusing)}
+    )
+    assert created.result["id"] == "second", created
+    await world.send("chunks 2 0", task=paused)
+    await world.end(task_id)
+    return (
+        Told(failing, await _states(world, task_id)),
+        Told(refusing, await _states(world, task_id, after=paused.version)),
+    )
+
+
+async def _states(world: World, task_id: str, *, after: int = 0) -> list[str]:
+    """The states in a task's log."""
+    log = await world.storage.read(task_id, after=after)
+    assert log is not None
+    entries = [entry for record in log.records for entry in record.entries]
+    return [state_name(e.status.state) for e in entries if isinstance(e, StatusChanged)]
+
+
+async def _kill(world: World, point: str, runs: Runs) -> None:
+    victim = await world.start("push", point=f"{point}:1")
+    try:
+        await world.dies(victim, f"{point}:1")
+    except NotReachedError as error:
+        runs.unreached += 1
+        runs.notes.append(f"{error}: {victim.said()}")
+
+
+async def _settled(world: World, hooks: Webhooks, owed: list[Told]) -> None:
+    """Wait until everybody has been told of the last state, and no wake is left."""
+
+    async def all_told() -> bool:
+        return all(len(_ids(hooks.requests[told.path])) >= len(told.states) for told in owed)
+
+    async def no_wake() -> bool:
+        return await world.waiting(world.made.push_queue) == 0
+
+    await until(all_told, "told everything")
+    await until(no_wake, "without wakes")
+
+
+def _ids(requests: list[Request]) -> list[str]:
+    """Event ids, a repetition counted once where it follows its original."""
+    return [event_id for event_id, _ in groupby(request.event_id for request in requests)]
+
+
+def _check(told: Told, hooks: Webhooks, runs: Runs) -> None:
+    """Whoever was told of an event again was told before of none behind it."""
+    requests = hooks.requests[told.path]
+    ids = _ids(requests)
+    state_of = {request.event_id: request.state for request in requests}
+    runs.lost += max(0, len(told.states) - len(state_of))
+    runs.doubled += max(0, len(state_of) - len(told.states))
+    if len(ids) != len(state_of):
+        runs.notes.append(f"{told.path} was told out of order: {ids}")
+    if [state_of[event_id] for event_id in ids] != told.states:
+        runs.notes.append(f"{told.path} was told of {state_of}, not of {told.states}")
+    settled = {r.event_id for r in (*hooks.accepted[told.path], *hooks.refused[told.path])}
+    if settled != state_of.keys():
+        runs.notes.append(f"{told.path}: {state_of.keys() - settled} never succeeded")
+
+
+async def _check_letters(world: World, hooks: Webhooks, runs: Runs) -> None:
+    """One dead letter for each event that was refused, with neither its URL nor its content."""
+    refused = sorted({r.event_id for requests in hooks.refused.values() for r in requests})
+    bodies = await _letters(world)
+    letters = sorted(json.loads(body)["event_id"] for body in bodies)
+    if letters != refused:
+        runs.notes.append(f"dead letters for {letters}, refused were {refused}")
+    if any("127.0.0.1" in body or "TASK_STATE" in body for body in bodies):
+        runs.notes.append(f"a dead letter says too much: {bodies}")
+
+
+async def _letters(world: World) -> list[str]:
+    bodies: list[str] = []
+    while True:
+        answer: dict[str, Any] = await asyncio.to_thread(
+            world.sqs.receive_message,
+            QueueUrl=world.made.push_dead_letter_queue,
+            MaxNumberOfMessages=10,
+            VisibilityTimeout=60,
+        )
+        if not answer.get("Messages"):
+            return bodies
+        bodies += [message["Body"] for message in answer["Messages"]]
+
+
+def test_every_push_point_is_killed_at() -> None:
+    """No point of push is left out."""
+    assert {*STREAM, *DELIVERY} == {p for p in faults.POINTS if p.startswith("push-")}
+    assert len(DELIVERY) == 8

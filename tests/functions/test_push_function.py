@@ -1,0 +1,234 @@
+"""PushFunction, driven by the files in events/, over moto and a webhook on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from a2a.types import TaskPushNotificationConfig, TaskState
+
+from a2a_serverless import aws
+from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
+from a2a_serverless.local.event_sources import SqsSource
+from a2a_serverless.local.provision import Provisioned
+from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.push.keys import jwks
+from a2a_serverless.push.signing import signing_key
+from a2a_serverless.push.wakes import PushWake
+from a2a_serverless.settings import load_settings
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.wiring import Backends, aws_backends
+from tests.messages import request
+from tests.unit.push.receivers import Receiver, status
+
+ROOT = Path(__file__).parents[2]
+SECRET = "k" * 64
+ALL_DONE: dict[str, Any] = {"batchItemFailures": []}
+
+
+class LambdaContext:
+    """What the function asks of Lambda's context."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 60_000
+
+
+def cold_start() -> ModuleType:
+    """A fresh import of the handler's module."""
+    path = ROOT / "functions" / "push" / "push.py"
+    spec = importlib.util.spec_from_file_location("cold_push", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def provisioned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provisioned]:
+    """The variables of template.yaml, over a simulated AWS with a secret."""
+    with simulated_aws() as made:
+        for name, value in made.environment().items():
+            monkeypatch.setenv(name, value)
+        secret = aws.client("secretsmanager").create_secret(Name="signing", SecretString=SECRET)
+        monkeypatch.setenv("A2A_PUSH_SIGNING_SECRET", secret["ARN"])
+        monkeypatch.setenv("A2A_PUSH_ALLOWED_HOSTS", "127.0.0.1")
+        monkeypatch.setenv("A2A_PUSH_ISSUER", "https://agent.example.com")
+        yield made
+
+
+@pytest.fixture
+def function(provisioned: Provisioned) -> Iterator[ModuleType]:
+    """The handler's module after its cold start."""
+    assert provisioned is not None
+    module = cold_start()
+    yield module
+    module.function.close()
+
+
+@pytest.fixture
+def backends(function: ModuleType) -> Backends:
+    """The backends that the function works on."""
+    assert function is not None
+    return aws_backends(load_settings())
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A webhook that answers 200."""
+    with Receiver() as listening:
+        yield listening
+
+
+def event(name: str) -> dict[str, Any]:
+    """An event as AWS sends it."""
+    loaded: dict[str, Any] = json.loads((ROOT / "events" / f"{name}.json").read_text())
+    return loaded
+
+
+def ended_task(backends: Backends, receiver: Receiver) -> Head:
+    """A completed task of which nobody has been told."""
+    config = TaskPushNotificationConfig(id="mine", url=receiver.url())
+
+    async def end() -> Head:
+        opened = await backends.storage.open_task("context", request(), push=config)
+        await backends.storage.update_task(opened.head.task_id, TaskState.TASK_STATE_COMPLETED)
+        head = await backends.storage.head(opened.head.task_id)
+        assert head is not None
+        return head
+
+    return asyncio.run(end())
+
+
+def committed(head: Head) -> dict[str, Any]:
+    """The stream's event about the end of a task."""
+    told = event("push-dynamodb-commit")
+    change = told["Records"][0]["dynamodb"]
+    keys = {
+        "PK": {"S": f"TASK#{head.scope}#{head.task_id}"},
+        "SK": {"S": f"EVENT#{head.incarnation}#{head.version:012d}#000"},
+    }
+    change["Keys"] = keys
+    change["NewImage"] |= keys
+    return told
+
+
+def next_wake(provisioned: Provisioned) -> dict[str, Any]:
+    """The event of the push queue's next message."""
+    record = asyncio.run(SqsSource(provisioned.push_queue, wait_s=0).receive())
+    assert record is not None
+    return {"Records": [record]}
+
+
+def messages(queue: str) -> list[str]:
+    """The bodies that a queue holds."""
+    answer = aws.client("sqs").receive_message(QueueUrl=queue, MaxNumberOfMessages=10)
+    return [message["Body"] for message in answer.get("Messages", [])]
+
+
+def cursor(backends: Backends, head: Head) -> int:
+    """Up to which version the receiver has been told."""
+    push = asyncio.run(backends.storage.push(head.task_id, "mine"))
+    assert push is not None
+    return push.version
+
+
+def test_a_commit_becomes_a_wake(
+    function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
+) -> None:
+    """The stream's record puts ids on the queue, in the form of the event file, and no content."""
+    head = ended_task(backends, receiver)
+    assert function.handler(committed(head), LambdaContext()) == ALL_DONE
+
+    (body,) = messages(provisioned.push_queue)
+    recorded = json.loads(event("push-sqs-wake")["Records"][0]["body"])
+    assert json.loads(body).keys() == recorded.keys()
+    assert PushWake.model_validate_json(body) == PushWake(
+        scope=head.scope,
+        task_id=head.task_id,
+        incarnation=head.incarnation,
+        config_id="mine",
+        version=head.version,
+    )
+    assert receiver.requests == []
+
+
+def test_a_wake_tells_the_webhook(
+    function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
+) -> None:
+    """The webhook is told of the end, signed by the secret's key, which is published."""
+    head = ended_task(backends, receiver)
+    function.handler(committed(head), LambdaContext())
+    assert function.handler(next_wake(provisioned), LambdaContext()) == ALL_DONE
+
+    (told,) = receiver.requests
+    assert told.state == "TASK_STATE_COMPLETED"
+    assert cursor(backends, head) == head.version
+    published = asyncio.run(jwks(backends.pushing().keys))
+    assert [key["kid"] for key in published["keys"]] == [signing_key(SECRET).kid]
+
+
+def test_a_wake_comes_again_while_the_webhook_fails(
+    function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
+) -> None:
+    """The record is reported as failed, hidden for a while, and the cursor stays."""
+    receiver.script = lambda _: status(503, Retry_After="60")
+    head = ended_task(backends, receiver)
+    function.handler(committed(head), LambdaContext())
+    wake = next_wake(provisioned)
+    assert function.handler(wake, LambdaContext()) == {
+        "batchItemFailures": [{"itemIdentifier": wake["Records"][0]["messageId"]}]
+    }
+    assert cursor(backends, head) < head.version
+    assert messages(provisioned.push_queue) == []
+
+
+def test_a_webhook_that_refuses_leaves_a_dead_letter(
+    function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
+) -> None:
+    """The wake is done, and what was given up says who and why, without the URL."""
+    receiver.script = lambda _: status(404)
+    head = ended_task(backends, receiver)
+    function.handler(committed(head), LambdaContext())
+    assert function.handler(next_wake(provisioned), LambdaContext()) == ALL_DONE
+
+    (letter,) = messages(provisioned.push_dead_letter_queue)
+    assert json.loads(letter)["wake"]["task_id"] == head.task_id
+    assert json.loads(letter)["reason"] == "status 404"
+    assert receiver.url() not in letter
+
+
+def test_what_is_gone_is_done(function: ModuleType, provisioned: Provisioned) -> None:
+    """The task of the event files does not exist: no wake, no request, and nothing to repeat."""
+    assert function.handler(event("push-dynamodb-commit"), LambdaContext()) == ALL_DONE
+    assert function.handler(event("push-sqs-wake"), LambdaContext()) == ALL_DONE
+    assert messages(provisioned.push_queue) == []
+
+
+def test_a_message_that_is_no_wake_is_kept(function: ModuleType, provisioned: Provisioned) -> None:
+    """It goes to the dead letters, where somebody may look, and leaves the queue."""
+    undecodable = event("push-sqs-undecodable")
+    assert function.handler(undecodable, LambdaContext()) == ALL_DONE
+    assert messages(provisioned.push_dead_letter_queue) == [undecodable["Records"][0]["body"]]
+
+
+def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:
+    """What nobody meant to send here is an error."""
+    with pytest.raises(InvalidArgumentError):
+        function.handler(event("sweeper-schedule"), LambdaContext())
+
+
+def test_a_missing_queue_is_named(
+    provisioned: Provisioned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its queue the function does not start, and says which variable is missing."""
+    assert provisioned.push_queue
+    monkeypatch.delenv("A2A_PUSH_QUEUE")
+    with pytest.raises(ConfigurationError, match=r"^A2A_PUSH_QUEUE is not set"):
+        cold_start()

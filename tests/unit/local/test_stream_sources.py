@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+from botocore.exceptions import ClientError
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.local import stream_sources
+from a2a_serverless.local.emulators import CREDENTIALS
+from a2a_serverless.local.simulated_aws import one_step, simulated_aws
+from a2a_serverless.local.stream_sources import MemoryStream, Records, StreamSource, TableStream
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.dynamodb_items import event_position, owner_of
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.identity import Scope
+from tests.messages import request
+
+RECORDED = json.loads(
+    (Path(__file__).parents[3] / "events" / "push-dynamodb-commit.json").read_text()
+)["Records"][0]
+
+
+class Reader:
+    """Takes what a source feeds."""
+
+    def __init__(self) -> None:
+        self.records: Records = []
+        self.batches: list[int] = []
+        self._more = asyncio.Event()
+
+    async def consume(self, records: Records) -> None:
+        self.records += records
+        self.batches.append(len(records))
+        self._more.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for records that make `condition` true."""
+        async with asyncio.timeout(10):
+            while not condition():
+                self._more.clear()
+                await self._more.wait()
+
+    def numbers(self) -> list[str]:
+        return [record["dynamodb"]["SequenceNumber"] for record in self.records]
+
+    def commits(self) -> list[int]:
+        """The versions of the commits in the stream."""
+        sorts = [record["dynamodb"]["Keys"]["SK"]["S"] for record in self.records]
+        return [event_position(sort)[1] for sort in sorts if sort.startswith("EVENT#")]
+
+
+@asynccontextmanager
+async def reading(source: StreamSource) -> AsyncIterator[Reader]:
+    """A reader of a source that feeds for the block."""
+    reader = Reader()
+    feeding = asyncio.create_task(source.feed(reader.consume))
+    try:
+        yield reader
+    finally:
+        feeding.cancel()
+        with suppress(asyncio.CancelledError):
+            await feeding
+
+
+class Streams:
+    """A `dynamodbstreams` client over shards that a test fills, closes and continues."""
+
+    def __init__(self) -> None:
+        self.parents: dict[str, str | None] = {}
+        self.records: defaultdict[str, list[str]] = defaultdict(list)
+        self.closed: set[str] = set()
+        self.refusals: list[str] = []
+        """Error codes of the next reads."""
+        self.reads: list[str] = []
+
+    def describe_table(self, TableName: str) -> Any:  # noqa: N803 - as boto3 has it
+        return {"Table": {"LatestStreamArn": f"arn/{TableName}"}}
+
+    def describe_stream(self, StreamArn: str, ExclusiveStartShardId: str = "") -> Any:  # noqa: N803
+        names = [name for name in self.parents if name > ExclusiveStartShardId]
+        shards = [
+            {"ShardId": name}
+            | ({"ParentShardId": parent} if (parent := self.parents[name]) else {})
+            for name in names[:1]
+        ]
+        more = {"LastEvaluatedShardId": names[0]} if len(names) > 1 else {}
+        return {"StreamDescription": {"Shards": shards, **more}}
+
+    def get_shard_iterator(self, **given: str) -> Any:
+        return {"ShardIterator": f"{given['ShardId']}/{given.get('SequenceNumber', '')}"}
+
+    def get_records(self, ShardIterator: str, Limit: int) -> Any:  # noqa: N803
+        if self.refusals:
+            code = self.refusals.pop(0)
+            raise ClientError({"Error": {"Code": code, "Message": ""}}, "GetRecords")
+        self.reads.append(ShardIterator)
+        shard, after = ShardIterator.split("/")
+        found = [number for number in self.records[shard] if number > after][:Limit]
+        answer: dict[str, Any] = {"Records": [_raw(number) for number in found]}
+        if shard not in self.closed:
+            answer["NextShardIterator"] = f"{shard}/{found[-1] if found else after}"
+        return answer
+
+
+def _raw(number: str) -> dict[str, Any]:
+    """A record as boto3 returns it."""
+    at = datetime.fromtimestamp(1_763_766_725, tz=UTC)
+    return {
+        "eventName": "INSERT",
+        "dynamodb": {
+            "ApproximateCreationDateTime": at,
+            "NewImage": {"body": {"B": b"\x00\xff"}, "list": {"L": [{"B": b"x"}]}},
+            "SequenceNumber": number,
+        },
+    }
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
+    """Shards that are looked at without pauses."""
+    for pause in ("POLL_S", "SHARDS_S", "RETRY_S"):
+        monkeypatch.setattr(stream_sources, pause, 0.001)
+    return Streams()
+
+
+def stream_of(streams: Streams) -> TableStream:
+    return TableStream("tasks", dynamodb=streams, streams=streams)
+
+
+async def test_a_shard_is_read_after_the_one_that_it_continues(streams: Streams) -> None:
+    """Children wait for the end of their parent; siblings do not wait for each other."""
+    streams.parents = {"a": None, "b": "a", "c": "a", "d": "b", "other": "gone"}
+    streams.records |= {"a": ["01", "02"], "b": ["03"], "c": ["04"], "d": ["05"], "other": ["06"]}
+    streams.closed = {"b"}
+    async with reading(stream_of(streams)) as reader:
+        await reader.until(lambda: len(reader.records) == 3)
+        assert sorted(reader.numbers()) == ["01", "02", "06"]
+
+        streams.closed.add("a")
+        await reader.until(lambda: len(reader.records) == 6)
+
+    order = reader.numbers()
+    assert order.index("01") < order.index("02") < order.index("03") < order.index("05")
+    assert order.index("02") < order.index("04")
+    assert len(order) == 6
+
+
+async def test_new_shards_are_found(streams: Streams) -> None:
+    """A shard that appears while others are read is read, too."""
+    streams.parents = {"a": None}
+    streams.records["a"] = ["01"]
+    async with reading(stream_of(streams)) as reader:
+        await reader.until(lambda: reader.numbers() == ["01"])
+        streams.records["b"] = ["02"]
+        streams.parents["b"] = None
+        await reader.until(lambda: reader.numbers() == ["01", "02"])
+
+
+@pytest.mark.parametrize("code", ["ExpiredIteratorException", "InternalServerError"])
+async def test_reading_goes_on_where_it_stood(streams: Streams, code: str) -> None:
+    """A lost iterator or an error skips nothing and repeats nothing."""
+    streams.parents = {"a": None}
+    streams.records["a"] = ["01"]
+    async with reading(stream_of(streams)) as reader:
+        await reader.until(lambda: reader.numbers() == ["01"])
+        streams.refusals = [code, code]
+        streams.records["a"].append("02")
+        await reader.until(lambda: reader.numbers() == ["01", "02"])
+
+
+async def test_a_forgotten_position_starts_at_the_oldest_record(streams: Streams) -> None:
+    """What the stream has trimmed is gone; reading goes on with what is left."""
+    streams.parents = {"a": None}
+    streams.records["a"] = ["01"]
+    async with reading(stream_of(streams)) as reader:
+        await reader.until(lambda: reader.numbers() == ["01"])
+        streams.reads.clear()
+        streams.records["a"] = ["05"]
+        streams.refusals = ["TrimmedDataAccessException"]
+        await reader.until(lambda: "05" in reader.numbers())
+        assert "a/" in streams.reads
+
+
+async def test_records_are_json_as_lambda_has_it(streams: Streams) -> None:
+    """Bytes in base64, times in seconds, and the stream that the record is from."""
+    streams.parents = {"a": None}
+    streams.records["a"] = ["01"]
+    async with reading(stream_of(streams)) as reader:
+        await reader.until(lambda: len(reader.records) == 1)
+
+    assert json.loads(json.dumps(reader.records)) == reader.records
+    assert reader.records[0]["eventSourceARN"] == "arn/tasks"
+    assert reader.records[0]["dynamodb"]["ApproximateCreationDateTime"] == 1_763_766_725
+    assert reader.records[0]["dynamodb"]["NewImage"] == {
+        "body": {"B": "AP8="},
+        "list": {"L": [{"B": "eA=="}]},
+    }
+
+
+async def test_simulated_stream_survives_a_failed_transaction() -> None:
+    """A failed transaction puts a copy of moto's table in its place: the reader does not notice."""
+    with simulated_aws() as names:
+        storage = DynamoStorage(names.table)
+        source = TableStream(names.table, one_step=one_step)
+        async with reading(source) as reader:
+            first = (await storage.open_task("context", request(), task_id="task-1")).head
+            await reader.until(lambda: reader.commits() == [1])
+            again = await storage.open_task("context", request(), task_id="task-1")
+            assert not again.created
+            await storage.update_task("task-1", TaskState.TASK_STATE_COMPLETED)
+            await reader.until(lambda: reader.commits() == [1, 2])
+
+    record = reader.records[-1]
+    while not record["dynamodb"]["Keys"]["SK"]["S"].startswith("EVENT#"):
+        record = reader.records[reader.records.index(record) - 1]
+    assert record.keys() == RECORDED.keys()
+    assert record["dynamodb"].keys() == RECORDED["dynamodb"].keys()
+    assert record["dynamodb"]["NewImage"]["state"] == {"S": "TASK_STATE_COMPLETED"}
+    assert owner_of(record["dynamodb"]["Keys"]["PK"]["S"]) == (first.scope, "task-1")
+
+
+async def test_a_table_without_stream_is_named() -> None:
+    """A stack that could never push says so at its start."""
+
+    class NoStream(Streams):
+        def describe_table(self, TableName: str) -> Any:  # noqa: N803 - as boto3 has it
+            return {"Table": {}}
+
+    with pytest.raises(ConfigurationError, match="tasks has no stream"):
+        await stream_of(NoStream()).arn()
+
+
+def test_a_stream_is_at_its_own_endpoint_or_its_table_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emulator of DynamoDB has the streams too; a variable of their own goes before."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:1")
+    assert stream_sources._client().meta.endpoint_url == "http://127.0.0.1:1"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB_STREAMS", "http://127.0.0.1:2")
+    assert stream_sources._client().meta.endpoint_url == "http://127.0.0.1:2"
+
+
+async def test_memory_tells_of_every_commit_from_any_thread() -> None:
+    """Commits of all scopes become records like the table's, also those before the first look."""
+    storage = MemoryStorage()
+    source = MemoryStream(storage)
+    other = storage.for_scope(Scope.of("tenant", "other"))
+    await storage.open_task("context", request(), task_id="task-1")
+    async with reading(source) as reader:
+        await reader.until(lambda: reader.commits() == [1])
+        await asyncio.to_thread(
+            asyncio.run, other.open_task("context", request(), task_id="task-2")
+        )
+        await storage.update_task("task-1", TaskState.TASK_STATE_COMPLETED)
+        await reader.until(lambda: reader.commits() == [1, 1, 2])
+        source.close()
+        await storage.open_task("context", request(), task_id="task-3")
+
+    owners = [owner_of(record["dynamodb"]["Keys"]["PK"]["S"]) for record in reader.records]
+    assert owners == [
+        (storage.scope.digest, "task-1"),
+        (other.scope.digest, "task-2"),
+        (storage.scope.digest, "task-1"),
+    ]
+    assert reader.records[2]["dynamodb"]["NewImage"]["state"] == {"S": "TASK_STATE_COMPLETED"}
+    assert reader.records[0].keys() == RECORDED.keys()
+    assert len(set(reader.numbers())) == 3
