@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["tests.emulators.fixtures"]
+pytest_plugins = ["tests.emulators.fixtures", "tests.permission_report", "tests.secrecy"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,16 +10,21 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.settings import load_settings
-from a2a_serverless.wiring import Backends, aws_backends
-from a2a_serverless.worker.dead_letters import DeadLetters
-from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.cold_start import cold_start
+
+with cold_start():
+    from a2a_serverless.errors import InvalidArgumentError
+    from a2a_serverless.observability import metrics
+    from a2a_serverless.observability.logs import log_context
+    from a2a_serverless.settings import load_settings
+    from a2a_serverless.wiring import Backends, aws_backends
+    from a2a_serverless.worker.dead_letters import DeadLetters
+    from a2a_serverless.worker.sweeper import Sweeper
 
 _log = logging.getLogger(__name__)
 
 
-def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:  # noqa: ARG001 - Lambda's signature
+def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Sweep on a schedule event, handle dead letters on an SQS event.
 
     Returns:
@@ -29,11 +34,15 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:  # noq
         ConfigurationError: the table or the queue is not set.
         InvalidArgumentError: an event of another source.
     """
-    if event.get("detail-type") == "Scheduled Event":
-        return _loop().run_until_complete(_sweep())
-    if "Records" in event:
-        return _loop().run_until_complete(_end_dead_letters(event["Records"]))
-    raise InvalidArgumentError("The sweeper handles schedule events and SQS events.")
+    try:
+        with log_context(request_id=getattr(context, "aws_request_id", None)):
+            if event.get("detail-type") == "Scheduled Event":
+                return _loop().run_until_complete(_sweep())
+            if "Records" in event:
+                return _loop().run_until_complete(_end_dead_letters(event["Records"]))
+            raise InvalidArgumentError("The sweeper handles schedule events and SQS events.")
+    finally:
+        metrics.flush()
 
 
 @cache

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from a2a_serverless.settings import load_settings
-from a2a_serverless.wiring import aws_backends
-from a2a_serverless.worker.agents import deployed_agent
-from a2a_serverless.worker.function import WorkerFunction
+from a2a_serverless.cold_start import cold_start
 
-settings = load_settings()
-agent = deployed_agent(settings.agent, folder=Path(__file__).parent)
-function = WorkerFunction(aws_backends(settings), agent, settings)
+with cold_start():
+    from a2a_serverless.settings import load_settings
+    from a2a_serverless.wiring import aws_backends
+    from a2a_serverless.worker.agents import deployed_agent
+    from a2a_serverless.worker.function import WorkerFunction
+
+    settings = load_settings()
+    agent = deployed_agent(settings.agent, folder=Path(__file__).parent)
+    function = WorkerFunction(aws_backends(settings), agent, settings)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:

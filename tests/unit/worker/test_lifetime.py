@@ -13,9 +13,10 @@ from a2a.server.events import EventQueue
 from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.worker.heartbeat import Heartbeat
-from tests.workers import Agent, Bench, PacedClock, S, chunk, complete
+from a2a_serverless.worker.heartbeat import RENEW_AFTER, Heartbeat
+from tests.workers import Agent, Bench, PacedClock, S, chunk, complete, status
 
 BEAT_S = 0.6
 WAIT_S = 30
@@ -155,6 +156,85 @@ async def test_an_agent_that_lost_its_delivery_writes_nothing() -> None:
     assert emitted == [True]
     assert (await bench.head(task)).version == 1
     assert beating() == []
+
+
+async def paused(bench: Bench) -> Head:
+    """A task that waits for its user, and whose cancel is under way."""
+    task = await bench.send()
+    await bench.work()
+    await bench.cancel(task)
+    return task
+
+
+async def ask(context: RequestContext, queue: EventQueue) -> None:
+    await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
+
+
+async def test_a_cancel_keeps_its_delivery() -> None:
+    """A cancel() that takes longer than the visibility is not called again beside itself."""
+    renewed = threading.Event()
+
+    async def thorough(_context: RequestContext, _queue: EventQueue) -> None:
+        # Blocks this event loop, as agents do.
+        assert renewed.wait(WAIT_S)
+
+    agent = Agent(ask, thorough)
+    bench = Bench(agent, has_heartbeat=True, visibility_s=BEAT_S)
+    task = await paused(bench)
+    handle = await bench.deliver()
+    extended, extend = [], handle.extend
+
+    async def counted(seconds: float) -> None:
+        await extend(seconds)
+        extended.append(seconds)
+        if len(extended) > 1 / RENEW_AFTER + 1:  # by now it would have expired
+            renewed.set()
+
+    handle.extend = counted  # type: ignore[method-assign]
+    assert await bench.adapter.process(handle)
+    assert bench.broker.is_empty  # type: ignore[attr-defined]
+    assert len(agent.cancelled) == 1
+    assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
+    assert beating() == []
+
+
+async def test_a_cancel_that_has_lost_its_delivery_writes_nothing() -> None:
+    """Whoever has the delivery now ends the task; until then it is as it was."""
+
+    async def late(context: RequestContext, queue: EventQueue) -> None:
+        for thread in beating():
+            await asyncio.to_thread(thread.join, WAIT_S)  # it ends when the delivery is lost
+        await queue.enqueue_event(status(context, S.TASK_STATE_CANCELED, "too late"))
+
+    bench = Bench(Agent(ask, late), has_heartbeat=True, visibility_s=BEAT_S)
+    task = await paused(bench)
+    handle = await bench.deliver()
+    extend, calls = handle.extend, []
+
+    async def refused(seconds: float) -> None:
+        calls.append(seconds)
+        if len(calls) > 1:
+            raise ConcurrencyError
+        await extend(seconds)
+
+    handle.extend = refused  # type: ignore[method-assign]
+    version = (await bench.head(task)).version
+    async with asyncio.timeout(WAIT_S):
+        assert await bench.adapter.process(handle) is False
+    assert (await bench.head(task)).version == version
+
+
+async def test_a_cancel_whose_delivery_has_expired_does_nothing() -> None:
+    """Somebody else has the operation: cancel() is not called."""
+    agent = Agent(ask)
+    bench = Bench(agent, has_heartbeat=True, visibility_s=60)
+    task = await paused(bench)
+    handle = await bench.deliver()
+    await handle.nack()
+    await bench.deliver()
+    assert await bench.adapter.process(handle) is False
+    assert agent.cancelled == []
+    assert (await bench.head(task)).state == S.TASK_STATE_INPUT_REQUIRED
 
 
 async def test_a_turn_is_given_back_before_the_deadline(caplog: pytest.LogCaptureFixture) -> None:

@@ -23,6 +23,7 @@ from a2a_serverless.errors import (
     UnavailableError,
     UndecodableOperationError,
 )
+from a2a_serverless.observability.tracing import system_attributes
 from a2a_serverless.tasks.operations import Operation, OperationParams
 
 if TYPE_CHECKING:
@@ -220,6 +221,8 @@ class SqsFifoBroker(Broker):
             MessageGroupId=operation.params.group,
             # A send whose answer was lost is repeated under the same id: SQS keeps one.
             MessageDeduplicationId=operation.deduplication_id,
+            # For X-Ray to link the invocation to; what continues the trace is in the operation.
+            MessageSystemAttributes=system_attributes(operation.request_context),
         )
 
     async def _receive(self, url: str) -> list[MessageTypeDef]:

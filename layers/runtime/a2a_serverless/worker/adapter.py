@@ -11,6 +11,7 @@ from a2a.server.agent_execution import AgentExecutor
 
 from a2a_serverless import faults
 from a2a_serverless.broker.base import OperationHandle
+from a2a_serverless.carried import carried_variables
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import (
     A2AServerlessError,
@@ -18,6 +19,7 @@ from a2a_serverless.errors import (
     FencedError,
     TurnFinishedError,
 )
+from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.deliveries import Delivered, on_delivery
@@ -28,10 +30,12 @@ from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.attempt import Attempt, Limits
 from a2a_serverless.worker.canceling import Canceling
+from a2a_serverless.worker.carrying import CarryingAgent
 from a2a_serverless.worker.heartbeat import Heartbeat
 from a2a_serverless.worker.ownership import Ownership
+from a2a_serverless.worker.telemetry import observed_attempt, observed_cancel, observed_delivery
 from a2a_serverless.worker.titles import claim, give_up
-from a2a_serverless.worker.turn import turn_of
+from a2a_serverless.worker.turn import caller_of, turn_of
 from a2a_serverless.worker.verdict import DONE, LOST, Verdict, again
 from a2a_serverless.worker.watch import Watch
 
@@ -54,6 +58,9 @@ class WorkerAdapter:
         clock: by default the machine's.
         deadline_margin_s: how long before its deadline a turn is given back.
         has_heartbeat: False where the broker keeps a delivery for as long as a turn can take.
+
+    Raises:
+        ConfigurationError: A2A_CONTEXT_VARIABLES names what is no context variable.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class WorkerAdapter:
     ) -> None:
         self.backends = backends
         self.agent = agent
+        self.carried = carried_variables(settings.context_variables)
         self.settings = settings
         self.clock = clock or SystemClock()
         self.retry = RetryPolicy(
@@ -87,16 +95,17 @@ class WorkerAdapter:
         time before it the turn is given back.
         """
         faults.point("after-receive")
-        try:
-            verdict = await _Delivery(self, handle, deadline).verdict()
-        except asyncio.CancelledError:
-            # This worker shuts down: another one goes on at once.
-            await self._conclude(handle, again(0))
-            raise
-        except Exception:  # noqa: BLE001 - an invocation's edge: the operation must not be lost
-            verdict = again(self.retry.delay_s(handle.attempt))
-            _log(handle, logging.ERROR, "delivery_failed", "Delivery failed", exc_info=True)
-        return await self._conclude(handle, verdict)
+        with observed_delivery(handle):
+            try:
+                verdict = await _Delivery(self, handle, deadline).verdict()
+            except asyncio.CancelledError:
+                # This worker shuts down: another one goes on at once.
+                await self._conclude(handle, again(0))
+                raise
+            except Exception:  # noqa: BLE001 - an invocation's edge: the operation must not be lost
+                verdict = again(self.retry.delay_s(handle.attempt))
+                _log(handle, logging.ERROR, "delivery_failed", "Delivery failed", exc_info=True)
+            return await self._conclude(handle, verdict)
 
     async def serve(self, *, concurrency: int) -> None:
         """Pull operations, `concurrency` at a time, until the broker is shut down.
@@ -182,15 +191,20 @@ class _Delivery:
         faults.point("cancel-received")
         adapter = self._adapter
         canceling = Canceling(
-            adapter.agent,
+            self._agent(log),
             self._storage,
             retry=adapter.retry,
             timeout_s=adapter.settings.cancel_timeout_s,
             clock=adapter.clock,
         )
         try:
-            await canceling.run(log, self._operation)
-        except FencedError:
+            with observed_cancel(log.head, self._operation):
+                async with AsyncExitStack() as stack:
+                    may_write = await self._keep_delivery(stack)
+                    await canceling.run(log, self._operation, may_write)
+        except ConcurrencyError as error:  # another worker has the turn, or the delivery
+            metrics.count("FencedWrites")
+            _log(self._handle, logging.WARNING, "fenced", f"Task not canceled here: {error}")
             return again(adapter.retry.delay_s(self._handle.attempt))
         return DONE
 
@@ -199,26 +213,29 @@ class _Delivery:
         params = self._params.model_copy(update={"turn": head.turn})
         if adapter.retry.is_exhausted(head.attempts):
             return await self._give_up(params, head)
-        attempt = self._attempt(log, params)
         own = Ownership(params=params, token=new_token())
         try:
-            async with AsyncExitStack() as stack:
-                may_write = await self._keep_delivery(stack, attempt)
-                if claims_first:
-                    head = await claim(self._storage, head, own, adapter.retry)
-                return await attempt.run(head, own, may_write)
+            with observed_attempt(head, self._operation, adapter.clock):
+                attempt = self._attempt(log, params)
+                async with AsyncExitStack() as stack:
+                    lost = FencedError("The delivery is lost.")
+                    may_write = await self._keep_delivery(stack, lambda: attempt.stop(lost))
+                    if claims_first:
+                        head = await claim(self._storage, head, own, adapter.retry)
+                    return await attempt.run(head, own, may_write)
         except TurnFinishedError:
             return DONE
         except ConcurrencyError as error:  # fenced, or the delivery has expired
+            metrics.count("FencedWrites")
             _log(self._handle, logging.WARNING, "fenced", f"Attempt not started: {error}")
             return LOST
 
     def _attempt(self, log: Log, params: OperationParams) -> Attempt:
         adapter = self._adapter
         return Attempt(
-            adapter.agent,
+            self._agent(log),
             params,
-            turn=turn_of(log, self._operation.request_context),
+            turn=turn_of(log, tracing.carried()),  # what the agent calls belongs to its attempt
             storage=self._storage,
             registry=self._registry,
             watch=adapter.watch,
@@ -230,21 +247,32 @@ class _Delivery:
             clock=adapter.clock,
         )
 
+    def _agent(self, log: Log) -> AgentExecutor:
+        """The agent, with the context variables that the current turn's message has brought."""
+        adapter = self._adapter
+        return CarryingAgent(adapter.agent, adapter.carried, caller_of(log).variables)
+
     def _stop_at(self) -> float | None:
         if self._deadline is None:
             return None
         left_s = self._deadline - self._adapter.clock.monotonic()
         return self._deadline - min(self._adapter.deadline_margin_s, MAX_MARGIN_SHARE * left_s)
 
-    async def _keep_delivery(self, stack: AsyncExitStack, attempt: Attempt) -> Callable[[], bool]:
-        """Start the heartbeat; the answer says whether the delivery is still this worker's."""
+    async def _keep_delivery(
+        self, stack: AsyncExitStack, on_lost: Callable[[], None] = lambda: None
+    ) -> Callable[[], bool]:
+        """Start the heartbeat; the answer says whether the delivery is still this worker's.
+
+        Raises:
+            ConcurrencyError: it is not, before anything has begun.
+        """
         if not self._adapter.has_heartbeat:
             return lambda: True
         heartbeat = Heartbeat(
             self._handle,
             visibility_s=self._adapter.settings.visibility_s,
             clock=self._adapter.clock,
-            on_lost=lambda: attempt.stop(FencedError("The delivery is lost.")),
+            on_lost=on_lost,
         )
         await stack.enter_async_context(heartbeat)
         return lambda: not heartbeat.lost
@@ -252,8 +280,14 @@ class _Delivery:
     async def _give_up(self, params: OperationParams, head: Head) -> Verdict:
         reference = await give_up(self._storage, params, head)
         if reference is not None:
-            text = f"Task failed after its last attempt, {reference}"
-            _log(self._handle, logging.ERROR, "gave_up", text, attempts=head.attempts)
+            _log(
+                self._handle,
+                logging.ERROR,
+                "gave_up",
+                f"Task failed after its last attempt, {reference}",
+                attempts=head.attempts,
+                correlation_id=reference,
+            )
         return DONE
 
     async def _cleanup(self) -> None:

@@ -21,11 +21,13 @@ from a2a_serverless.errors import (
     InvalidArgumentError,
     TurnFinishedError,
 )
+from a2a_serverless.observability import metrics
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.states import plain_state
 from a2a_serverless.worker.endings import CANCELED, FAILED, ending
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import AgentFailedError, DeadlineError, contained, is_final
@@ -114,7 +116,11 @@ class Attempt:
         )
         try:
             async with self._writer, self._watch.over(watched):
-                return await self._verdict()
+                verdict = await self._verdict()
+            if verdict.is_done:
+                state = plain_state(self._writer.head.state)
+                self._log(logging.INFO, "turn_ended", "Turn ended", state=state)
+            return verdict
         finally:
             self._queue.shut()
 
@@ -246,6 +252,7 @@ class Attempt:
                 reference,
                 cause=error,
                 attempts=attempts,
+                correlation_id=reference,
             )
             return await self._fail(FAILED.format(correlation_id=reference))
         return await self._give_back(error, attempts)
@@ -262,6 +269,7 @@ class Attempt:
         if not self._writer.claimed:
             self._writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
             await self._writer.flush()
+        metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
         delay_s = 0 if at_once else self._limits.retry.delay_s(attempts)
         self._log(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.types import TaskState
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TurnFinishedError
+from a2a_serverless.observability import tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.head import Head
@@ -48,20 +50,25 @@ class Canceling:
         self._timeout_s = timeout_s
         self._clock = clock
 
-    async def run(self, log: Log, operation: Operation) -> None:
+    async def run(
+        self, log: Log, operation: Operation, may_write: Callable[[], bool] = lambda: True
+    ) -> None:
         """Cancel the task of `log`, which was read from its beginning.
 
         The agent's `cancel()` is called unless a turn was canceled that no agent has seen. The
         task is canceled whatever that raises, unless the agent gives it another end.
+        `may_write` says whether the delivery is still this worker's: it may have to be renewed
+        while `cancel()` runs.
 
         Raises:
-            FencedError: another worker is at the turn; the delivery has to come again.
+            ConcurrencyError: another worker is at the turn, or the delivery is lost; it has to
+                come again.
         """
         head = log.head
         agent_knows_it = head.turn > 1 or head.token is not None
         try:
             if agent_knows_it or operation.operation == "cancel":
-                await self._with_agent(log, operation)
+                await self._with_agent(log, operation, may_write)
             else:
                 await self._without_agent(head)
         except TurnFinishedError:
@@ -77,15 +84,19 @@ class Canceling:
 
         await end_task(self._storage, seen.task_id, decide)
 
-    async def _with_agent(self, log: Log, operation: Operation) -> None:
+    async def _with_agent(
+        self, log: Log, operation: Operation, may_write: Callable[[], bool]
+    ) -> None:
         head = log.head
         params = operation.params.model_copy(update={"turn": head.turn})
         # A paused task has no turn to claim: its last attempt is over, and nobody else writes.
         own = Ownership(params=params, token=new_token() if head.turn_is_open else None)
         if own.must_claim and head.token is not None:
             head = await claim(self._storage, head, own, self._retry)
-        context = cancel_context_of(log, operation.request_context)
-        async with TurnWriter(self._storage, head, own, clock=self._clock) as writer:
+        context = cancel_context_of(log, tracing.carried())
+        async with TurnWriter(
+            self._storage, head, own, clock=self._clock, may_write=may_write
+        ) as writer:
             queue = TurnQueue(writer, TurnView(log.fold(), context.current_task), self._storage)
             await self._ask(context, queue)
             queue.shut()

@@ -12,6 +12,7 @@ from a2a_serverless import faults
 from a2a_serverless.broker.base import Broker, decode_operation
 from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.errors import ConfigurationError, UndecodableOperationError
+from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.deliveries import Delivered, on_delivery
 from a2a_serverless.tasks.head import Head
@@ -53,7 +54,11 @@ class DeadLetters:
         except UndecodableOperationError as error:
             await self._set_aside(body, str(error))
             return "undecodable"
-        return await self.end(operation)
+        params = operation.params
+        with tracing.segment(
+            "dead letter", operation.request_context, task_id=params.task_id, turn=params.turn
+        ):
+            return await self.end(operation)
 
     async def end(self, operation: Operation) -> Outcome:
         """Commit failed, or canceled where that was asked for; "dropped" where all is over."""
@@ -90,10 +95,12 @@ class DeadLetters:
         if not await self._broker.set_aside(body, reason=reason):
             msg = "A2A_UNDECODABLE_QUEUE is not set: it names the queue for unreadable messages."
             raise ConfigurationError(msg)
+        metrics.count("DeadLetters", outcome="undecodable")
         extra = {"action": "dead_letter_undecodable", "reason": reason}
         _log.error("An unreadable dead letter was set aside", extra=extra)
 
     def _report(self, operation: Operation, outcome: Outcome, correlation_id: str) -> None:
+        metrics.count("DeadLetters", outcome=outcome)
         level = logging.INFO if outcome == "dropped" else logging.ERROR
         _log.log(
             level,

@@ -11,6 +11,8 @@ from a2a.server.agent_execution import AgentExecutor
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import InvalidArgumentError, UndecodableOperationError
+from a2a_serverless.observability import metrics
+from a2a_serverless.observability.logs import log_context
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
@@ -57,7 +59,11 @@ class WorkerFunction:
         if context is not None:
             left_s = context.get_remaining_time_in_millis() / 1000
             deadline = self._clock.monotonic() + left_s
-        failed = self._loop.run_until_complete(self._process(records, deadline))
+        try:
+            with log_context(request_id=getattr(context, "aws_request_id", None)):
+                failed = self._loop.run_until_complete(self._process(records, deadline))
+        finally:
+            metrics.flush()
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
     def close(self) -> None:

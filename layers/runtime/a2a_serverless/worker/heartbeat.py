@@ -7,6 +7,8 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -45,7 +47,9 @@ class Heartbeat:
         self._visibility_s = visibility_s
         self._clock = clock
         self._on_lost = on_lost
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        # What it logs says which attempt it keeps.
+        run = partial(copy_context().run, self._run)
+        self._thread = threading.Thread(target=run, name="heartbeat", daemon=True)
         self._running = threading.Event()
         self.lost = False
 

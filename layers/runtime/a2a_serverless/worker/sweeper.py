@@ -18,6 +18,7 @@ from a2a_serverless import faults
 from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.base import CancelRegistry, OverdueCancel
 from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.observability import metrics
 from a2a_serverless.storage.log import Due, TaskLog
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.repairs import overdue_cancel, overdue_turn
@@ -26,6 +27,9 @@ from a2a_serverless.worker.endings import CANCEL_TIMED_OUT, end_task, ending
 
 LONGEST_WAIT_S = 3600
 """The wait between two sends of one turn doubles up to an hour."""
+
+STUCK_AFTER = 3
+"""A turn that is sent so many times again is stuck: no worker took it, or none ended it."""
 
 BUDGET_S = 30
 """How long a run begins new work; half of the function's timeout, as one request may take long."""
@@ -117,6 +121,7 @@ class Sweeper:
             except Exception:  # noqa: BLE001 - logged as a whole; see below
                 # One task that cannot be read or written must not keep the others waiting.
                 outcomes["failed"] += 1
+                metrics.count("SweepFailures")
                 _log.exception(
                     "An overdue task was not repaired",
                     extra={"action": "sweep_failed", "task_id": work.task_id},
@@ -137,6 +142,9 @@ class Sweeper:
             return "passed"
         faults.point("after-postpone")
         await self._broker.run_task(copy)
+        metrics.count("Resends")
+        if sends >= STUCK_AFTER:
+            metrics.count("StuckTurns")
         _log.warning(
             "An overdue turn was sent again",
             extra={
@@ -163,6 +171,7 @@ class Sweeper:
         faults.point("after-overdue-cancel")
         await registry.cleanup(task_id, incarnation=overdue.incarnation)
         if has_ended:
+            metrics.count("ForcedCancels")
             extra = {"action": "cancel_at_deadline", "task_id": task_id}
             _log.warning("A task was canceled at its deadline", extra=extra)
         return "canceled" if has_ended else "removed"

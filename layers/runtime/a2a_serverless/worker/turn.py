@@ -9,6 +9,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.types import Task
 
 from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.entries import Caller, TurnOpened
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.worker.executor import request_context
 from a2a_serverless.worker.translation import TurnView
@@ -53,6 +54,12 @@ def cancel_context_of(log: Log, state: Mapping[str, str]) -> RequestContext:
     now = log.fold()
     _, caller = now.opening(log.head.turn)
     return request_context(now, caller, request=None, given=now.task(), state=state)
+
+
+def caller_of(log: Log) -> Caller:
+    """Who has sent the current turn's message, by a log that was read from its beginning."""
+    opening = log.records[log.head.turn - 1]
+    return next(entry.caller for entry in opening.entries if isinstance(entry, TurnOpened))
 
 
 def _fold(log: Log, records: Iterable[Record]) -> Fold:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import Context
 from dataclasses import dataclass
 
 from a2a_serverless.cancel.base import CancelRegistry
@@ -43,7 +44,8 @@ class Watch:
         """Watch a turn for as long as the block runs."""
         self._turns.add(turn)
         if self._poller is None:
-            self._poller = asyncio.create_task(self._poll())
+            # In a context of its own: it outlives the turn that happens to begin it.
+            self._poller = asyncio.create_task(self._poll(), context=Context())
         try:
             yield
         finally:
@@ -63,7 +65,7 @@ class Watch:
             if await turn.registry.is_cancelled(turn.task_id):
                 turn.on_cancel()
             turn.on_head(await turn.log.head(turn.task_id))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the watch must not go blind
-            # Nothing is known, so nothing is done: the next look may tell.
+        except Exception:
+            # Whatever it is, the watch must not go blind. Nothing is known, so nothing is done.
             extra = {"action": "watch_failed", "task_id": turn.task_id}
-            logger.warning("Turn not watched: %s", error, extra=extra)
+            logger.warning("Turn not watched", extra=extra, exc_info=True)

@@ -1,0 +1,39 @@
+"""What an operator sees: log lines, metrics and traces, and never what a task is about.
+
+Nothing is observed in a process that does not ask for it: the Lambda functions do, with `start`.
+The library itself logs with the standard library, and counts into nothing until then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from a2a_serverless.observability import logs, metrics
+
+__all__ = ["start"]
+
+
+def start(environment: Mapping[str, str] = os.environ) -> None:
+    """Observe this process if it is a Lambda function: JSON lines and metrics, both on stdout.
+
+    Read are the variables of Powertools for AWS Lambda: POWERTOOLS_SERVICE_NAME,
+    POWERTOOLS_LOG_LEVEL, POWERTOOLS_METRICS_NAMESPACE and POWERTOOLS_METRICS_DISABLED. Without a
+    namespace there are no metrics. `A2A_LOG_ERROR_TEXTS` is explained at `logs.write_json`. Traces
+    need no start, see `tracing`.
+    """
+    if "AWS_LAMBDA_FUNCTION_NAME" not in environment:
+        return
+    service = environment.get("POWERTOOLS_SERVICE_NAME") or "a2a-serverless"
+    logs.write_json(
+        service=service,
+        level=environment.get("POWERTOOLS_LOG_LEVEL") or "INFO",
+        shows_texts=_is_true(environment.get("A2A_LOG_ERROR_TEXTS")),
+    )
+    namespace = environment.get("POWERTOOLS_METRICS_NAMESPACE")
+    if namespace and not _is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
+        metrics.start(namespace, service=service)
+
+
+def _is_true(value: str | None) -> bool:
+    return (value or "").strip().lower() in {"1", "true", "yes", "on"}

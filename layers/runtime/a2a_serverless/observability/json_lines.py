@@ -1,0 +1,89 @@
+"""The form of a log line: Powertools' JSON, without the texts of other people's exceptions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final
+
+from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
+
+WITHHELD: Final = "(text withheld)"
+_TRUSTED: Final = frozenset({"a2a_serverless", "botocore"})
+_CAUSE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
+_CONTEXT: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+_ExceptionInfo = (
+    tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+)
+
+
+class JsonLines(LambdaPowertoolsFormatter):
+    """Formats a record as one JSON object.
+
+    An exception is shown with its type and its frames. Its text is shown where it is this runtime's
+    or botocore's: what agents and validators raise quotes the data that they could not handle, and
+    a log is read by more people than a task. `shows_texts` shows all of them.
+    """
+
+    def __init__(self, service: str, *, shows_texts: bool = False) -> None:
+        # RFC 3339 is the one form of time that Lambda's own filter of levels understands.
+        super().__init__(
+            service=service,
+            name="%(name)s",
+            use_rfc3339=True,
+            utc=True,
+            serialize_stacktrace=False,
+        )
+        if not shows_texts:
+            self.append_keys(exception_notes=None)  # notes are text, too
+        self._shows_texts = shows_texts
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, also for readers who take other characters for the end of one.
+
+        What does not print (of Unicode, too) is escaped: a client's value cannot colour a terminal
+        or turn the direction of a text.
+        """
+        line = super().format(record)
+        if line.isprintable():
+            return line
+        return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+
+    def formatException(self, ei: _ExceptionInfo) -> str:  # noqa: N802 - logging's name
+        if self._shows_texts or ei[1] is None:
+            return super().formatException(ei)
+        return "".join(_lines(ei[1], set())).rstrip("\n")
+
+
+def _lines(error: BaseException, seen: set[int]) -> Iterator[str]:
+    """A traceback as Python prints it, with the exceptions that led to this one before it."""
+    seen.add(id(error))
+    earlier, link = error.__cause__, _CAUSE
+    if earlier is None and not error.__suppress_context__:
+        earlier, link = error.__context__, _CONTEXT
+    if earlier is not None and id(earlier) not in seen:
+        yield from _lines(earlier, seen)
+        yield link
+    if error.__traceback__ is not None:
+        yield "Traceback (most recent call last):\n"
+        yield from traceback.format_tb(error.__traceback__)
+    yield f"{_name(error)}: {_text(error)}\n"
+    if isinstance(error, BaseExceptionGroup):
+        for number, part in enumerate(error.exceptions, start=1):
+            yield f"--- {number} of the group ---\n"
+            yield from _lines(part, seen)
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return module + kind.__qualname__
+
+
+def _text(error: BaseException) -> str:
+    is_trusted = type(error).__module__.partition(".")[0] in _TRUSTED
+    return str(error) if is_trusted else WITHHELD

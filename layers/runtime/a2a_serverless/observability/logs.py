@@ -1,0 +1,125 @@
+"""Log lines as JSON, each with what the code around it works on."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Final, Protocol
+
+LIBRARIES: Final[Mapping[str, int]] = {
+    "a2a": logging.INFO,
+    "asyncio": logging.INFO,
+    "aws_lambda_powertools": logging.INFO,
+    "boto3": logging.INFO,
+    "botocore": logging.INFO,
+    "httpcore": logging.INFO,
+    "httpx": logging.WARNING,  # a line for each request, with its URL
+    "mangum": logging.WARNING,  # as httpx; API Gateway has a log of its own
+    "sse_starlette": logging.INFO,
+    "urllib3": logging.INFO,
+    "uvicorn": logging.INFO,
+}
+"""Libraries that log what passes through them, and from which level on they do not."""
+
+_WEB_SERVER: Final = ("uvicorn", "uvicorn.error", "uvicorn.access")
+
+_fields: ContextVar[Mapping[str, object]] = ContextVar(
+    "a2a_serverless_log_fields", default=MappingProxyType({})
+)
+
+
+@contextmanager
+def log_context(**fields: object) -> Iterator[None]:
+    """Put fields on every line that is logged inside, also by the agent and by its libraries.
+
+    Tasks and `aws.call` inherit them. A value that is None or empty is left out; a line's own
+    `extra` counts more.
+    """
+    known = {name: value for name, value in fields.items() if value not in {None, ""}}
+    token = _fields.set(MappingProxyType({**_fields.get(), **known}))
+    try:
+        yield
+    finally:
+        _fields.reset(token)
+
+
+class Output(Protocol):
+    """Takes lines."""
+
+    def write(self, text: str, /) -> object:
+        """Write `text`, which ends with the line."""
+        ...
+
+    def flush(self) -> object:
+        """Keep nothing back."""
+        ...
+
+
+class _Stdout:
+    """The stdout of the moment: the runtime and the tests put others in its place."""
+
+    def write(self, text: str) -> None:
+        sys.stdout.write(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+class ContextFields(logging.Filter):
+    """Gives a record the fields of its context, in place of the name of its asyncio task."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.taskName = None
+        for name, value in _fields.get().items():
+            if not hasattr(record, name):
+                setattr(record, name, value)
+        return True
+
+
+def write_json(
+    *, service: str, level: str, shows_texts: bool = False, stream: Output | None = None
+) -> None:
+    """Let every logger of the process write JSON lines to `stream`, by default stdout.
+
+    Args:
+        service: the value of the field of that name.
+        level: the lowest level that is logged, by name; an unknown one counts as INFO.
+        shows_texts: whether tracebacks have the text of each exception, see `JsonLines`.
+        stream: where to.
+    """
+    lowest = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+    root = logging.getLogger()
+    root.handlers[:] = [json_handler(stream or _Stdout(), service, shows_texts=shows_texts)]
+    root.setLevel(lowest)
+    for name, harmless in LIBRARIES.items():
+        logging.getLogger(name).setLevel(max(lowest, harmless))
+    for name in _WEB_SERVER:  # it has set up its own lines before it imports the application
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+
+
+def json_handler(
+    stream: Output, service: str, *, shows_texts: bool = False
+) -> logging.StreamHandler[Output]:
+    """A handler that writes one JSON object a line."""
+    # Here and not above: only a process that writes JSON loads Powertools.
+    from a2a_serverless.observability.json_lines import JsonLines  # noqa: PLC0415
+
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines(service, shows_texts=shows_texts))
+    handler.addFilter(ContextFields())
+    if not shows_texts:
+        handler.addFilter(_without_repr)
+    return handler
+
+
+def _without_repr(record: logging.LogRecord) -> bool:
+    """Cut a line of asyncio's: the rest repeats the exception that a task has ended with."""
+    if record.name == "asyncio":
+        record.msg, record.args = record.getMessage().partition("\n")[0], None
+    return True

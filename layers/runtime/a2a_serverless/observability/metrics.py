@@ -1,0 +1,120 @@
+"""Metrics by CloudWatch's embedded metric format: lines on stdout, without a call of AWS.
+
+What is counted waits in the process until `flush`, which the functions call once an invocation.
+Dimensions have few values that are known beforehand: never an id, a host or a user.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+_Dimensions: TypeAlias = tuple[tuple[str, str], ...]
+
+_MOST_VALUES: Final = 90
+"""Values of one metric in one line. The format takes 100, at which Powertools prints by itself."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """What was counted under the same dimensions."""
+
+    counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    times: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass(slots=True)
+class _Sink:
+    namespace: str
+    service: str
+    write: Callable[[str], object]
+    groups: defaultdict[_Dimensions, _Group] = field(default_factory=lambda: defaultdict(_Group))
+
+
+_lock = threading.Lock()
+_sink: _Sink | None = None
+
+
+def start(namespace: str, *, service: str, write: Callable[[str], object] | None = None) -> None:
+    """Count from now on, into `namespace` and under the dimension `service`.
+
+    `write` takes a line; by default it goes to stdout at once.
+    """
+    global _sink  # noqa: PLW0603 - one process, one sink
+    # Loaded now, while the function starts, and not in its first invocation.
+    from aws_lambda_powertools.metrics.provider.cloudwatch_emf import cloudwatch  # noqa: F401, PLC0415
+
+    _sink = _Sink(namespace, service, write or _print)
+
+
+def stop() -> None:
+    """Count no more; what was not flushed is forgotten."""
+    global _sink  # noqa: PLW0603 - as above
+    _sink = None
+
+
+def count(name: str, value: float = 1, **dimensions: str) -> None:
+    """Add `value` to a metric of unit Count."""
+    with _lock:
+        if _sink is not None:
+            _sink.groups[_key(dimensions)].counts[name] += value
+
+
+def time(name: str, milliseconds: float, **dimensions: str) -> None:
+    """Add one value to a metric of unit Milliseconds."""
+    with _lock:
+        if _sink is not None:
+            _sink.groups[_key(dimensions)].times[name].append(max(0.0, milliseconds))
+
+
+def flush() -> None:
+    """Write what was counted since the last time: a line for each set of dimensions."""
+    with _lock:
+        if _sink is None or not _sink.groups:
+            return
+        groups, _sink.groups = _sink.groups, defaultdict(_Group)
+        sink = _sink
+    for dimensions, group in groups.items():
+        for line in _lines(sink, dict(dimensions), group):
+            sink.write(line)
+
+
+def _lines(sink: _Sink, dimensions: dict[str, str], group: _Group) -> Iterator[str]:
+    from aws_lambda_powertools.metrics import MetricUnit  # noqa: PLC0415 - see start
+    from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (  # noqa: PLC0415
+        AmazonCloudWatchEMFProvider,
+    )
+
+    def line(values: list[tuple[str, MetricUnit, float]]) -> str:
+        # Fresh sets, because by default providers share theirs.
+        emf = AmazonCloudWatchEMFProvider(
+            metric_set={},
+            dimension_set={},
+            metadata_set={},
+            namespace=sink.namespace,
+            service=sink.service,
+            default_dimensions=dimensions,
+        )
+        for name, unit, value in values:
+            emf.add_metric(name, unit, value)
+        return json.dumps(emf.serialize_metric_set(), separators=(",", ":"))
+
+    if group.counts:
+        yield line([(name, MetricUnit.Count, value) for name, value in group.counts.items()])
+    for name, times in group.times.items():
+        for start_at in range(0, len(times), _MOST_VALUES):
+            some = times[start_at : start_at + _MOST_VALUES]
+            yield line([(name, MetricUnit.Milliseconds, value) for value in some])
+
+
+def _key(dimensions: dict[str, str]) -> _Dimensions:
+    return tuple(sorted(dimensions.items()))
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stdout, flush=True)  # noqa: T201 - where CloudWatch reads metrics from

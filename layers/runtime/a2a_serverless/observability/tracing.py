@@ -1,0 +1,210 @@
+"""One trace from a request through the queue to the attempt and to the webhook.
+
+X-Ray knows a trace by its id, and its pieces by the piece above them. The runtime carries both in
+`X-Amzn-Trace-Id`: with the operation on the queue, with the commits of a task, with a webhook. So
+that the pieces of one request stay together, each is written as a document of its own that names
+the carried trace, and not that of the invocation it happens in: Lambda begins a new trace for every
+message of a queue, and merely links the two.
+
+Documents go to the X-Ray daemon, which Lambda runs beside a function whose tracing is active.
+Nothing is written without a daemon (`AWS_XRAY_DAEMON_ADDRESS`), for a trace that was not sampled
+where it began, and with `POWERTOOLS_TRACE_DISABLED`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+from a2a_serverless.clock import SystemClock
+from a2a_serverless.errors import A2AServerlessError, UnavailableError
+from a2a_serverless.observability.logs import log_context
+
+HEADER: Final = "x-amzn-trace-id"
+"""The name of the carried header, as ASGI and the operation's context have it."""
+
+_W3C: Final = ("traceparent", "tracestate")
+_LONGEST: Final = 512
+"""Characters of a carried value; what is longer was not made by a tracer."""
+
+_FORMS: Final = {
+    "Root": re.compile(r"1-[0-9a-f]{8}-[0-9a-f]{24}"),
+    "Parent": re.compile(r"[0-9a-f]{16}"),
+    "Sampled": re.compile(r"[01?]"),
+    "Lineage": re.compile(r"[\w:|.-]{1,200}"),
+}
+_DAEMON: Final = re.compile(r"(?:^|udp:)\s*([^\s:]+):(\d+)")
+_PROTOCOL: Final = b'{"format":"json","version":1}\n'
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+
+_clock = SystemClock()
+_current: ContextVar[Mapping[str, str]] = ContextVar(
+    "a2a_serverless_trace", default=MappingProxyType({})
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceHeader:
+    """X-Ray's header: the trace, the piece that one's own belongs to, and whether it is kept.
+
+    `lineage` is Lambda's, which counts with it how often a function has called itself; it travels
+    along.
+    """
+
+    root: str
+    parent: str = ""
+    sampled: str = ""
+    lineage: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The header in `text`, without what is malformed; None when it names no trace."""
+        fields = dict(part.strip().partition("=")[::2] for part in text[:_LONGEST].split(";"))
+        known = {
+            name.lower(): fields[name]
+            for name, form in _FORMS.items()
+            if form.fullmatch(fields.get(name, ""))
+        }
+        return cls(**known) if "root" in known else None
+
+    def __str__(self) -> str:
+        values = (self.root, self.parent, self.sampled, self.lineage)
+        return ";".join(
+            f"{name}={value}" for name, value in zip(_FORMS, values, strict=True) if value
+        )
+
+
+@dataclass(slots=True)
+class Segment:
+    """A piece of a trace that is under way."""
+
+    annotations: dict[str, str | int | float | bool] = field(default_factory=dict)
+
+    def annotate(self, **annotations: str | float | bool | None) -> None:
+        """Add what the piece is found by: ids and counts, nothing of a task's content."""
+        self.annotations |= {k: v for k, v in annotations.items() if v is not None}
+
+
+def incoming(headers: Mapping[str, str]) -> dict[str, str]:
+    """The trace context of a request, from its headers in lower case, to be carried on.
+
+    Inside of a Lambda function that is called with events, its own trace counts: API Gateway's
+    header knows neither Lambda's piece of the trace nor its decision to keep it. (The Lambda Web
+    Adapter puts Lambda's into the header.)
+    """
+    found = {name: headers[name] for name in _W3C if 0 < len(headers.get(name, "")) <= _LONGEST}
+    header = TraceHeader.parse(os.environ.get("_X_AMZN_TRACE_ID") or headers.get(HEADER, ""))
+    return found if header is None else {HEADER: str(header), **found}
+
+
+def carried() -> dict[str, str]:
+    """The trace context of the code that asks, for a message or a request that it causes."""
+    return dict(_current.get())
+
+
+def header() -> str | None:
+    """X-Ray's header of the code that asks; None outside of a trace."""
+    return _current.get().get(HEADER)
+
+
+def system_attributes(carried: Mapping[str, str]) -> dict[str, Any]:
+    """The attribute by which SQS links the trace of the consumer to the sender's; `{}` for none.
+
+    It counts neither as content nor as attribute of the message.
+    """
+    found = TraceHeader.parse(carried.get(HEADER, ""))
+    if found is None:
+        return {}
+    return {"AWSTraceHeader": {"DataType": "String", "StringValue": str(found)}}
+
+
+@contextmanager
+def segment(
+    name: str, carried: Mapping[str, str], **annotations: str | float | bool | None
+) -> Iterator[Segment]:
+    """Work that belongs to the carried trace; what it causes is carried on as a part of it.
+
+    The document is written at the end. An exception marks it, by its type alone: as a fault, or as
+    an error where it is one of this runtime's refusals.
+    """
+    piece = Segment()
+    piece.annotate(**annotations)
+    above = TraceHeader.parse(carried.get(HEADER, ""))
+    daemon = _daemon() if above is not None and above.sampled == "1" else None
+    if above is None or daemon is None:
+        with _carrying(carried, above):
+            yield piece
+        return
+    here = replace(above, parent=secrets.token_hex(8))
+    began, failure = _now(), None
+    try:
+        with _carrying({**carried, HEADER: str(here)}, above):
+            yield piece
+    except Exception as error:
+        failure = error
+        raise
+    finally:
+        document = _document(name, above, here.parent, began)
+        _send({**document, "annotations": piece.annotations, **_failed(failure)}, daemon)
+
+
+@contextmanager
+def _carrying(carried: Mapping[str, str], header: TraceHeader | None) -> Iterator[None]:
+    token = _current.set(MappingProxyType(dict(carried)))
+    try:
+        with log_context(trace_id=header.root if header is not None else None):
+            yield
+    finally:
+        _current.reset(token)
+
+
+def _document(name: str, above: TraceHeader, own_id: str, began: float) -> dict[str, Any]:
+    """What X-Ray demands; without a piece above it, this one is the trace's first."""
+    document: dict[str, Any] = {
+        "name": name,
+        "id": own_id,
+        "trace_id": above.root,
+        "start_time": began,
+        "end_time": _now(),
+    }
+    if above.parent:
+        document |= {"type": "subsegment", "parent_id": above.parent}
+    return document
+
+
+def _failed(failure: Exception | None) -> dict[str, Any]:
+    if failure is None:
+        return {}
+    is_refusal = isinstance(failure, A2AServerlessError)
+    is_refusal = is_refusal and not isinstance(failure, UnavailableError)
+    exception = {"id": secrets.token_hex(8), "type": type(failure).__name__}
+    return {("error" if is_refusal else "fault"): True, "cause": {"exceptions": [exception]}}
+
+
+def _daemon() -> tuple[str, int] | None:
+    """Where the daemon listens; None when nothing is to be written."""
+    if os.environ.get("POWERTOOLS_TRACE_DISABLED", "").lower() in _TRUE:
+        return None
+    found = _DAEMON.search(os.environ.get("AWS_XRAY_DAEMON_ADDRESS", ""))
+    return (found[1], int(found[2])) if found else None
+
+
+def _send(document: Mapping[str, Any], daemon: tuple[str, int]) -> None:
+    datagram = _PROTOCOL + json.dumps(document, separators=(",", ":")).encode()
+    # A trace that gets lost is no reason to hold up the task, or to fail it.
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        out.setblocking(False)  # noqa: FBT003 - has no name
+        out.sendto(datagram, daemon)
+
+
+def _now() -> float:
+    return _clock.now_ms() / 1000

@@ -1,0 +1,392 @@
+"""A task's life as an operator sees it, through the handlers of all functions."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless import aws, observability
+from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.card import load_card
+from a2a_serverless.http.function import lambda_handler
+from a2a_serverless.local.event_sources import EventSource, MemorySource, SqsSource
+from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.observability import metrics
+from a2a_serverless.observability.json_lines import WITHHELD
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.agents import load_agent
+from a2a_serverless.worker.function import WorkerFunction
+from tests.observed import Daemon, Line, Metrics, root_logger
+from tests.unit.push.receivers import Receiver
+
+FUNCTIONS = Path(__file__).parents[2] / "functions"
+EVENT = json.loads((FUNCTIONS.parent / "events" / "api-rest-send-message.json").read_text())
+CONTENT = ("Lisbon", "Alfama", "Belém", "hook-token", "hook-secret")
+"""Words of the message, of the answer and of the push configuration."""
+
+Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
+ALL_DONE: dict[str, Any] = {"batchItemFailures": []}
+
+
+@dataclass
+class LambdaContext:
+    """What the functions ask of Lambda's context."""
+
+    aws_request_id: str
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 60_000
+
+
+@dataclass
+class Deployment:
+    """The functions of a deployment, invoked one at a time, each time in a trace of its own."""
+
+    api: Handler
+    worker: Handler
+    operations: EventSource
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+    push: Handler | None = None
+    wakes: str = ""
+    table: str = ""
+    out: str = ""
+    metrics: Metrics = field(default_factory=Metrics)
+    lines: list[Line] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def invoke(self, handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
+        """Invoke a function as Lambda does, and read what it has printed."""
+        number = next(self._numbers)
+        trace = f"Root={trace_id(number)};Parent={number:016x};Sampled=1"
+        self.monkeypatch.setenv("_X_AMZN_TRACE_ID", trace)
+        answer = handler(event, LambdaContext(f"{number:08d}-0000"))
+        printed = self.capsys.readouterr().out
+        self.out += printed
+        for line in map(json.loads, printed.splitlines()):
+            (self.metrics.lines if "_aws" in line else self.lines).append(line)
+        return answer
+
+    def send(self, text: str, **configuration: Any) -> dict[str, Any]:
+        """Send a message through the API; its task."""
+        request = {
+            "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]},
+            "configuration": {"returnImmediately": True, **configuration},
+        }
+        event = EVENT | {"body": json.dumps(request), "isBase64Encoded": False}
+        answer = self.invoke(self.api, event)
+        assert answer["statusCode"] == 200, answer
+        task: dict[str, Any] = json.loads(answer["body"])["task"]
+        return task
+
+    def work(self, *, fails: bool = False) -> Line:
+        """Pass the next operation to the worker; the record as SQS had it."""
+
+        async def receive() -> Line:
+            return await anext(self.operations.records())
+
+        record = asyncio.run(receive())
+        failures = [{"itemIdentifier": record["messageId"]}] if fails else []
+        answer = self.invoke(self.worker, {"Records": [record]})
+        assert answer == {"batchItemFailures": failures}
+        return record
+
+    def notify(self) -> None:
+        """Pass the table's stream, and then the push queue's next message, to PushFunction."""
+        assert self.push is not None
+        assert self.invoke(self.push, {"Records": self._stream()}) == ALL_DONE
+        wake = asyncio.run(SqsSource(self.wakes, wait_s=0).receive())
+        assert self.invoke(self.push, {"Records": [wake]}) == ALL_DONE
+
+    def _stream(self) -> list[Line]:
+        """The records of all commits, as the table's stream has them."""
+        items = aws.client("dynamodb").scan(TableName=self.table)["Items"]
+        events = [item for item in items if item["SK"]["S"].startswith("EVENT#")]
+        return [
+            {
+                "eventName": "INSERT",
+                "eventSource": "aws:dynamodb",
+                "dynamodb": {
+                    "Keys": {"PK": item["PK"], "SK": item["SK"]},
+                    "NewImage": item,
+                    "SequenceNumber": str(number),
+                },
+            }
+            for number, item in enumerate(events)
+        ]
+
+    def actions(self, **fields: object) -> list[str]:
+        """The actions of the lines that have these fields, in order."""
+        found = [line for line in self.lines if fields.items() <= line.items()]
+        return [line["action"] for line in found]
+
+
+def trace_id(number: int) -> str:
+    """The trace of an invocation."""
+    return f"1-6712345a-{number:024x}"
+
+
+def cold_start(name: str) -> Any:
+    """A fresh import of a handler's module."""
+    path = FUNCTIONS / name / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"observed_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def lambda_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """The variables that Lambda and template.yaml set for every function."""
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "observed")
+    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "agent")
+    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "A2AServerless")
+    monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
+    monkeypatch.setenv("AGENT_CHUNK_DELAY_S", "0")
+    monkeypatch.setenv("A2A_AUTH", "none")
+    with root_logger() as root:
+        root.handlers.clear()
+        # Not the root's, which pytest sets anew for every phase of a test.
+        logging.getLogger("a2a_serverless").setLevel(logging.DEBUG)
+        logging.getLogger("agent").setLevel(logging.DEBUG)
+        try:
+            yield monkeypatch
+        finally:
+            metrics.stop()
+
+
+@pytest.fixture
+def loop() -> Iterator[None]:
+    """The event loop that Mangum finds in a Lambda environment."""
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        yield
+    asyncio.set_event_loop(None)
+
+
+@pytest.fixture
+def on_aws(
+    lambda_variables: pytest.MonkeyPatch, loop: None, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Deployment]:
+    """The handlers in functions/, over a simulated AWS."""
+    with simulated_aws() as made, ExitStack() as cleanup:
+        for name, value in made.environment().items():
+            lambda_variables.setenv(name, value)
+        secret = aws.client("secretsmanager").create_secret(Name="signing", SecretString="k" * 64)
+        lambda_variables.setenv("A2A_PUSH_SIGNING_SECRET", secret["ARN"])
+        lambda_variables.setenv("A2A_PUSH_ALLOWED_HOSTS", "127.0.0.1")
+        api, worker, push = (cold_start(name) for name in ("api", "worker", "push"))
+        cleanup.callback(worker.function.close)
+        cleanup.callback(push.function.close)
+        yield Deployment(
+            api=api.handler,
+            worker=worker.handler,
+            push=push.handler,
+            operations=SqsSource(made.queue, wait_s=0),
+            wakes=made.push_queue,
+            table=made.table,
+            monkeypatch=lambda_variables,
+            capsys=capsys,
+        )
+
+
+@pytest.fixture
+def in_memory(
+    lambda_variables: pytest.MonkeyPatch, loop: None, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Deployment]:
+    """The same handlers over backends in memory."""
+    observability.start()
+    agent = load_agent(f"{FUNCTIONS}/worker/agent.py:agent")
+    with in_memory_functions(agent, Settings(auth="none"), lambda_variables, capsys) as made:
+        yield made
+
+
+@contextmanager
+def in_memory_functions(
+    agent: AgentExecutor,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Deployment]:
+    """A deployment of `agent` in this process."""
+    backends = memory_backends(settings)
+    assert isinstance(backends.broker, MemoryBroker)
+    card = load_card(str(FUNCTIONS / "api" / "agent_card.json"))
+    worker = WorkerFunction(backends, agent, settings)
+    yield Deployment(
+        api=lambda_handler(create_app(settings, backends, card)),
+        worker=worker.handle,
+        operations=MemorySource(backends.broker),
+        monkeypatch=monkeypatch,
+        capsys=capsys,
+    )
+    worker.close()
+
+
+@pytest.fixture(params=["in_memory", "on_aws"])
+def deployment(request: pytest.FixtureRequest) -> Deployment:
+    """Both."""
+    made: Deployment = request.getfixturevalue(request.param)
+    return made
+
+
+def test_the_log_of_one_tasks_life(deployment: Deployment) -> None:
+    """One search for a task's id finds its way through the functions, step by step."""
+    task = deployment.send("Two days in Lisbon")
+    deployment.work()
+
+    assert deployment.actions(task_id=task["id"]) == ["send_turn", "attempt", "turn_ended"]
+    sent, begun, ended = (line for line in deployment.lines if line.get("task_id") == task["id"])
+    for line in (sent, begun, ended):
+        assert (line["service"], line["level"]) == ("agent", "INFO")
+        assert line["context_id"] == task["contextId"]
+        assert line["turn"] == 1
+        assert line["trace_id"] == trace_id(1)
+    assert [line["request_id"] for line in (sent, begun, ended)] == [
+        "00000001-0000",
+        "00000002-0000",
+        "00000002-0000",
+    ]
+    assert begun["attempt"] == ended["attempt"] == 1
+    assert ended["state"] == "completed"
+    assert [word for word in CONTENT if word in deployment.out] == []
+
+
+def test_the_metrics_of_one_tasks_life(deployment: Deployment) -> None:
+    """Accepted, queued, attempted, ended: each is counted once, by the function that sees it."""
+    deployment.send("Two days in Lisbon")
+    deployment.work()
+
+    seen = deployment.metrics
+    counts = {name: seen.values(name) for name in ("TurnsAccepted", "Attempts")}
+    assert counts == {"TurnsAccepted": [1.0], "Attempts": [1.0]}
+    assert seen.values("TasksEnded", state="completed") == [1.0]
+    (queued_ms,), (to_end_ms,) = seen.values("TimeQueued"), seen.values("TimeToEnd")
+    assert 0 <= queued_ms <= to_end_ms < 60_000
+    assert seen.values("FencedWrites") == seen.values("Retries") == []
+
+
+def test_a_pause_is_no_end(deployment: Deployment) -> None:
+    """A task that asks back has ended a turn, and is neither ended nor queued any more."""
+    deployment.send("A journey, please")
+    deployment.work()
+    (ended,) = (line for line in deployment.lines if line.get("action") == "turn_ended")
+    assert ended["state"] == "input_required"
+    assert deployment.metrics.values("TimeToEnd") == []
+
+
+def test_a_refused_request_is_counted_by_its_reason(deployment: Deployment) -> None:
+    """The protocol's error is the reason, whoever finds it out; a client's words are nowhere."""
+    refused = {
+        "/tasks/no-such-task-Lisbon": "TaskNotFound",
+        "/tasks?status=LISBON": "InvalidParams",
+    }
+    for target, reason in refused.items():
+        path, _, query = target.partition("?")
+        request = EVENT["requestContext"]["http"] | {"method": "GET", "path": path}
+        event = EVENT | {
+            "rawPath": path,
+            "rawQueryString": query,
+            "requestContext": EVENT["requestContext"] | {"http": request},
+            "body": "",
+            "isBase64Encoded": False,
+        }
+        assert deployment.invoke(deployment.api, event)["statusCode"] >= 400
+        assert deployment.metrics.values("RequestsRefused", reason=reason) == [1.0]
+    assert "lisbon" not in deployment.out.lower()
+
+
+class Indiscreet(AgentExecutor):
+    """Raises the user's words."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        logging.getLogger("agent").info("about to fail")
+        raise ValueError(context.get_user_input())
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise NotImplementedError
+
+
+def test_an_agents_exception_is_logged_without_its_text(
+    lambda_variables: pytest.MonkeyPatch, loop: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Type, frames and the client's correlation id are in the log; what the text quotes is not.
+
+    The agent's own lines belong to its attempt.
+    """
+    settings = Settings(auth="none", max_attempts=2, retry_base_s=0.001)
+    observability.start()
+    with in_memory_functions(Indiscreet(), settings, lambda_variables, capsys) as deployment:
+        task = deployment.send("Two days in Lisbon")
+        deployment.work(fails=True)
+        deployment.work()
+
+    attempts = [line for line in deployment.lines if line["message"] == "about to fail"]
+    assert [line["attempt"] for line in attempts] == [1, 2]
+    assert {line["task_id"] for line in attempts} == {task["id"]}
+    (gave_up,) = (line for line in deployment.lines if line.get("action") == "gave_up")
+    assert re.fullmatch("[0-9a-f]{16}", gave_up["correlation_id"])
+    assert f"ValueError: {WITHHELD}" in gave_up["exception"]
+    assert "in execute" in gave_up["exception"]
+    assert deployment.metrics.total("Retries") == 1
+    assert deployment.metrics.total("Attempts") == 2
+    assert deployment.metrics.values("TasksEnded", state="failed") == [1.0]
+    assert len(deployment.metrics.values("TimeQueued")) == 1
+    assert [word for word in CONTENT if word in deployment.out] == []
+
+
+def test_one_trace_from_the_request_to_the_webhook(
+    on_aws: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every piece names the request's trace and the piece that caused it; nothing has content.
+
+    Lambda gives each invocation another trace; that of the request is the one that is continued.
+    """
+    daemon = Daemon()
+    monkeypatch.setenv("AWS_XRAY_DAEMON_ADDRESS", daemon.address)
+    with Receiver() as receiver:
+        push = {
+            "url": receiver.url(),
+            "token": "hook-token",
+            "authentication": {"scheme": "Bearer", "credentials": "hook-secret"},
+        }
+        task = on_aws.send("Two days in Lisbon", taskPushNotificationConfig=push)
+        record = on_aws.work()
+        on_aws.notify()
+        (told,) = receiver.requests
+    segments = daemon.documents()
+    daemon.close()
+
+    assert [segment["name"] for segment in segments] == ["a2a send", "attempt", "push delivery"]
+    assert {segment["trace_id"] for segment in segments} == {trace_id(1)}
+    sent, attempt, delivery = segments
+    assert sent["parent_id"] == f"{1:016x}"
+    assert attempt["parent_id"] == sent["id"]
+    assert delivery["parent_id"] == attempt["id"]
+    for segment in segments:
+        assert segment["annotations"]["task_id"] == task["id"]
+    assert attempt["annotations"] == {"task_id": task["id"], "turn": 1, "attempt": 1}
+    assert f"Parent={sent['id']}" in record["attributes"]["AWSTraceHeader"]
+    assert told.headers["x-amzn-trace-id"] == (
+        f"Root={trace_id(1)};Parent={delivery['id']};Sampled=1"
+    )
+    seen = json.dumps(segments, ensure_ascii=False) + on_aws.out
+    assert [word for word in CONTENT if word in seen] == []
+    assert on_aws.metrics.total("PushDeliveries") == 1

@@ -1,0 +1,401 @@
+"""Log lines, metrics and segments: their form, and when there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from a2a_serverless import aws, observability
+from a2a_serverless.errors import TaskNotFoundError, UnavailableError
+from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.observability.json_lines import WITHHELD
+from a2a_serverless.observability.logs import log_context
+from a2a_serverless.observability.tracing import HEADER, TraceHeader
+from tests.observed import Daemon, counted, logged, root_logger
+
+ROOT = "1-5759e988-bd862e3fe1be46a994272793"
+ABOVE = "53995c3f42cd8ad8"
+SAMPLED = {HEADER: f"Root={ROOT};Parent={ABOVE};Sampled=1"}
+
+log = logging.getLogger("a2a_serverless.test")
+
+
+# -- logs ----------------------------------------------------------------------------------------
+
+
+def test_a_line_says_what_the_code_works_on() -> None:
+    """Every line inside of a context has its fields, whoever logs; the line's own count more."""
+    with logged() as lines, log_context(task_id="task-1", turn=1, attempt=None):
+        log.info("first", extra={"action": "one"})
+        with log_context(turn=4, attempt=2):
+            logging.getLogger("somebody.elses").warning("second", extra={"task_id": "task-2"})
+        log.info("third")
+    log.info("nobody writes this down")
+    shown = [{k: line.get(k) for k in ("task_id", "turn", "attempt", "action")} for line in lines]
+    assert shown == [
+        {"task_id": "task-1", "turn": 1, "attempt": None, "action": "one"},
+        {"task_id": "task-2", "turn": 4, "attempt": 2, "action": None},
+        {"task_id": "task-1", "turn": 1, "attempt": None, "action": None},
+    ]
+    assert [line["message"] for line in lines] == ["first", "second", "third"]
+    assert {line["service"] for line in lines} == {"agent"}
+
+
+def test_a_line_has_what_lambda_filters_by() -> None:
+    """Level and time are there in the form that Lambda's own filter of levels understands."""
+    with logged() as lines:
+        log.warning("careful")
+    (line,) = lines
+    assert line["level"] == "WARNING"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line["timestamp"])
+    assert line["name"] == "a2a_serverless.test"
+
+
+async def test_tasks_and_threads_inherit_the_context() -> None:
+    """What runs on behalf of the code logs its fields: tasks, and boto3's calls."""
+
+    async def concurrent(number: int) -> None:
+        with log_context(turn=number):
+            await asyncio.sleep(0)
+            log.info("task")
+
+    with logged() as lines, log_context(task_id="task-1"):
+        await asyncio.gather(concurrent(1), concurrent(2))
+        await aws.call(log.info, msg="thread")
+    assert [(line["task_id"], line.get("turn")) for line in lines] == [
+        ("task-1", 1),
+        ("task-1", 2),
+        ("task-1", None),
+    ]
+
+
+def fail(text: str) -> None:
+    """Raise as an agent does, with the data that it could not handle in its words."""
+    try:
+        int(text)
+    except ValueError as error:
+        error.add_note(f"note: {text}")
+        other = KeyError(text)
+        raise ExceptionGroup(text, [other]) from error
+
+
+def test_other_peoples_exceptions_are_shown_without_their_texts() -> None:
+    """Types and frames of a whole chain are there, groups and notes included; no text is."""
+    secret = "my secret"  # a frame shows the code, and nothing of its values
+    with logged() as lines:
+        try:
+            fail(secret)
+        except ExceptionGroup:
+            log.exception("it failed")
+    (line,) = lines
+    assert "my secret" not in json.dumps(line)
+    shown = line["exception"]
+    assert [
+        part for part in ("ValueError", "KeyError", "ExceptionGroup") if part not in shown
+    ] == []
+    assert "in fail" in shown
+    assert f"ValueError: {WITHHELD}" in shown
+    assert "direct cause" in shown
+    assert line["exception_name"] == "ExceptionGroup"
+
+
+def test_texts_of_ours_are_shown_and_all_of_them_on_demand() -> None:
+    """What this runtime raises has no content in its texts; A2A_LOG_ERROR_TEXTS shows the rest."""
+    with logged() as lines:
+        log.error("ours", exc_info=UnavailableError("No answer from AWS after 12 attempts"))
+    assert lines[0]["exception"].endswith("No answer from AWS after 12 attempts")
+    with logged(shows_texts=True) as lines:
+        log.error("theirs", exc_info=ValueError("my secret"))
+    assert "my secret" in lines[0]["exception"]
+
+
+async def test_a_lost_task_of_an_agent_does_not_show_its_exception() -> None:
+    """The words of asyncio repeat the exception; the line is cut before them."""
+    with logged() as lines:
+        context = {
+            "message": "Task exception was never retrieved",
+            "future": "ValueError('secret')",
+        }
+        asyncio.get_running_loop().call_exception_handler(context)
+    (line,) = lines
+    assert line["message"] == "Task exception was never retrieved"
+    assert "secret" not in json.dumps(line)
+
+
+def test_libraries_do_not_log_requests() -> None:
+    """At DEBUG the runtime and the agent log everything, and botocore still no request bodies."""
+    with logged("DEBUG") as lines:
+        log.debug("runtime")
+        logging.getLogger("agent").debug("agent")
+        logging.getLogger("botocore.endpoint").debug("Making request with my secret")
+        logging.getLogger("a2a.server.routes").debug("Request body: my secret")
+    assert [line["message"] for line in lines] == ["runtime", "agent"]
+
+
+def test_nothing_starts_outside_of_lambda() -> None:
+    """In any other process neither loggers nor metrics are touched, whatever the environment."""
+    with root_logger() as root:
+        before = root.handlers[:]
+        observability.start({"POWERTOOLS_METRICS_NAMESPACE": "A2AServerless"})
+        assert root.handlers == before
+    metrics.count("Attempts")
+    metrics.flush()
+
+
+@pytest.mark.parametrize(
+    ("variables", "counts"),
+    [
+        ({"POWERTOOLS_METRICS_NAMESPACE": "Mine"}, True),
+        ({}, False),
+        ({"POWERTOOLS_METRICS_NAMESPACE": "M", "POWERTOOLS_METRICS_DISABLED": "true"}, False),
+    ],
+)
+def test_a_function_starts_by_its_environment(
+    variables: dict[str, str], *, counts: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Powertools' variables say under which names a function logs and counts, and whether."""
+    lambda_sets = {"AWS_LAMBDA_FUNCTION_NAME": "worker", "POWERTOOLS_SERVICE_NAME": "my-agent"}
+    with root_logger():
+        observability.start({**lambda_sets, "POWERTOOLS_LOG_LEVEL": "WARNING", **variables})
+        try:
+            log.info("not this")
+            log.warning("this")
+            metrics.count("Attempts")
+            metrics.flush()
+        finally:
+            metrics.stop()
+    line, *rest = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (line["message"], line["service"]) == ("this", "my-agent")
+    assert len(rest) == counts
+    for metric in rest:
+        assert metric["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Mine"
+        assert (metric["service"], metric["Attempts"]) == ("my-agent", [1.0])
+
+
+# -- metrics -------------------------------------------------------------------------------------
+
+
+def test_counts_are_summed_and_times_are_kept() -> None:
+    """One line for each set of dimensions; a count is one value, every time is its own."""
+    with counted() as seen:
+        metrics.count("Attempts")
+        metrics.count("Attempts", 2)
+        metrics.count("TasksEnded", state="failed")
+        metrics.time("TimeToEnd", 12.5)
+        metrics.time("TimeToEnd", -3)
+        metrics.flush()
+        assert seen.values("Attempts") == [3.0]
+        assert seen.values("TasksEnded", state="failed") == [1.0]
+        assert seen.values("TimeToEnd") == [12.5, 0.0]
+        metrics.flush()
+    assert len(seen.lines) == 3
+    units = {
+        metric["Name"]: metric["Unit"]
+        for line in seen.lines
+        for metric in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]
+    }
+    assert units == {"Attempts": "Count", "TasksEnded": "Count", "TimeToEnd": "Milliseconds"}
+
+
+def test_more_values_than_a_line_takes() -> None:
+    """The format takes 100 values of a metric in a line: the rest goes into further ones."""
+    with counted() as seen:
+        for value in range(250):
+            metrics.time("TimeToEnd", value)
+    assert seen.values("TimeToEnd") == [float(value) for value in range(250)]
+    assert max(len(line["TimeToEnd"]) for line in seen.lines) <= 100
+
+
+def test_nothing_is_lost_between_threads() -> None:
+    """Counting and flushing at the same time neither loses nor doubles anything."""
+
+    def work() -> None:
+        for number in range(200):
+            metrics.count("Attempts")
+            if number % 10 == 0:
+                metrics.flush()
+
+    with counted() as seen:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert seen.total("Attempts") == 800
+
+
+# -- traces --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """A daemon that the process knows of."""
+    listening = Daemon()
+    monkeypatch.setenv("AWS_XRAY_DAEMON_ADDRESS", listening.address)
+    monkeypatch.delenv("POWERTOOLS_TRACE_DISABLED", raising=False)
+    yield listening
+    listening.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (f"Root={ROOT};Parent={ABOVE};Sampled=1", f"Root={ROOT};Parent={ABOVE};Sampled=1"),
+        (
+            f"Sampled=0; Root={ROOT};Self=1-67891234-12456789abcdef012345678",
+            f"Root={ROOT};Sampled=0",
+        ),
+        (f"Root={ROOT};Parent=short;Sampled=maybe", f"Root={ROOT}"),
+        (
+            f"Root={ROOT};Parent={ABOVE};Sampled=1;Lineage=1:a87bd80c:0|68fd508a:5",
+            f"Root={ROOT};Parent={ABOVE};Sampled=1;Lineage=1:a87bd80c:0|68fd508a:5",
+        ),
+        (f"Root={ROOT};Lineage=\r\nX-Evil: 1", f"Root={ROOT}"),
+        ("Root=1-5759e988;Parent=53995c3f42cd8ad8;Sampled=1", None),
+        ("my secret", None),
+        ("", None),
+    ],
+)
+def test_a_header_is_read_with_care(text: str, read: str | None) -> None:
+    """What X-Ray wrote is kept, and what anybody else wrote instead is left out."""
+    header = TraceHeader.parse(text)
+    assert (None if header is None else str(header)) == read
+
+
+def test_the_invocations_trace_counts_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a function it is Lambda that knows the trace, elsewhere the request's header does."""
+    headers = {HEADER: f"Root={ROOT}", "traceparent": "00-1-2-01", "tracestate": "x" * 600}
+    monkeypatch.delenv("_X_AMZN_TRACE_ID", raising=False)
+    assert tracing.incoming(headers) == {HEADER: f"Root={ROOT}", "traceparent": "00-1-2-01"}
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", SAMPLED[HEADER])
+    assert tracing.incoming(headers)[HEADER] == SAMPLED[HEADER]
+    assert tracing.incoming({})[HEADER] == SAMPLED[HEADER]
+
+
+@pytest.fixture
+def x_ray() -> Iterator[Any]:
+    """The models of AWS's X-Ray SDK, which opens a socket as soon as it is imported."""
+    recorder = import_module("aws_xray_sdk.core").xray_recorder
+    yield import_module("aws_xray_sdk.core.models")
+    recorder.emitter._socket.close()
+
+
+def test_a_document_has_the_form_of_the_x_ray_sdk(daemon: Daemon, x_ray: Any) -> None:
+    """A piece of a trace has the fields that AWS's own SDK writes inside of a function."""
+    with tracing.segment("attempt", SAMPLED, task_id="task-1", turn=1):
+        pass
+    (document,) = daemon.documents()
+    facade = x_ray.facade_segment.FacadeSegment("facade", ABOVE, ROOT, sampled=True)
+    theirs = x_ray.subsegment.Subsegment("attempt", "local", facade)
+    theirs.parent_id = ABOVE
+    theirs.put_annotation("task_id", "task-1")
+    theirs.put_annotation("turn", 1)
+    theirs.close()
+    expected = json.loads(theirs.serialize())
+    same = ("name", "trace_id", "parent_id", "type", "annotations")
+    assert {k: document[k] for k in same} == {k: expected[k] for k in same}
+    assert re.fullmatch("[0-9a-f]{16}", document["id"])
+    assert 0 <= document["end_time"] - document["start_time"] < 60
+    assert document.keys() <= expected.keys()
+
+
+def test_pieces_are_chained(daemon: Daemon) -> None:
+    """What a piece causes is a part of it, in its own process and in the next one."""
+    assert tracing.carried() == {}
+    with tracing.segment("a2a send", {**SAMPLED, "traceparent": "00-1-2-01"}):
+        carried = tracing.carried()
+    assert tracing.carried() == {}
+    with tracing.segment("attempt", carried), tracing.segment("tool", tracing.carried()):
+        pass
+    send, tool, attempt = daemon.documents()
+    assert [d["name"] for d in (send, tool, attempt)] == ["a2a send", "tool", "attempt"]
+    assert {d["trace_id"] for d in (send, tool, attempt)} == {ROOT}
+    assert (attempt["parent_id"], tool["parent_id"]) == (send["id"], attempt["id"])
+    assert carried["traceparent"] == "00-1-2-01"
+
+
+def test_a_piece_without_one_above_begins_its_trace(daemon: Daemon) -> None:
+    """Outside of Lambda a header may name a trace alone: its first piece is a whole segment."""
+    with tracing.segment("a2a send", {HEADER: f"Root={ROOT};Sampled=1"}):
+        pass
+    (document,) = daemon.documents()
+    assert document["trace_id"] == ROOT
+    assert document.keys() & {"parent_id", "type"} == set()
+
+
+@pytest.mark.parametrize(
+    ("error", "marks"),
+    [
+        (ValueError("my secret"), {"fault"}),
+        (UnavailableError(), {"fault"}),
+        (TaskNotFoundError(), {"error"}),
+        (asyncio.CancelledError(), set()),
+    ],
+)
+def test_a_failure_is_marked_by_its_type(
+    daemon: Daemon, error: BaseException, marks: set[str]
+) -> None:
+    """Faults are told from refusals, a cancel is neither, and no text gets into a trace."""
+    with pytest.raises(type(error)), tracing.segment("attempt", SAMPLED):
+        raise error
+    (document,) = daemon.documents()
+    assert document.keys() & {"error", "fault"} == marks
+    assert "my secret" not in json.dumps(document)
+    if marks:
+        (cause,) = document["cause"]["exceptions"]
+        assert cause["type"] == type(error).__name__
+
+
+@pytest.mark.parametrize(
+    ("carried", "variables"),
+    [
+        ({}, {}),
+        ({HEADER: f"Root={ROOT};Parent={ABOVE};Sampled=0"}, {}),
+        ({HEADER: f"Root={ROOT};Parent={ABOVE}"}, {}),
+        (SAMPLED, {"POWERTOOLS_TRACE_DISABLED": "true"}),
+        (SAMPLED, {"AWS_XRAY_DAEMON_ADDRESS": ""}),
+    ],
+)
+def test_what_is_not_traced_is_carried_all_the_same(
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+    carried: dict[str, str],
+    variables: dict[str, str],
+) -> None:
+    """Without a decision to keep the trace nothing is written; the header goes on as it came."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with logged() as lines, tracing.segment("attempt", carried) as piece:
+        piece.annotate(turn=1)
+        assert tracing.carried() == carried
+        assert tracing.header() == carried.get(HEADER)
+        log.info("inside")
+    assert daemon.documents() == []
+    assert lines[0].get("trace_id") == (ROOT if carried else None)
+
+
+def test_a_daemon_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to take the documents."""
+    gone = Daemon()
+    gone.close()
+    for address in (gone.address, f"tcp:127.0.0.1:1 udp:{gone.address}"):
+        monkeypatch.setenv("AWS_XRAY_DAEMON_ADDRESS", address)
+        for _ in range(3):
+            with tracing.segment("attempt", SAMPLED):
+                pass
+
+
+def test_sqs_gets_a_well_formed_header_or_none() -> None:
+    """SQS refuses a message with a malformed trace header: there is none then."""
+    attribute = {"DataType": "String", "StringValue": SAMPLED[HEADER]}
+    assert tracing.system_attributes(SAMPLED) == {"AWSTraceHeader": attribute}
+    assert tracing.system_attributes({HEADER: "nonsense"}) == {}
+    assert tracing.system_attributes({"traceparent": "00-1-2-01"}) == {}

@@ -1,0 +1,163 @@
+"""What is counted of the ways in which things go wrong, and of their repairs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import httpx
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import TaskState
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from a2a_serverless.broker.base import operation_of
+from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.http.function import observed
+from a2a_serverless.observability import metrics
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.worker.dead_letters import DeadLetters
+from a2a_serverless.worker.sweeper import STUCK_AFTER, Sweeper
+from tests.clocks import ManualClock
+from tests.messages import request
+from tests.observed import counted, logged
+from tests.workers import Agent, Bench, complete, params_of
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def backends(clock: ManualClock) -> Backends:
+    return memory_backends(Settings(), clock)
+
+
+async def sweep(backends: Backends, clock: ManualClock, *, after_s: float) -> None:
+    clock.advance(after_s)
+    sweeper = Sweeper(backends.storage, backends.broker, backends.registry, clock=clock)
+    await sweeper.sweep()
+
+
+async def test_a_fenced_attempt_is_counted() -> None:
+    """An attempt that lost its turn to another one, and could not write, counts as fenced."""
+
+    async def robbed(context: RequestContext, queue: EventQueue) -> None:
+        head = await bench.storage.head(context.task_id or "")
+        assert head is not None
+        await bench.storage.commit(head, Commit(token="another", claims=True))
+        await complete(context, queue)
+
+    bench = Bench(Agent(robbed))
+    await bench.send()
+    with counted() as seen:
+        assert await bench.work() is False
+    assert seen.values("FencedWrites") == [1.0]
+    assert seen.values("TimeToEnd") == []
+
+
+async def test_resends_are_counted_and_stuck_turns_told_apart(
+    backends: Backends, clock: ManualClock
+) -> None:
+    """A turn that nobody takes is sent again; from the third time on it counts as stuck."""
+    await backends.storage.open_task("ctx", request())
+    with counted() as seen:
+        for _ in range(STUCK_AFTER - 1):
+            await sweep(backends, clock, after_s=7200)
+        metrics.flush()
+        assert seen.total("Resends") == STUCK_AFTER - 1
+        assert seen.values("StuckTurns") == []
+        await sweep(backends, clock, after_s=7200)
+    assert seen.total("Resends") == STUCK_AFTER
+    assert seen.values("StuckTurns") == [1.0]
+
+
+async def test_a_task_that_cannot_be_repaired_is_counted(
+    backends: Backends, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweeper goes on, and says how many it had to leave."""
+    await backends.storage.open_task("ctx", request())
+
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(backends.broker, "run_task", broken)
+    with counted() as seen:
+        await sweep(backends, clock, after_s=7200)
+    assert seen.values("SweepFailures") == [1.0]
+
+
+async def test_a_cancel_without_the_agent_is_counted(backends: Backends) -> None:
+    """Whoever ends the cancel that no agent has ended: the API here, which waits in vain."""
+    backends = memory_backends(Settings())
+    head = (await backends.storage.open_task("ctx", request())).head
+    with counted() as seen:
+        await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
+    assert seen.values("ForcedCancels") == [1.0]
+    assert seen.values("TasksEnded", state="canceled") == [1.0]
+
+
+async def test_an_overdue_cancel_is_counted(backends: Backends, clock: ManualClock) -> None:
+    """The sweeper is the other one that ends cancels."""
+    head = (await backends.storage.open_task("ctx", request())).head
+    await backends.registry.request_cancel(head.task_id)
+    with counted() as seen:
+        await sweep(backends, clock, after_s=7200)
+    assert seen.values("ForcedCancels") == [1.0]
+
+
+async def test_dead_letters_are_counted_by_their_outcome(backends: Backends) -> None:
+    """A task that is failed, an operation that is dropped, a message that nobody can read."""
+    head = (await backends.storage.open_task("ctx", request())).head
+    body = operation_of("run", params_of(head)).model_dump_json()
+    dead_letters = DeadLetters(backends.storage, backends.registry, backends.broker)
+    with counted() as seen:
+        for letter in (body, body, "no operation"):
+            await dead_letters.handle(letter)
+    for outcome in ("failed", "dropped", "undecodable"):
+        assert seen.values("DeadLetters", outcome=outcome) == [1.0]
+
+
+@pytest.mark.parametrize("state", [TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_REJECTED])
+async def test_an_end_is_counted_once(backends: Backends, state: TaskState) -> None:
+    """The commit that ends a task is counted, and none that is refused after it."""
+    storage: DurableStorage = backends.storage
+    head = (await storage.open_task("ctx", request())).head
+    with counted() as seen:
+        await storage.update_task(head.task_id, TaskState.TASK_STATE_WORKING)
+        ends = (storage.update_task(head.task_id, state) for _ in range(3))
+        await asyncio.gather(*ends, return_exceptions=True)
+    name = TaskState.Name(state).removeprefix("TASK_STATE_").lower()
+    assert seen.values("TasksEnded", state=name) == [1.0]
+    assert len(seen.values("TimeToEnd")) == 1
+
+
+async def test_the_streaming_door_writes_its_metrics_with_each_answer() -> None:
+    """Behind the Lambda Web Adapter a request is an invocation, with an id and an end of its own.
+
+    A client's header is not taken for Lambda's.
+    """
+
+    async def app(scope: AsgiScope, receive: Receive, send: Send) -> None:
+        metrics.count("TurnsAccepted")
+        logging.getLogger("a2a_serverless.test").info("asked")
+        headers = {"type": "http.response.start", "status": 204, "headers": []}
+        await send(headers)
+        await send({"type": "http.response.body"})
+
+    transport = httpx.ASGITransport(observed(app))
+    invocations = [json.dumps({"request_id": "0a-1b"}), '{"request_id": "<script>"}', "[]", "{"]
+    with counted() as seen, logged() as lines:
+        async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
+            for number, invocation in enumerate(invocations, start=1):
+                await client.get("/", headers={"x-amzn-lambda-context": invocation})
+                assert len(seen.lines) == number
+    assert [line.get("request_id") for line in lines] == ["0a-1b", None, None, None]

@@ -1,0 +1,94 @@
+"""The watch over the log of every test: that it watches, and what it finds."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from a2a.types import Message, Part, Role, TaskStatus
+from google.protobuf.struct_pb2 import Struct, Value
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.wiring import memory_backends
+from tests.messages import request
+from tests.secrecy import WATCH, LogWatch
+
+SENTENCE = "the patient's name is Ada"
+
+
+def record(text: str, *args: object, error: Exception | None = None, **extra: object) -> object:
+    return logging.getLogger("a2a_serverless.test").makeRecord(
+        "a2a_serverless.test",
+        logging.INFO,
+        __file__,
+        1,
+        text,
+        args,
+        (type(error), error, None) if error else None,
+        extra=extra,
+    )
+
+
+def committed(text: str = SENTENCE) -> StatusChanged:
+    message = Message(role=Role.ROLE_AGENT, parts=[Part(text=text)])
+    return StatusChanged(TaskStatus(message=message))
+
+
+def data(text: str) -> StatusChanged:
+    struct = Struct()
+    struct.update({"a": [{"b": text}]})
+    value = Value(struct_value=struct)
+    return StatusChanged(TaskStatus(message=Message(parts=[Part(data=value)])))
+
+
+def leaks(content: object, line: object) -> int:
+    watch = LogWatch()
+    watch.saw([content])
+    assert isinstance(line, logging.LogRecord)
+    watch.handle(line)
+    return len(watch.leaks())
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (committed(), record(f"failed on {SENTENCE}")),
+        (committed(), record("failed on %s", SENTENCE)),
+        (committed("hello"), record("failed on %s", "hello")),
+        (committed("hello"), record("failed", task="hello world")),
+        (committed("zwölf Monate"), record("failed", error_text="zwölf Monate")),
+        (data("hello"), record("failed on %s", {"b": "hello"})),
+        (committed('say "hello"'), record("failed", body='say "hello"')),
+    ],
+)
+def test_content_is_found(content: StatusChanged, line: object) -> None:
+    """A text is found in the words of a line, in its values, and inside of a larger value."""
+    assert leaks(content, line) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (committed(), record("turn ended", task_id="1", action="turn_ended")),
+        (committed("again"), record("the operation comes again")),
+        (committed("raise"), record("failed on %s", "the agent raised")),
+        (committed("completed"), record("turn ended", state="completed")),
+        (committed(), record("failed", error=ValueError(SENTENCE))),
+    ],
+)
+def test_words_of_ours_are_no_content(content: StatusChanged, line: object) -> None:
+    """The runtime's vocabulary is not taken for content; a withheld text is not there."""
+    assert leaks(content, line) == 0
+
+
+async def test_the_watch_is_on() -> None:
+    """What this test commits, and says aloud, is seen by the watch over all tests."""
+    storage = memory_backends(Settings()).storage
+    await storage.open_task("ctx", request(SENTENCE))
+    logging.getLogger("a2a_serverless.test").debug("accepted: %s", SENTENCE)
+    logging.getLogger("agent").warning("accepted: %s", SENTENCE)
+    found = WATCH.leaks()
+    WATCH.begin()
+    assert len(found) == 2
+    assert all(SENTENCE in leak for leak in found)
