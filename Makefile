@@ -4,6 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 SAM_CLI := aws-sam-cli==1.170.0
+CHECKOV := checkov==3.3.30
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
@@ -36,11 +37,13 @@ test: $(VENV)/.stamp ## all tests; those on the emulators where `make emulators`
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: check
-check: $(VENV)/.stamp ## format, lint, types, import contracts
+check: $(VENV)/.stamp ## format, lint, types, import contracts, the template
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/cfn-lint template.yaml --append-rules cfn_lint_serverless.rules
+	$(BIN)/uvx --python $(BIN)/python --from $(CHECKOV) checkov --config-file .checkov.yaml
 
 .PHONY: format
 format: $(VENV)/.stamp ## format, and fix what the linter can fix
@@ -50,7 +53,7 @@ format: $(VENV)/.stamp ## format, and fix what the linter can fix
 .PHONY: faults
 faults: $(VENV)/.stamp emulators ## the long form of the fault tests
 	A2A_FAULTS=long $(BIN)/python -m pytest tests/faults tests/contract tests/e2e/test_reconnects.py \
-		--timeout 3600
+		tests/e2e/test_flood.py --timeout 3600
 
 .PHONY: model
 model: $(VENV)/.stamp ## every interleaving at length, and what each guard is good for
@@ -64,15 +67,25 @@ bench-storage: $(VENV)/.stamp emulators ## what the storage costs, on DynamoDB L
 bench-stream: $(VENV)/.stamp emulators ## commit to client, here and on the official SDK's server
 	$(BIN)/python -m benchmarks.stream
 
+.PHONY: bench-cost
+bench-cost: $(VENV)/.stamp emulators ## what tasks cost, from counted calls: docs/cost.md
+	$(BIN)/python -m benchmarks.cost
+
+.PHONY: bench-push
+bench-push: $(VENV)/.stamp emulators ## what a slow webhook costs its task
+	$(BIN)/python -m benchmarks.push
+
 .PHONY: conformance
 conformance: $(VENV)/.stamp ## the A2A project's conformance kit: KIT=/its/checkout, see docs/conformance.md
 	@test -x "$(KIT)/.venv/bin/python" || { echo "KIT=/path: see docs/conformance.md" >&2; exit 1; }
-	@for way in "tck_card.json:" "tck_card_extension.json:-- -k ExtensionRequired"; do \
-		$(BIN)/a2a-serverless dev --backend memory --port 9640 \
-			--agent tests/conformance/tck_agent.py:agent --card tests/conformance/$${way%%:*} & dev=$$!; \
+	@for way in "tck_card.json::" "tck_card_extension.json::-- -k ExtensionRequired" \
+		"tck_card.json:--no-push:-- -k not_supported"; do \
+		IFS=: read -r card options selected <<< "$$way"; \
+		$(BIN)/a2a-serverless dev --backend memory --port 9640 $$options \
+			--agent tests/conformance/tck_agent.py:agent --card tests/conformance/$$card & dev=$$!; \
 		curl -sf --retry 50 --retry-delay 1 --retry-connrefused -o /dev/null http://127.0.0.1:9640/healthz; \
 		(cd "$(KIT)" && .venv/bin/python run_tck.py --sut-host http://127.0.0.1:9640 \
-			--transport jsonrpc,http_json $${way#*:}); code=$$?; \
+			--transport jsonrpc,http_json $$selected); code=$$?; \
 		kill $$dev; wait $$dev; [ $$code = 0 ] || exit $$code; \
 	done
 
@@ -85,7 +98,11 @@ validate: $(VENV)/.stamp ## sam validate --lint
 
 .PHONY: build
 build: $(VENV)/.stamp ## sam build
-	$(SAM) build
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(SAM) build $(BUILD_ARGS)
+
+.PHONY: artefact
+artefact: $(VENV)/.stamp emulators ## what is deployed, built for this machine and run; its sizes and times
+	A2A_ARTEFACT=long $(BIN)/python -m pytest tests/artefact
 
 .PHONY: lock
 lock: $(UV) ## resolve the dependencies again

@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from samtranslator.parser.parser import Parser
-from samtranslator.translator.translator import Translator
 from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.local.template import Template, find_template
+from tests.permissions import transform
 
 Json = dict[str, Any]
 
@@ -36,15 +34,4 @@ def template(document: Json) -> Template:
 @pytest.fixture(scope="session")
 def transformed(project: Path) -> Json:
     """The resources after SAM's transform, with code as if uploaded."""
-    source = yaml_parse((project / "template.yaml").read_text(encoding="utf-8"))
-    for resource in source["Resources"].values():
-        for code in {"CodeUri", "ContentUri"} & resource["Properties"].keys():
-            resource["Properties"][code] = "s3://bucket/key"
-    translator = Translator(
-        {"AWSLambdaBasicExecutionRole": "arn:aws:iam::aws:policy/AWSLambdaBasicExecutionRole"},
-        Parser(),
-        boto_session=boto3.Session(region_name="us-east-1"),
-    )
-    parameters = {"ApiKey": "a-key-of-twenty-letters"}
-    resources: Json = translator.translate(source, parameters)["Resources"]
-    return resources
+    return transform(project / "template.yaml")

@@ -1,17 +1,20 @@
 """The functions, their event sources, the layer and the two endpoints."""
 
 import ast
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from a2a_serverless.http.api_keys import KeyRing
 from a2a_serverless.settings import Settings
 
 Json = dict[str, Any]
 
-FUNCTIONS = ["ApiFunction", "StreamFunction", "WorkerFunction", "SweeperFunction"]
+FUNCTIONS = ["ApiFunction", "StreamFunction", "WorkerFunction", "PushFunction", "SweeperFunction"]
+PYTHON_FUNCTIONS = [name for name in FUNCTIONS if name != "StreamFunction"]
 
 
 def variables(transformed: Json, function: str) -> Json:
@@ -32,14 +35,14 @@ def test_functions_run_on_arm_with_the_layer(transformed: Json, function: str) -
     assert transformed[layers[0]]["Properties"]["CompatibleArchitectures"] == ["arm64"]
 
 
-@pytest.mark.parametrize("function", ["ApiFunction", "WorkerFunction", "SweeperFunction"])
+@pytest.mark.parametrize("function", PYTHON_FUNCTIONS)
 def test_python_handlers_exist(document: Json, project: Path, function: str) -> None:
     """The module that a handler names is there and defines it."""
     properties = document["Resources"][function]["Properties"]
     module, name = properties["Handler"].split(".")
     source = (project / properties["CodeUri"] / f"{module}.py").read_text(encoding="utf-8")
     defined = set()
-    for node in ast.parse(source).body:
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
             defined.add(node.name)
         elif isinstance(node, ast.Assign):
@@ -93,21 +96,55 @@ def test_public_url_is_reachable(transformed: Json) -> None:
 
 
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
-def test_endpoints_ask_for_a_key(document: Json, transformed: Json, function: str) -> None:
-    """A fresh deployment is not open: it has a key of 20 letters or more, which nobody can read."""
+def test_a_fresh_endpoint_is_closed(document: Json, transformed: Json, function: str) -> None:
+    """Without a choice callers need a key, and the first one is made in the account itself.
+
+    It is in no parameter and no variable; an open endpoint has to be asked for by name.
+    """
+    choice = document["Parameters"]["Auth"]
+    generated = transformed["ApiKeys"]["Properties"]["GenerateSecretString"]
     environment = variables(transformed, function)
-    parameter = document["Parameters"]["ApiKey"]
-    assert environment["A2A_AUTH"] == "api-key"
-    assert environment["A2A_API_KEY"] == {"Ref": "ApiKey"}
-    assert parameter["NoEcho"] is True
-    assert parameter["MinLength"] >= 20
-    assert "Default" not in parameter
+    assert choice["Default"] == "api-key"
+    assert choice["AllowedValues"] == ["api-key", "oidc", "none"]
+    assert environment["A2A_AUTH"] == {"Ref": "Auth"}
+    assert environment["A2A_API_KEYS_SECRET"]["Fn::If"] == ["HasApiKeys", {"Ref": "ApiKeys"}, ""]
+    assert "A2A_API_KEYS" not in environment
+    made = json.loads(generated["SecretStringTemplate"])
+    made[generated["GenerateStringKey"]] = "k" * generated["PasswordLength"]
+    assert KeyRing.parse(json.dumps(made)).name_of("k" * 48) == "default"
 
 
-@pytest.mark.parametrize("function", ["WorkerFunction", "SweeperFunction"])
-def test_the_key_goes_to_the_endpoints_only(transformed: Json, function: str) -> None:
-    """The agent's process does not hold the clients' key."""
-    assert "A2A_API_KEY" not in variables(transformed, function)
+@pytest.mark.parametrize("parameter", ["OidcIssuer", "OidcAudience"])
+def test_tokens_of_nobody_are_not_deployed(document: Json, parameter: str) -> None:
+    """CloudFormation refuses `oidc` without an issuer or an audience, before anything is made."""
+    rule = document["Rules"]["OidcIsComplete"]
+    asserted = [assertion["Assert"] for assertion in rule["Assertions"]]
+    assert rule["RuleCondition"] == {"Fn::Equals": [{"Ref": "Auth"}, "oidc"]}
+    assert {"Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, ""]}]} in asserted
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_only_the_endpoints_know_of_callers(transformed: Json, function: str) -> None:
+    """The agent's process neither holds the clients' keys nor learns where they are."""
+    knows = {name for name in variables(transformed, function) if "API_KEY" in name}
+    is_endpoint = function in {"ApiFunction", "StreamFunction"}
+    assert knows == ({"A2A_API_KEYS_SECRET"} if is_endpoint else set())
+
+
+@pytest.mark.parametrize(
+    ("function", "parameter"),
+    [("ApiFunction", "ApiConcurrency"), ("StreamFunction", "StreamConcurrency")],
+)
+def test_concurrency_can_be_bounded(
+    document: Json, transformed: Json, function: str, parameter: str
+) -> None:
+    """Both endpoints take a reserved concurrency; 0 reserves nothing."""
+    reserved = transformed[function]["Properties"]["ReservedConcurrentExecutions"]["Fn::If"]
+    assert reserved[1:] == [{"Ref": parameter}, {"Ref": "AWS::NoValue"}]
+    assert document["Conditions"][reserved[0]] == {
+        "Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, 0]}]
+    }
+    assert document["Parameters"][parameter]["Default"] == 0
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -151,10 +188,14 @@ def test_api_takes_every_path_throttled_and_logged(transformed: Json) -> None:
 def test_outputs_lead_to_the_endpoint(document: Json) -> None:
     """After a deployment its user sees the endpoint, the stream's URL, the table and the queues."""
     assert set(document["Outputs"]) == {
+        "ApiKeys",
+        "DashboardUrl",
         "Endpoint",
         "StreamUrl",
         "Table",
         "Queue",
         "DeadLetterQueue",
         "UndecodableQueue",
+        "PushDeadLetterQueue",
+        "SigningSecret",
     }

@@ -67,11 +67,35 @@ def test_unknown_resource() -> None:
 
 def test_own_reader_agrees_with_sam(document: Json, project: Path) -> None:
     """The short forms are read as SAM's own parser reads them."""
-    queues = ["OperationsQueue", "DeadLetterQueue", "UndecodableQueue"]
+    queues = [
+        "OperationsQueue",
+        "DeadLetterQueue",
+        "UndecodableQueue",
+        "PushQueue",
+        "PushDeadLetterQueue",
+    ]
     own, sam = Template.load(project / "template.yaml"), Template(document)
-    known = {"DeadLetterQueue.Arn": "arn"}
+    known = {"DeadLetterQueue.Arn": "arn", "PushDeadLetterQueue.Arn": "arn"}
     assert own.table() == sam.table()
     assert [own.queue(q, known) for q in queues] == [sam.queue(q, known) for q in queues]
+    source = ("PushFunction", "Commits")
+    assert own.event_filter(*source) == sam.event_filter(*source)
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        (("PushFunction", "Deliveries"), "no FilterCriteria"),
+        (("PushFunction", "Nothing"), "no FilterCriteria"),
+        (("Nothing", "Commits"), "defines no Nothing"),
+    ],
+)
+def test_a_filter_that_is_not_there(
+    template: Template, source: tuple[str, str], named: str
+) -> None:
+    """An event source without a filter is an error, and not one that lets everything through."""
+    with pytest.raises(TemplateError, match=named):
+        template.event_filter(*source)
 
 
 def test_template_is_found_by_the_environment(

@@ -1,100 +1,142 @@
-"""What the functions may do."""
+"""What the functions may do. That they do it, the whole suite shows: tests/recorded_calls.py."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.permissions import (
+    as_list,
+    functions,
+    granted,
+    implied,
+    role_of,
+    statements,
+)
+from tests.recorded_calls import Permission, needed
+
 Json = dict[str, Any]
 
-ROLES = {
-    "ApiFunction": "ApiFunctionRole",
-    "StreamFunction": "StreamFunctionRole",
-    "WorkerFunction": "WorkerRole",
-    "SweeperFunction": "SweeperRole",
+CONSUMERS = {
+    "OperationsQueue": {"WorkerFunction"},
+    "DeadLetterQueue": {"SweeperFunction"},
+    "PushQueue": {"PushFunction"},
+    "PushDeadLetterQueue": set[str](),
+    "UndecodableQueue": set[str](),
 }
-WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
-CONSUMES = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
+SENDERS = {
+    "OperationsQueue": {"ApiFunction", "StreamFunction", "SweeperFunction"},
+    "DeadLetterQueue": set[str](),
+    "PushQueue": {"PushFunction"},
+    "PushDeadLetterQueue": {"PushFunction"},
+    "UndecodableQueue": {"SweeperFunction", "PushFunction"},
+}
+READERS = {
+    "ApiKeys": {"ApiFunction", "StreamFunction"},
+    "SigningSecret": {"PushFunction"},
+}
 
 
-def as_list(value: Any) -> list[Any]:
-    """One or several, as IAM writes them."""
-    return value if isinstance(value, list) else [value]
+@pytest.fixture
+def permissions(transformed: Json) -> set[Permission]:
+    """Everything that the functions may do."""
+    return granted(transformed)
 
 
-def statements(transformed: Json, role: str) -> Iterator[Json]:
-    """The statements of a role's own policies."""
-    for policy in transformed[role]["Properties"]["Policies"]:
-        yield from policy["PolicyDocument"]["Statement"]
+def holders(permissions: set[Permission], action: str, resource: str) -> set[str]:
+    """The functions that may do `action` to `resource`."""
+    return {who for who, what, where in permissions if (what, where) == (action, resource)}
 
 
-def allowed(transformed: Json, role: str, resource: Any) -> set[str]:
-    """The actions that a role has on a resource."""
-    return {
-        action
-        for statement in statements(transformed, role)
-        if resource in as_list(statement["Resource"])
-        for action in as_list(statement["Action"])
+def test_one_role_per_function(transformed: Json) -> None:
+    """No two functions share a role, and none has a policy of AWS's, which would open more."""
+    roles = [role_of(transformed, function) for function in functions(transformed)]
+    assert len(roles) == len(set(roles)) == 5
+    for role in roles:
+        actions = [a for s in statements(transformed, role) for a in as_list(s["Action"])]
+        assert not [action for action in actions if "iam::aws:policy" in action]
+
+
+def test_no_wildcards(permissions: set[Permission]) -> None:
+    """Each permission names its action and its resource; X-Ray alone knows no resources."""
+    assert {action for _, action, where in permissions if where == "*"} == {
+        "xray:PutTelemetryRecords",
+        "xray:PutTraceSegments",
+    }
+    assert not [action for _, action, _ in permissions if "*" in action]
+    assert {where for _, _, where in permissions if "*" in where} == {"*"}
+
+
+def test_nobody_scans(permissions: set[Permission]) -> None:
+    """Every function reads and writes items by key; none may scan, change or delete the table."""
+    actions = {action for _, action, where in permissions if where.startswith("TaskTable")}
+    assert actions.isdisjoint(
+        {"dynamodb:Scan", "dynamodb:UpdateTable", "dynamodb:DeleteTable", "dynamodb:CreateTable"}
+    )
+    assert holders(permissions, "dynamodb:Query", "TaskTable") == {
+        who for who, _, where in permissions if where == "TaskTable"
     }
 
 
-def arn(name: str) -> Json:
-    """A reference to a resource's ARN."""
-    return {"Fn::GetAtt": [name, "Arn"]}
+@pytest.mark.parametrize("queue", CONSUMERS)
+def test_queues_have_one_consumer(permissions: set[Permission], queue: str) -> None:
+    """Each queue is read by its one consumer; what was given up is read by people alone."""
+    assert holders(permissions, "sqs:ReceiveMessage", queue) == CONSUMERS[queue]
+    assert holders(permissions, "sqs:DeleteMessage", queue) == CONSUMERS[queue]
 
 
-def index(name: str) -> Json:
-    """A reference to an index of the table."""
-    return {"Fn::Sub": f"${{TaskTable.Arn}}/index/{name}"}
+@pytest.mark.parametrize("queue", SENDERS)
+def test_queues_have_their_senders(permissions: set[Permission], queue: str) -> None:
+    """Who may put something on a queue; the worker may send nothing at all."""
+    assert holders(permissions, "sqs:SendMessage", queue) == SENDERS[queue]
 
 
-@pytest.mark.parametrize("role", ROLES.values())
-def test_no_wildcards(transformed: Json, role: str) -> None:
-    """Each permission names its actions and its resource."""
-    for statement in statements(transformed, role):
-        assert statement["Effect"] == "Allow"
-        assert not any("*" in action for action in as_list(statement["Action"]))
-        assert not any("*" in str(resource) for resource in as_list(statement["Resource"]))
+@pytest.mark.parametrize("secret", READERS)
+def test_secrets_have_their_readers(permissions: set[Permission], secret: str) -> None:
+    """The API reads who may call, PushFunction what it signs with; nobody reads the other's."""
+    assert holders(permissions, "secretsmanager:GetSecretValue", secret) == READERS[secret]
 
 
-@pytest.mark.parametrize(("function", "role"), ROLES.items())
-def test_only_the_basic_managed_policy(transformed: Json, function: str, role: str) -> None:
-    """Beside its own policy a function may write its log; no policy of AWS's opens more queues."""
-    managed = transformed[role]["Properties"]["ManagedPolicyArns"]
-    assert transformed[function]["Properties"]["Role"] == arn(role)
-    assert len(managed) == 1
-    assert "AWSLambdaBasicExecutionRole" in str(managed[0])
+def test_event_sources_can_poll(transformed: Json, permissions: set[Permission]) -> None:
+    """What Lambda's pollers and the runtime call in a function's name, its role allows."""
+    assert implied(transformed) <= permissions
 
 
-@pytest.mark.parametrize("role", ROLES.values())
-def test_nobody_scans(transformed: Json, role: str) -> None:
-    """Every function reads and writes items by key; none may scan or change the table."""
-    actions = allowed(transformed, role, arn("TaskTable"))
-    assert {"dynamodb:GetItem", "dynamodb:Query"} | WRITES <= actions
-    assert actions.isdisjoint({"dynamodb:Scan", "dynamodb:UpdateTable", "dynamodb:DeleteTable"})
+def test_a_key_of_the_users_is_usable_by_all(transformed: Json) -> None:
+    """With KmsKeyArn each function may use that key, and no other one."""
+    for function in functions(transformed):
+        keys = [
+            (action, statement["Resource"])
+            for statement in statements(transformed, role_of(transformed, function))
+            for action in as_list(statement["Action"])
+            if action.startswith("kms:")
+        ]
+        assert keys == [
+            ("kms:Decrypt", {"Ref": "KmsKeyArn"}),
+            ("kms:GenerateDataKey", {"Ref": "KmsKeyArn"}),
+        ]
 
 
-@pytest.mark.parametrize("role", ["ApiFunctionRole", "StreamFunctionRole"])
-def test_endpoints_send_and_list(transformed: Json, role: str) -> None:
-    """The endpoints send operations and list tasks; they consume nothing."""
-    assert allowed(transformed, role, arn("OperationsQueue")) == {"sqs:SendMessage"}
-    assert allowed(transformed, role, index("by-scope")) == {"dynamodb:Query"}
-    assert allowed(transformed, role, index("by-context")) == {"dynamodb:Query"}
-    assert allowed(transformed, role, arn("DeadLetterQueue")) == set()
+def test_transactions_are_authorised_by_their_actions() -> None:
+    """A transaction needs what its actions need, one by one: so the comparison counts them."""
+    request = {
+        "TransactItems": [
+            {"Put": {"TableName": "tasks"}},
+            {"Update": {"TableName": "tasks"}},
+            {"Delete": {"TableName": "tasks"}},
+            {"ConditionCheck": {"TableName": "tasks"}},
+        ]
+    }
+    assert list(needed("dynamodb", "TransactWriteItems", request)) == [
+        ("dynamodb:PutItem", "TaskTable"),
+        ("dynamodb:UpdateItem", "TaskTable"),
+        ("dynamodb:DeleteItem", "TaskTable"),
+        ("dynamodb:ConditionCheckItem", "TaskTable"),
+    ]
 
 
-def test_worker_consumes_operations(transformed: Json) -> None:
-    """The worker consumes operations, prolongs them, and sets aside what it cannot read."""
-    role = "WorkerRole"
-    operations = allowed(transformed, role, arn("OperationsQueue"))
-    assert operations == CONSUMES | {"sqs:ChangeMessageVisibility"}
-    assert allowed(transformed, role, arn("UndecodableQueue")) == {"sqs:SendMessage"}
-
-
-def test_sweeper_repairs(transformed: Json) -> None:
-    """The sweeper finds what is due, sends operations again, and consumes dead letters."""
-    role = "SweeperRole"
-    dead_letters = allowed(transformed, role, arn("DeadLetterQueue"))
-    assert allowed(transformed, role, index("by-due")) == {"dynamodb:Query"}
-    assert allowed(transformed, role, arn("OperationsQueue")) == {"sqs:SendMessage"}
-    assert dead_letters == CONSUMES | {"sqs:ChangeMessageVisibility"}
+def test_an_index_is_a_resource_of_its_own() -> None:
+    """A query of an index is not covered by the permission to query the table."""
+    request = {"TableName": "tasks", "IndexName": "by-due"}
+    assert list(needed("dynamodb", "Query", request)) == [
+        ("dynamodb:Query", "TaskTable/index/by-due")
+    ]

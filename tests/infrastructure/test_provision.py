@@ -32,9 +32,15 @@ def check(dynamodb: Any, sqs: Any, made: Provisioned) -> None:
     """What the endpoints say of what was made."""
     table = dynamodb.describe_table(TableName=made.table)["Table"]
     time_to_live = dynamodb.describe_time_to_live(TableName=made.table)["TimeToLiveDescription"]
-    queue, dead_letters, undecodable = (
+    queue, dead_letters, undecodable, wakes, given_up = (
         sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-        for url in (made.queue, made.dead_letter_queue, made.undecodable_queue)
+        for url in (
+            made.queue,
+            made.dead_letter_queue,
+            made.undecodable_queue,
+            made.push_queue,
+            made.push_dead_letter_queue,
+        )
     )
     assert {index["IndexName"] for index in table["GlobalSecondaryIndexes"]} == {
         "by-scope",
@@ -47,6 +53,11 @@ def check(dynamodb: Any, sqs: Any, made: Provisioned) -> None:
     assert queue["FifoQueue"] == dead_letters["FifoQueue"] == "true"
     assert json.loads(queue["RedrivePolicy"])["deadLetterTargetArn"] == dead_letters["QueueArn"]
     assert undecodable["MessageRetentionPeriod"] == "1209600"
+    assert wakes["FifoQueue"] == given_up["FifoQueue"] == "true"
+    assert json.loads(wakes["RedrivePolicy"]) == {
+        "deadLetterTargetArn": given_up["QueueArn"],
+        "maxReceiveCount": 1000,
+    }
 
 
 def test_provision_on_moto(moto_clients: Clients) -> None:

@@ -1,4 +1,4 @@
-"""The three queues and their alarms."""
+"""The queues and their alarms; those of push are in test_push.py."""
 
 from typing import Any
 
@@ -11,10 +11,13 @@ Json = dict[str, Any]
 FOURTEEN_DAYS_S = 14 * 24 * 3600
 
 
-@pytest.mark.parametrize("queue", ["OperationsQueue", "DeadLetterQueue"])
-def test_operations_keep_their_order_per_task(template: Template, queue: str) -> None:
-    """Operations and their dead letters are FIFO with one lane per task, named duplicates only."""
-    properties = template.properties(queue, {"DeadLetterQueue.Arn": "arn"})
+@pytest.mark.parametrize(
+    "queue", ["OperationsQueue", "DeadLetterQueue", "PushQueue", "PushDeadLetterQueue"]
+)
+def test_messages_keep_their_order_per_lane(template: Template, queue: str) -> None:
+    """A task's operations and a webhook's wakes are FIFO in a lane each, named duplicates only."""
+    arns = {"DeadLetterQueue.Arn": "arn", "PushDeadLetterQueue.Arn": "arn"}
+    properties = template.properties(queue, arns)
     assert properties["FifoQueue"] is True
     assert properties["ContentBasedDeduplication"] is False
     assert properties["DeduplicationScope"] == "messageGroup"
@@ -52,7 +55,7 @@ def test_dead_letters_stay_hidden_while_the_sweeper_runs(document: Json) -> None
     assert resources["DeadLetterQueue"]["Properties"]["VisibilityTimeout"] == timeout + 30
 
 
-@pytest.mark.parametrize("queue", ["DeadLetterQueue", "UndecodableQueue"])
+@pytest.mark.parametrize("queue", ["DeadLetterQueue", "PushDeadLetterQueue", "UndecodableQueue"])
 def test_failures_are_kept_as_long_as_possible(template: Template, queue: str) -> None:
     """What failed waits fourteen days for the sweeper or a person."""
     assert template.properties(queue)["MessageRetentionPeriod"] == FOURTEEN_DAYS_S
@@ -71,10 +74,15 @@ def test_nothing_consumes_undecodable_messages(transformed: Json) -> None:
 
 
 def test_messages_are_encrypted(transformed: Json) -> None:
-    """Every queue encrypts what it holds."""
+    """Every queue encrypts what it holds: with the user's key where there is one, else with SQS's."""
     queues = [r for r in transformed.values() if r["Type"] == "AWS::SQS::Queue"]
-    assert len(queues) == 3
-    assert all(queue["Properties"]["SqsManagedSseEnabled"] is True for queue in queues)
+    assert len(queues) == 5
+    without = {"Ref": "AWS::NoValue"}
+    for queue in queues:
+        own = queue["Properties"]["KmsMasterKeyId"]
+        assert own == {"Fn::If": ["HasKmsKey", {"Ref": "KmsKeyArn"}, without]}
+        managed = queue["Properties"]["SqsManagedSseEnabled"]
+        assert managed == {"Fn::If": ["HasKmsKey", without, True]}
 
 
 @pytest.mark.parametrize(

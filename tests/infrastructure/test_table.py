@@ -29,7 +29,7 @@ def test_table_survives_mistakes(transformed: Json, template: Template) -> None:
     assert transformed["TaskTable"]["UpdateReplacePolicy"] == "Retain"
     assert properties["DeletionProtectionEnabled"] == "true"
     assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
-    assert properties["SSESpecification"] == {"SSEEnabled": True}
+    assert properties["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS"}
 
 
 def test_table_is_billed_per_request(template: Template) -> None:

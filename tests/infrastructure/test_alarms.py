@@ -1,0 +1,122 @@
+"""The alarms and the dashboard."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Json = dict[str, Any]
+
+NAMESPACE = "A2AServerless"
+
+ALARMS = {
+    "DeadLetterAlarm": "ApproximateNumberOfMessagesVisible",
+    "UndecodableAlarm": "ApproximateNumberOfMessagesVisible",
+    "PushDeadLetterAlarm": "ApproximateNumberOfMessagesVisible",
+    "BacklogAlarm": "ApproximateAgeOfOldestMessage",
+    "PushLagAlarm": "IteratorAge",
+    "StuckTasksAlarm": "StuckTurns",
+    "ServerErrorsAlarm": "5xx",
+    "FunctionErrorsAlarm": "Errors",
+    "ThrottlesAlarm": "Throttles",
+}
+
+
+def properties(transformed: Json, name: str) -> Json:
+    """The properties of a resource."""
+    found: Json = transformed[name]["Properties"]
+    return found
+
+
+def watched(alarm: Json) -> list[Json]:
+    """The metrics of an alarm, with namespace, name and dimensions."""
+    if "Metrics" not in alarm:
+        return [alarm]
+    return [m["MetricStat"]["Metric"] for m in alarm["Metrics"] if "MetricStat" in m]
+
+
+@pytest.fixture
+def emitted(project: Path) -> set[str]:
+    """The metrics that the code emits by itself."""
+    sources = (project / "layers/runtime/a2a_serverless").rglob("*.py")
+    call = re.compile(r'metrics\.(?:count|time)\(\s*"(\w+)"')
+    return {name for path in sources for name in call.findall(path.read_text(encoding="utf-8"))}
+
+
+@pytest.fixture
+def dashboard(transformed: Json) -> Json:
+    """The dashboard as CloudWatch gets it, references by their names."""
+    body = properties(transformed, "Dashboard")["DashboardBody"]["Fn::Sub"]
+    parsed: Json = json.loads(re.sub(r"\$\{([^}]+)\}", r"\1", body))
+    return parsed
+
+
+def test_every_alarm_is_known(transformed: Json) -> None:
+    """The alarms are those that docs/operations.md explains."""
+    alarms = {n for n, r in transformed.items() if r["Type"] == "AWS::CloudWatch::Alarm"}
+    assert alarms == ALARMS.keys()
+
+
+@pytest.mark.parametrize("alarm", ALARMS)
+def test_alarms_are_explained(project: Path, alarm: str) -> None:
+    """Whoever is called finds out what the alarm means and what to look at."""
+    assert f"`{alarm}`" in (project / "docs/operations.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("alarm", "metric"), ALARMS.items())
+def test_alarms_watch_their_metric(transformed: Json, alarm: str, metric: str) -> None:
+    """Each alarm watches what it is named for, calls the topic, and is silent without data."""
+    found = properties(transformed, alarm)
+    assert metric in {each["MetricName"] for each in watched(found)}
+    assert found["AlarmActions"]["Fn::If"][:2] == ["HasAlarmTopic", [{"Ref": "AlarmTopicArn"}]]
+    assert found["TreatMissingData"] == "notBreaching"
+
+
+@pytest.mark.parametrize("alarm", ["FunctionErrorsAlarm", "ThrottlesAlarm"])
+def test_alarms_watch_every_function(transformed: Json, alarm: str) -> None:
+    """No function fails or is throttled unseen."""
+    functions = {n for n, r in transformed.items() if r["Type"] == "AWS::Lambda::Function"}
+    seen = {
+        dimension["Value"]["Ref"]
+        for metric in watched(properties(transformed, alarm))
+        for dimension in metric["Dimensions"]
+    }
+    assert seen == functions
+
+
+def test_backlog_is_two_of_the_longest_runs(document: Json) -> None:
+    """The age at which an operation waits for a worker follows WorkerTimeout."""
+    timeouts = document["Mappings"]["WorkerTimeouts"]
+    assert {key: row["Backlog"] for key, row in timeouts.items()} == {
+        key: 2 * int(key) for key in document["Parameters"]["WorkerTimeout"]["AllowedValues"]
+    }
+
+
+def test_alarms_and_dashboard_show_what_is_emitted(
+    transformed: Json, dashboard: Json, emitted: set[str]
+) -> None:
+    """No alarm and no graph waits for a metric that nobody emits."""
+    alarms = {
+        metric["MetricName"]
+        for name in ALARMS
+        for metric in watched(properties(transformed, name))
+        if metric["Namespace"] == NAMESPACE
+    }
+    graphs = set()
+    for widget in dashboard["widgets"]:
+        for row in widget["properties"]["metrics"]:
+            if row[0] == NAMESPACE:
+                graphs.add(row[1])
+            elif isinstance(row[0], dict):
+                graphs |= set(re.findall(r'MetricName="(\w+)"', row[0]["expression"]))
+    assert alarms
+    assert alarms | graphs <= emitted
+
+
+def test_the_dashboard_shows_a_tasks_way(dashboard: Json, emitted: set[str]) -> None:
+    """What the runtime counts of tasks, turns and notifications can be seen."""
+    text = json.dumps(dashboard)
+    unseen = {name for name in emitted if name not in text}
+    assert unseen <= {"RequestErrors", "SweepFailures"}

@@ -1,0 +1,154 @@
+"""Push: what wakes PushFunction, its queue, its secret."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from a2a_serverless.local.pushing import TIMEOUT_S, stream_filter
+from a2a_serverless.local.stream_sources import BATCH
+from a2a_serverless.local.template import Template
+from a2a_serverless.push.notifications import PushEvents
+from a2a_serverless.push.signing import signing_key
+from a2a_serverless.push.stream import committed_by
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.states import KNOWN, state_name
+
+Json = dict[str, Any]
+
+CHOICES = get_args(PushEvents)
+RECORD = json.loads(
+    (Path(__file__).parents[2] / "events" / "push-dynamodb-commit.json").read_text()
+)["Records"][0]
+
+
+def record(*, name: str = "INSERT", sort: str = "", state: str | None = None) -> Json:
+    """A record as the stream has it, of an item with another key or state."""
+    changed: Json = json.loads(json.dumps(RECORD)) | {"eventName": name}
+    keys, image = changed["dynamodb"]["Keys"], changed["dynamodb"]["NewImage"]
+    if sort:
+        keys["SK"]["S"] = image["SK"]["S"] = sort
+    image.pop("state")
+    if state is not None:
+        image["state"] = {"S": state}
+    return changed
+
+
+COMMITS = [record(), *(record(state=state_name(state)) for state in sorted(KNOWN))]
+OTHERS = [
+    record(name="MODIFY", sort="HEAD", state="TASK_STATE_COMPLETED"),
+    record(name="INSERT", sort="HEAD", state="TASK_STATE_COMPLETED"),
+    record(name="REMOVE", state="TASK_STATE_COMPLETED"),
+    record(name="INSERT", sort="PUSH#qW3rTy-uI_0p#mine"),
+    record(name="INSERT", sort="CANCEL"),
+]
+
+
+@pytest.mark.parametrize("which", CHOICES)
+def test_the_filter_drops_what_the_function_would_drop(which: PushEvents) -> None:
+    """Whatever is chosen: a record wakes PushFunction if, and only if, it means something to it."""
+    passes = stream_filter(Settings(push_events=which)).passes
+    for each in [*COMMITS, *OTHERS]:
+        assert passes(each) is bool(list(committed_by([each], which))), each
+    assert any(map(passes, COMMITS))
+    assert not any(map(passes, OTHERS))
+
+
+def test_the_filter_is_chosen_with_the_setting(document: Json, transformed: Json) -> None:
+    """One parameter chooses what wakes the function and what it sends."""
+    source = transformed["PushFunctionCommits"]["Properties"]
+    environment = transformed["PushFunction"]["Properties"]["Environment"]["Variables"]
+    assert environment["A2A_PUSH_EVENTS"] == {"Ref": "PushEvents"}
+    assert source["FilterCriteria"]["Filters"] == [
+        {"Pattern": {"Fn::FindInMap": ["PushFilters", {"Ref": "PushEvents"}, "Pattern"]}}
+    ]
+    assert tuple(document["Parameters"]["PushEvents"]["AllowedValues"]) == CHOICES
+    assert set(document["Mappings"]["PushFilters"]) == set(CHOICES)
+
+
+def test_no_record_is_given_up_before_the_stream_forgets_it(transformed: Json) -> None:
+    """A failing record is tried for 23 of the stream's 24 hours, and what is left is reported."""
+    source = transformed["PushFunctionCommits"]["Properties"]
+    assert source["EventSourceArn"] == {"Fn::GetAtt": ["TaskTable", "StreamArn"]}
+    assert source["StartingPosition"] == "TRIM_HORIZON"
+    assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert source["BisectBatchOnFunctionError"] is True
+    assert source["MaximumRecordAgeInSeconds"] == 23 * 3600
+    # Lambda waits up to a minute between attempts: their number never ends it before the age does.
+    assert source["MaximumRetryAttempts"] * 60 > 24 * 3600
+    assert source["BatchSize"] == BATCH
+
+
+def test_records_that_failed_go_to_a_queue_that_takes_them(transformed: Json) -> None:
+    """Lambda's destination for a stream's failures has to be a standard queue."""
+    source = transformed["PushFunctionCommits"]["Properties"]
+    assert source["DestinationConfig"] == {
+        "OnFailure": {"Destination": {"Fn::GetAtt": ["UndecodableQueue", "Arn"]}}
+    }
+    assert "FifoQueue" not in transformed["UndecodableQueue"]["Properties"]
+
+
+def test_a_slow_webhook_holds_up_nobody(transformed: Json) -> None:
+    """Wakes come one by one, as many at a time as the parameter says."""
+    source = transformed["PushFunctionDeliveries"]["Properties"]
+    assert source["EventSourceArn"] == {"Fn::GetAtt": ["PushQueue", "Arn"]}
+    assert source["BatchSize"] == 1
+    assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert source["ScalingConfig"] == {"MaximumConcurrency": {"Ref": "PushConcurrency"}}
+
+
+def test_a_wake_stays_hidden_while_it_is_delivered(template: Template, transformed: Json) -> None:
+    """Visibility is the function's time-out and 30 s; two slow webhooks fit into the time-out."""
+    timeout = transformed["PushFunction"]["Properties"]["Timeout"]
+    queue = template.properties("PushQueue", {"PushDeadLetterQueue.Arn": "arn"})
+    assert queue["VisibilityTimeout"] == timeout + 30
+    assert timeout >= 2 * Settings().push_timeout_s + 10
+    assert timeout == TIMEOUT_S
+
+
+def test_a_webhook_may_fail_as_long_as_its_parameter_says(document: Json) -> None:
+    """Receives do not run out before the time does: at most 15 minutes lie between two of them."""
+    retries = document["Mappings"]["PushRetries"]
+    for hours in document["Parameters"]["PushRetryHours"]["AllowedValues"]:
+        template = Template(document, {"PushRetryHours": hours})
+        queue = template.properties("PushQueue", {"PushDeadLetterQueue.Arn": "arn:dlq"})
+        assert retries[hours]["Seconds"] == int(hours) * 3600
+        assert queue["MessageRetentionPeriod"] > int(hours) * 3600
+        assert queue["RedrivePolicy"] == {"deadLetterTargetArn": "arn:dlq", "maxReceiveCount": 1000}
+    default = document["Parameters"]["PushRetryHours"]["Default"]
+    assert retries[default]["Seconds"] == Settings().push_retry_s
+
+
+def test_private_webhooks_are_not_allowed_by_default(document: Json) -> None:
+    """A fresh deployment calls public addresses alone."""
+    assert document["Parameters"]["PushAllowedHosts"]["Default"] == ""
+
+
+def test_the_generated_secret_is_a_key(transformed: Json) -> None:
+    """What Secrets Manager generates is good for a signing key without anybody's doing."""
+    generated = transformed["SigningSecret"]["Properties"]["GenerateSecretString"]
+    assert generated == {"PasswordLength": 64, "ExcludePunctuation": True}
+    assert signing_key("k" * generated["PasswordLength"]).kid
+
+
+def test_receivers_find_the_keys_where_the_agent_is(transformed: Json) -> None:
+    """The issuer is the agent's public URL, else the API's own: its key set is below it."""
+    environment = transformed["PushFunction"]["Properties"]["Environment"]["Variables"]
+    assert environment["A2A_PUSH_ISSUER"] == {
+        "Fn::If": [
+            "HasPublicUrl",
+            {"Ref": "PublicUrl"},
+            {"Fn::Sub": "https://${HttpApi}.execute-api.${AWS::Region}.${AWS::URLSuffix}"},
+        ]
+    }
+
+
+@pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
+def test_both_endpoints_offer_push(transformed: Json, function: str) -> None:
+    """They check receivers by the rules of whoever calls them, and never see the secret."""
+    own = transformed[function]["Properties"]["Environment"]["Variables"]
+    push = transformed["PushFunction"]["Properties"]["Environment"]["Variables"]
+    for name in ("A2A_PUSH_QUEUE", "A2A_PUSH_EVENTS", "A2A_PUSH_ALLOWED_HOSTS"):
+        assert own[name] == push[name]
+    assert "A2A_PUSH_SIGNING_SECRET" not in own

@@ -1,0 +1,81 @@
+"""Plugin: the functions' calls of a run against their permissions, in both directions.
+
+A call without its permission fails every run. A permission without a call fails a run of the
+whole suite; another one has not seen all calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from a2a_serverless.local import emulators
+from a2a_serverless.local.template import find_template
+from tests.permissions import granted, implied, transform
+from tests.recorded_calls import Permission, recorded, recording
+
+_RECORDING = pytest.StashKey[Any]()
+_PROBLEMS = pytest.StashKey[list[str]]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Record the calls of this process; a controller of others runs no test and makes none."""
+    running = recording()
+    running.__enter__()
+    session.config.stash[_RECORDING] = running
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take over what a worker process has recorded."""
+    calls = getattr(node, "workeroutput", {}).get("recorded_calls", ())
+    for function, action, resource, test in calls:
+        recorded().setdefault((function, action, resource), test)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Hand the calls to the controller, or, there, hold them against the template."""
+    session.config.stash[_RECORDING].__exit__(None, None, None)
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["recorded_calls"] = [(*permission, test) for permission, test in recorded().items()]
+        return
+    problems = list(_problems(is_whole=exitstatus == 0 and _is_whole(session.config)))
+    session.config.stash[_PROBLEMS] = problems
+    if problems and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what does not fit."""
+    problems = terminalreporter.config.stash.get(_PROBLEMS, [])
+    if problems:
+        terminalreporter.section("permissions")
+        for problem in problems:
+            terminalreporter.line(problem, red=True)
+
+
+def _problems(*, is_whole: bool) -> list[str]:
+    if not recorded():
+        return []
+    resources = transform(find_template())
+    allowed, needs = granted(resources), recorded().keys() | implied(resources)
+    missing = [
+        f"missing: {_shown(permission)}, as in {test}"
+        for permission, test in sorted(recorded().items())
+        if permission not in allowed
+    ]
+    unused = [f"unused: {_shown(permission)}" for permission in sorted(allowed - needs)]
+    return missing + unused if is_whole else missing
+
+
+def _shown(permission: Permission) -> str:
+    function, action, resource = permission
+    return f"{function} {action} on {resource}"
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    chosen = [config.option.keyword, config.option.markexpr, config.option.deselect]
+    is_all = config.args_source == pytest.Config.ArgsSource.TESTPATHS
+    return is_all and not any(chosen) and emulators.missing() is None

@@ -1,0 +1,135 @@
+"""What each function may do by the transformed template, and what needs no call of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import boto3
+from samtranslator.parser.parser import Parser
+from samtranslator.translator.translator import Translator
+from samtranslator.yaml_helper import yaml_parse
+
+from tests.recorded_calls import Permission
+
+Json = dict[str, Any]
+
+QUEUE_POLLER: Final = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
+"""What Lambda calls with the function's role to feed it from a queue."""
+
+STREAM_POLLER: Final = (
+    "dynamodb:DescribeStream",
+    "dynamodb:GetRecords",
+    "dynamodb:GetShardIterator",
+    "dynamodb:ListStreams",
+)
+"""What Lambda calls with the function's role to feed it from a table's stream."""
+
+RUNTIME: Final = (
+    ("logs:CreateLogStream", "FunctionLogs"),
+    ("logs:PutLogEvents", "FunctionLogs"),
+    ("xray:PutTelemetryRecords", "*"),
+    ("xray:PutTraceSegments", "*"),
+)
+"""What the runtime itself calls with the role of every function."""
+
+
+def transform(template: Path) -> Json:
+    """The resources after SAM's transform, with code as if uploaded."""
+    source = yaml_parse(template.read_text(encoding="utf-8"))
+    for resource in source["Resources"].values():
+        for code in {"CodeUri", "ContentUri"} & resource["Properties"].keys():
+            resource["Properties"][code] = "s3://bucket/key"
+    translator = Translator(
+        {
+            name: f"arn:aws:iam::aws:policy/{name}"
+            for name in ("AWSLambdaBasicExecutionRole", "AWSXRayDaemonWriteAccess")
+        },
+        Parser(),
+        boto_session=boto3.Session(region_name="us-east-1"),
+    )
+    resources: Json = translator.translate(source, {})["Resources"]
+    return resources
+
+
+def functions(resources: Json) -> list[str]:
+    """The names of the functions."""
+    return sorted(name for name, it in resources.items() if it["Type"] == "AWS::Lambda::Function")
+
+
+def granted(resources: Json) -> set[Permission]:
+    """Each action on each resource that the role of a function allows, with all options chosen.
+
+    What belongs to a key of the user's (`KmsKeyArn`) is left out: no call of ours names that key.
+    """
+    return {
+        (function, action, name_of(resource))
+        for function in functions(resources)
+        for statement in statements(resources, role_of(resources, function))
+        for action in as_list(statement["Action"])
+        for resource in as_list(statement["Resource"])
+        if not action.startswith("kms:")
+    }
+
+
+def implied(resources: Json) -> set[Permission]:
+    """What pollers and runtime need in the functions' names, from the template's event sources."""
+    return {
+        *_polled(resources),
+        *((function, *need) for function in functions(resources) for need in RUNTIME),
+    }
+
+
+def _polled(resources: Json) -> Iterator[Permission]:
+    for it in resources.values():
+        if it["Type"] != "AWS::Lambda::EventSourceMapping":
+            continue
+        function, source = it["Properties"]["FunctionName"]["Ref"], it["Properties"]
+        name = name_of(source["EventSourceArn"])
+        for action in STREAM_POLLER if name.endswith("/stream") else QUEUE_POLLER:
+            yield function, action, name
+        if failures := source.get("DestinationConfig"):
+            yield function, "sqs:SendMessage", name_of(failures["OnFailure"]["Destination"])
+
+
+def role_of(resources: Json, function: str) -> str:
+    """The name of a function's role."""
+    name: str = resources[function]["Properties"]["Role"]["Fn::GetAtt"][0]
+    return name
+
+
+def statements(resources: Json, role: str) -> Iterator[Json]:
+    """The statements of a role: those of its own policies and of the template's managed ones.
+
+    A managed policy of AWS's is shown as one statement that allows its name on everything.
+    """
+    properties = resources[role]["Properties"]
+    for policy in properties.get("Policies", ()):
+        yield from policy["PolicyDocument"]["Statement"]
+    for managed in properties.get("ManagedPolicyArns", ()):
+        chosen = managed["Fn::If"][1] if "Fn::If" in managed else managed
+        own = resources.get(chosen["Ref"]) if isinstance(chosen, dict) and "Ref" in chosen else None
+        if own:
+            yield from own["Properties"]["PolicyDocument"]["Statement"]
+        else:
+            yield {"Effect": "Allow", "Action": str(managed), "Resource": "*"}
+
+
+def as_list(value: Any) -> list[Any]:
+    """One or several, as IAM writes them."""
+    return value if isinstance(value, list) else [value]
+
+
+def name_of(resource: Any) -> str:
+    """`Table`, `Table/index/name`, `Table/stream` or `*` for a resource's ARN in the template."""
+    match resource:
+        case {"Fn::GetAtt": [name, "Arn"]} | {"Ref": name}:
+            return str(name)
+        case {"Fn::GetAtt": [name, "StreamArn"]}:
+            return f"{name}/stream"
+        case {"Fn::Sub": text}:
+            path = str(text).replace("${", "").replace(".Arn}", "")
+            return path.removesuffix("/*").removesuffix(":*")
+        case _:
+            return str(resource)
