@@ -59,6 +59,10 @@ class Meter:
         """Write units of a plain write that turns `before` into `after`; {} is no item."""
         return self._units(before, after, table_factor=1)
 
+    def entries(self, item: Item) -> list[Item]:
+        """What the indexes hold of an item."""
+        return [entry for index in self._indexes if (entry := _entry(index, item))]
+
     def _ask_for_units(self, params: dict[str, Any], model: Any, **_: Any) -> None:
         if "ReturnConsumedCapacity" in model.input_shape.members:
             params["ReturnConsumedCapacity"] = "TOTAL"

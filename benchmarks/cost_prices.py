@@ -1,0 +1,86 @@
+"""What AWS asks for, and the bill for what was counted.
+
+Public list prices of us-east-1 in US dollars, November 2026, arm64, without free tiers, discounts
+and taxes. AWS's pricing pages are the reference; they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+MILLION = 1_000_000
+GB = 1_000_000_000
+SECONDS_OF_MONTH = 30 * 86_400
+
+# aws.amazon.com/dynamodb/pricing/on-demand, also in the cost script of AWS's agent toolkit
+WRITE_UNIT = 0.625 / MILLION
+READ_UNIT = 0.125 / MILLION
+STORED_GB_MONTH = 0.25
+BACKED_UP_GB_MONTH = 0.20  # point-in-time recovery
+# aws.amazon.com/lambda/pricing
+INVOCATION = 0.20 / MILLION
+GB_SECOND = 0.0000133334
+# aws.amazon.com/api-gateway/pricing, HTTP API, up to 512 KB a request
+API_REQUEST = 1.00 / MILLION
+# aws.amazon.com/sqs/pricing, FIFO, up to 64 KB a request
+SQS_REQUEST = 0.50 / MILLION
+# aws.amazon.com/cloudwatch/pricing
+LOGGED_GB = 0.50
+METRIC_MONTH = 0.30
+ALARM_MONTH = 0.10
+DASHBOARD_MONTH = 3.00
+# aws.amazon.com/xray/pricing, a trace recorded
+TRACE = 5.00 / MILLION
+# aws.amazon.com/secrets-manager/pricing
+SECRET_MONTH = 0.40
+# aws.amazon.com/ec2/pricing/on-demand, data transfer out
+SENT_GB = 0.09
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """What was used: of one task, or of a month."""
+
+    write_units: float = 0
+    read_units: float = 0
+    stored_bytes: float = 0
+    sqs_requests: float = 0
+    api_requests: float = 0
+    invocations: float = 0
+    gb_seconds: float = 0
+    logged_bytes: float = 0
+    traces: float = 0
+    sent_bytes: float = 0
+
+    def over(self, tasks: int) -> Counts:
+        """The average of `tasks`."""
+        return Counts(**{f.name: getattr(self, f.name) / tasks for f in fields(self)})
+
+
+def bill(counts: Counts, *, times: float, kept_days: float) -> Mapping[str, float]:
+    """Dollars by service for `times` as much, whose items are stored for `kept_days`."""
+    months = kept_days / 30
+    storage = counts.stored_bytes / GB * (STORED_GB_MONTH + BACKED_UP_GB_MONTH) * months
+    each = {
+        "DynamoDB writes": counts.write_units * WRITE_UNIT,
+        "DynamoDB reads": counts.read_units * READ_UNIT,
+        "DynamoDB storage and backup": storage,
+        "SQS requests": counts.sqs_requests * SQS_REQUEST,
+        "API Gateway requests": counts.api_requests * API_REQUEST,
+        "Lambda requests": counts.invocations * INVOCATION,
+        "Lambda time": counts.gb_seconds * GB_SECOND,
+        "CloudWatch Logs": counts.logged_bytes / GB * LOGGED_GB,
+        "X-Ray": counts.traces * TRACE,
+        "data out": counts.sent_bytes / GB * SENT_GB,
+    }
+    return {name: dollars * times for name, dollars in each.items()}
+
+
+def sampled(requests: float) -> float:
+    """The share of a month's requests that Lambda traces: one a second, and 5 % beyond that.
+
+    As if they were spread evenly, which is the dearest case.
+    """
+    first = min(requests, SECONDS_OF_MONTH)
+    return (first + 0.05 * (requests - first)) / requests

@@ -1,0 +1,263 @@
+"""The functions of a deployment in one process, on emulators, with everything counted.
+
+The handlers are those that are deployed, with their log lines and metrics. What AWS itself does is
+added by rule: the event sources' requests to SQS, and Lambda's and API Gateway's own log lines.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from a2a_serverless import aws
+from a2a_serverless.local.api_events import api_event, response_of
+from a2a_serverless.local.emulators import dynamodb_local, fauxqs
+from a2a_serverless.local.environments import Environments
+from a2a_serverless.local.http_server import HttpServer, bind
+from a2a_serverless.local.provision import Names, Provisioned, provision
+from a2a_serverless.local.pushing import stream_filter
+from a2a_serverless.settings import load_settings
+from benchmarks.meter import Meter, Usage, item_bytes
+
+HERE = Path(__file__).parent
+FUNCTIONS = HERE.parent / "functions"
+
+DELIVERY_S = 0.2
+"""From a message's arrival in the queue to the worker, as SQS and Lambda need it."""
+
+LOG_EVENT_BYTES = 26
+"""What CloudWatch adds to each log line."""
+PLATFORM_LOG_BYTES = 700
+"""Lambda's own lines of an invocation, start and report, as JSON, with that addition."""
+ACCESS_LOG_BYTES = 350
+"""API Gateway's line of a request, in the format of template.yaml."""
+ITEM_OVERHEAD_BYTES = 100
+"""What DynamoDB adds to each stored item, and to each entry of an index."""
+
+CALLER = {"A2A-Version": "1.0", "Content-Type": "application/json"}
+
+
+class LogLines(io.TextIOBase):
+    """Stands for stdout; keeps what the functions write there."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, text: str) -> int:
+        """Keep whole lines, as Lambda does."""
+        self.lines += [line for line in text.split("\n") if line]
+        return len(text)
+
+    def bytes(self) -> int:
+        """What CloudWatch charges for them."""
+        return sum(len(line.encode()) + LOG_EVENT_BYTES for line in self.lines)
+
+    def metrics(self) -> set[str]:
+        """Custom metrics among them: each name under each set of dimensions is one."""
+        found: set[str] = set()
+        for line in self.lines:
+            content = json.loads(line)
+            for directive in content.get("_aws", {}).get("CloudWatchMetrics", []):
+                names = [metric["Name"] for metric in directive["Metrics"]]
+                for dimensions in directive["Dimensions"]:
+                    values = ",".join(str(content[d]) for d in sorted(dimensions))
+                    found |= {f"{name} {values}" for name in names}
+        return found
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What was counted, beside the table's own usage."""
+
+    table: Usage
+    sqs: Counter[str] = field(default_factory=Counter)
+    invocations: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+    sent_bytes: int = 0
+    stored_bytes: int = 0
+    logs: LogLines = field(default_factory=LogLines)
+
+    def logged_bytes(self) -> int:
+        """Lines of the functions, of Lambda and of API Gateway."""
+        platform = sum(self.invocations.values()) * PLATFORM_LOG_BYTES
+        return self.logs.bytes() + platform + self.requests * ACCESS_LOG_BYTES
+
+
+class System:
+    """A deployment whose parts are driven one by one."""
+
+    def __init__(
+        self, made: Provisioned, dynamodb: Any, sqs: Any, stack: ExitStack, logs: LogLines
+    ) -> None:
+        self._made = made
+        self._dynamodb = dynamodb
+        self._sqs = sqs
+        self._logs = logs
+        self._meter = Meter(aws.client("dynamodb"), dynamodb, made.table)
+        self._tally = Tally(table=Usage())
+        for long_poll in (False, True):
+            events = aws.client("sqs", long_poll=long_poll).meta.events
+            events.register("before-send.sqs.*", self._count_sqs)
+        self._filter = stream_filter(load_settings())
+        server = HttpServer(import_module("stream").app, bind(0))
+        self.stream_url = stack.enter_context(server).url
+        self._functions = {name: _environment(name, stack) for name in _HANDLERS}
+
+    @contextmanager
+    def counting(self) -> Iterator[Tally]:
+        """Count what happens in the block."""
+        before = self._stored()
+        self._logs.lines.clear()
+        with self._meter.measure() as usage:
+            self._tally = tally = Tally(table=usage)
+            yield tally
+        tally.logs.lines = list(self._logs.lines)
+        tally.stored_bytes = self._stored() - before
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        """A request through API Gateway; its JSON."""
+        content = b"" if body is None else json.dumps(body).encode()
+        scope = {
+            "method": method,
+            "path": path,
+            "query_string": b"",
+            "http_version": "1.1",
+            "headers": [(n.lower().encode(), v.encode()) for n, v in CALLER.items()],
+        }
+        answer = self._invoke("api", api_event(scope, content))
+        status, headers, sent = response_of(answer)
+        assert status == httpx.codes.OK, sent
+        self._tally.requests += 1
+        self._tally.sent_bytes += len(sent) + sum(len(n) + len(v) + 4 for n, v in headers)
+        return json.loads(sent)
+
+    def stream(self, body: Any) -> str:
+        """A streamed send through the Function URL, to its end; the task's id."""
+        self._tally.invocations["stream"] += 1
+        with httpx.stream(
+            "POST",
+            f"{self.stream_url}/message:stream",
+            json=body,
+            headers=CALLER,
+            timeout=120,
+            trust_env=False,
+        ) as response:
+            assert response.status_code == httpx.codes.OK, response.read()
+            data = [line for line in response.iter_lines() if line.startswith("data:")]
+            self._tally.sent_bytes += response.num_bytes_downloaded
+        return str(json.loads(data[0].removeprefix("data:"))["task"]["id"])
+
+    def work(self) -> None:
+        """Deliver the message that is in the queue, or comes, to the worker."""
+        answer = self._sqs.receive_message(
+            QueueUrl=self._made.queue, WaitTimeSeconds=20, MessageSystemAttributeNames=["All"]
+        )
+        (message,) = answer["Messages"]
+        time.sleep(DELIVERY_S)
+        record = {
+            "messageId": message["MessageId"],
+            "receiptHandle": message["ReceiptHandle"],
+            "body": message["Body"],
+            "attributes": message["Attributes"],
+            "messageAttributes": {},
+            "eventSource": "aws:sqs",
+        }
+        answer = self._invoke("worker", {"Records": [record]})
+        assert answer == {"batchItemFailures": []}, answer
+        self._tally.sqs["ReceiveMessage by Lambda"] += 1
+        self._tally.sqs["DeleteMessage by Lambda"] += 1
+        receipt = message["ReceiptHandle"]
+        self._sqs.delete_message(QueueUrl=self._made.queue, ReceiptHandle=receipt)
+
+    def wake(self, task_id: str) -> None:
+        """Hand the task's stream records that pass the filter to the push function."""
+        records = [_record(item) for item in self._items() if _is_commit(item, task_id)]
+        passed = [record for record in records if self._filter.passes(record)]
+        if passed:
+            answer = self._invoke("push", {"Records": passed})
+            assert answer == {"batchItemFailures": []}, answer
+
+    def sweep(self) -> None:
+        """A round of the sweeper."""
+        self._invoke("sweeper", {"detail-type": "Scheduled Event"})
+
+    def _invoke(self, name: str, event: dict[str, Any]) -> Any:
+        self._tally.invocations[name] += 1
+        return self._functions[name].invoke(event).result()
+
+    def _count_sqs(self, event_name: str, **_: Any) -> None:
+        self._tally.sqs[event_name.rpartition(".")[2]] += 1
+
+    def _items(self) -> Iterator[Mapping[str, Any]]:
+        pages = self._dynamodb.get_paginator("scan").paginate(TableName=self._made.table)
+        return (item for page in pages for item in page["Items"])
+
+    def _stored(self) -> int:
+        """Bytes of all items and of their entries in the indexes, as DynamoDB charges them."""
+        total = 0
+        for item in self._items():
+            total += item_bytes(item) + ITEM_OVERHEAD_BYTES
+            total += sum(
+                item_bytes(entry) + ITEM_OVERHEAD_BYTES for entry in self._meter.entries(item)
+            )
+        return total
+
+
+_HANDLERS = ("api", "push", "sweeper", "worker")
+"""The worker last: it puts the agent's folder on the path, which has modules of the same names."""
+
+
+def _environment(name: str, stack: ExitStack) -> Environments:
+    handler = import_module(name).handler
+    function = Environments(name, lambda _: handler, limit=1, timeout_s=900)
+    stack.callback(function.close)
+    return function
+
+
+def _is_commit(item: Mapping[str, Any], task_id: str) -> bool:
+    partition, sort = str(item["PK"]["S"]), str(item["SK"]["S"])
+    return partition.endswith(f"#{task_id}") and sort.startswith("EVENT#")
+
+
+def _record(item: Mapping[str, Any]) -> dict[str, Any]:
+    image = {name: value for name, value in item.items() if "B" not in value}
+    keys = {"PK": item["PK"], "SK": item["SK"]}
+    content = {"Keys": keys, "NewImage": image, "SequenceNumber": item["SK"]["S"]}
+    return {"eventSource": "aws:dynamodb", "eventName": "INSERT", "dynamodb": content}
+
+
+@contextmanager
+def counted_system() -> Iterator[System]:
+    """A deployment on emulators of its own. One in a process: the handlers are modules."""
+    with ExitStack() as stack:
+        emulators = stack.enter_context(dynamodb_local()), stack.enter_context(fauxqs())
+        observers = [emulator.client() for emulator in emulators]
+        made = provision(observers[0], observers[1], names=Names.with_prefix("cost"), stream=False)
+        for emulator in emulators:
+            os.environ |= emulator.environment()
+        os.environ |= made.environment() | {
+            "A2A_AUTH": "none",
+            "A2A_AGENT": f"{HERE / 'cost_agent.py'}:agent",
+            "A2A_CARD": str(HERE / "stream_card.json"),
+            "AWS_LAMBDA_FUNCTION_NAME": "cost",
+            "POWERTOOLS_SERVICE_NAME": "a2a-serverless",
+            "POWERTOOLS_METRICS_NAMESPACE": "A2AServerless",
+            "POWERTOOLS_TRACE_DISABLED": "true",
+        }
+        sys.path[:0] = [str(folder) for folder in FUNCTIONS.iterdir()]
+        stdout, logs = sys.stdout, LogLines()
+        stack.callback(setattr, sys, "stdout", stdout)
+        sys.stdout = logs
+        yield System(made, observers[0], observers[1], stack, logs)

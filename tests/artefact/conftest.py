@@ -1,0 +1,51 @@
+"""The built artefact, and a table and queues for it; the report at the end of the session."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+
+import pytest
+
+from a2a_serverless.local.emulators import Emulator
+from tests.artefact.build import Artefact, build
+from tests.artefact.deployment import Deployment, deployed
+from tests.artefact.report import PROPERTY, Figure, table
+
+
+@pytest.fixture(scope="session")
+def artefact(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Artefact:
+    """What `make build` makes for this machine; made once for all test processes."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+    target, is_made = shared / "artefact", shared / "artefact.made"
+    with (shared / "artefact.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_made.exists():
+            return Artefact(target / "build", target / "runtime")
+        made = build(target)
+        is_made.touch()
+        return made
+
+
+@pytest.fixture(scope="session")
+def deployment(
+    artefact: Artefact, dynamodb_local: Emulator, fauxqs: Emulator
+) -> Iterator[Deployment]:
+    """The functions on a table and queues of their own."""
+    with deployed(artefact, dynamodb_local, fauxqs) as made:
+        yield made
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print sizes and times."""
+    figures = [
+        Figure.from_json(value)
+        for report in terminalreporter.stats.get("passed", [])
+        for name, value in report.user_properties
+        if name == PROPERTY
+    ]
+    if figures:
+        terminalreporter.section("artefact")
+        for line in table(figures):
+            terminalreporter.write_line(line)

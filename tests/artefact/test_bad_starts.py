@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.artefact.deployment import Deployment, event_file
+from tests.artefact.environment import HandlerError, StartError
+
+pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize(
+    ("function", "variables", "sentence"),
+    [
+        ("WorkerFunction", {"A2A_TABLE": ""}, "A2A_TABLE is not set: it names the table."),
+        (
+            "ApiFunction",
+            {"A2A_AUTH": "prod"},
+            "A2A_AUTH: Input should be '', 'api-key', 'oidc' or 'none'.",
+        ),
+        (
+            "ApiFunction",
+            {"A2A_API_KEYS_SECRET": "other"},
+            "The secret other cannot be read: ResourceNotFoundException.",
+        ),
+        (
+            "ApiFunction",
+            {"A2A_CARD": "other.json"},
+            "The agent card {folder}/other.json cannot be read: No such file or directory.",
+        ),
+    ],
+    ids=["no table", "wrong choice", "no secret", "no card"],
+)
+def test_a_wrong_setting_stops_the_cold_start(
+    deployment: Deployment,
+    tmp_path: Path,
+    function: str,
+    variables: dict[str, str],
+    sentence: str,
+) -> None:
+    """Lambda is told one sentence that names the setting, before any event is taken."""
+    built = deployment.functions[function]
+    with (
+        pytest.raises(StartError) as refused,
+        built.started(tmp_path / "start.log", **variables),
+    ):
+        pass
+    assert refused.value.kind == "ConfigurationError"
+    assert refused.value.sentence == sentence.format(folder=built.folder)
+
+
+def test_a_card_that_is_no_card_stops_the_cold_start(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """The sentence names the card's file."""
+    built = deployment.functions["ApiFunction"]
+    folder = tmp_path / "function"
+    shutil.copytree(built.folder, folder)
+    (folder / "agent_card.json").write_text("{")
+    with (
+        pytest.raises(StartError) as refused,
+        replace(built, folder=folder).started(tmp_path / "start.log"),
+    ):
+        pass
+    assert refused.value.kind == "ConfigurationError"
+    assert refused.value.sentence.startswith(
+        f"The agent card {folder / 'agent_card.json'} is not a card: "
+    )
+
+
+def test_the_sweeper_names_what_it_lacks(deployment: Deployment, tmp_path: Path) -> None:
+    """Its first event is answered with the sentence: it starts without AWS."""
+    event = json.loads(event_file("sweeper-schedule").read_text())
+    sweeper = deployment.functions["SweeperFunction"]
+    with (
+        sweeper.started(tmp_path / "start.log", A2A_TABLE="") as started,
+        pytest.raises(HandlerError) as refused,
+    ):
+        started.invoke(event)
+    assert refused.value.sentence == "A2A_TABLE is not set: it names the table."

@@ -1,0 +1,187 @@
+"""Two releases side by side: what one has accepted, the other one finishes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.local.emulators import Emulator
+from tests.a2a_calls import REST, Agent
+from tests.e2e.gated_agent import GATE
+from tests.e2e.releases import NoReleaseError, Release, last_release
+from tests.faults import processes
+from tests.faults.harness import CARD, Emulators, World, numbers, until
+
+pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
+
+Version = Literal["old", "new"]
+
+AGENT = f"{Path(__file__).parent / 'gated_agent.py'}:agent"
+TASKS = 100
+PAUSED = 5
+CHUNKS = 4
+CONCURRENCY = 8
+LOOKED_AT = 20
+TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+WEBHOOK = "http://127.0.0.1:9/hook"
+"""Stored with what a release that pushes accepts; nobody is told here."""
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """The release before this one; where it cannot be had, the tests are reported as not run."""
+    try:
+        return last_release(tmp_path_factory.mktemp("release"))
+    except NoReleaseError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+@dataclass
+class Process:
+    """A command of one release."""
+
+    version: Version
+    pid: int
+    says: Callable[[str], Awaitable[str]]
+    """Waits until it has said a pattern, and returns the pattern's first group."""
+
+
+@dataclass
+class Upgrade:
+    """A deployment in which processes of both releases run."""
+
+    world: World
+    release: Release
+    stack: ExitStack
+    started: int = 0
+
+    def open_gate(self) -> None:
+        """Let the agents go on."""
+        Path(self.world.variables[GATE]).touch()
+
+    def api(self, version: Version) -> Process:
+        return self._start(version, "api", "--card", CARD, "--port", "0")
+
+    def worker(self, version: Version) -> Process:
+        return self._start(version, "worker", "--agent", AGENT, "--concurrency", str(CONCURRENCY))
+
+    def _start(self, version: Version, *arguments: str) -> Process:
+        self.started += 1
+        name = f"{version}-{arguments[0]}-{self.started}"
+        output = self.world.folder / f"{name}.log"
+        if version == "new":
+            new = processes.start(name, arguments, self.world.variables, output)
+            self.world.started.append(new)
+            return Process(version, new.pid, new.says)
+        old = self.stack.enter_context(
+            self.release.running(*arguments, variables=self.world.variables, output=output)
+        )
+
+        async def says(pattern: str) -> str:
+            return await asyncio.to_thread(old.wait_for, pattern)
+
+        return Process(version, old.process.pid, says)
+
+    def count(self, worker: Process, what: str) -> int:
+        """How many entries a worker has made in the ledger."""
+        return sum(entry.pid == worker.pid for entry in self.world.ledger.entries(what=what))
+
+    async def is_full(self, worker: Process) -> None:
+        """Wait until a worker holds as many tasks as it can, at the gate."""
+
+        async def holds() -> bool:
+            return self.count(worker, "holds") >= CONCURRENCY
+
+        await until(holds, f"the {worker.version} worker is full")
+
+
+@asynccontextmanager
+async def upgrading(
+    dynamodb: Emulator, sqs: Emulator, release: Release, folder: Path
+) -> AsyncIterator[Upgrade]:
+    """A table and queues, a closed gate, and no process yet."""
+    settings = {"A2A_VISIBILITY_S": "3", "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1"}
+    async with Emulators(dynamodb, sqs).world(folder, **settings) as world:
+        world.variables[GATE] = str(folder / "gate")
+        with ExitStack() as stack:
+            yield Upgrade(world, release, stack)
+
+
+@pytest.mark.parametrize(("first", "second"), [("old", "new"), ("new", "old")])
+async def test_tasks_in_flight_survive(
+    dynamodb_local: Emulator,
+    fauxqs: Emulator,
+    release: Release,
+    tmp_path: Path,
+    first: Version,
+    second: Version,
+) -> None:
+    """100 tasks in flight, workers of both releases beside each other: none is lost or doubled.
+
+    All were accepted by an API of the first release, the way there or the way back. Its worker is
+    killed in the middle of its turns, and another one takes its place. Each task is completed once,
+    with each of its chunks once; no message is left; tasks that the first release paused go on;
+    APIs of both show the same.
+    """
+    async with upgrading(dynamodb_local, fauxqs, release, tmp_path) as upgrade:
+        world = upgrade.world
+        api, victim = upgrade.api(first), upgrade.worker(first)
+        world.http.base_url = url = httpx.URL(await api.says(r"A2A at (\S+),"))
+        world.http.headers.update(TRACE)
+        webhook = WEBHOOK if first == "new" else ""
+        paused = await send(world, ["ask"] * PAUSED, webhook=webhook)
+        heads = [await world.state(one, TaskState.TASK_STATE_INPUT_REQUIRED) for one in paused]
+
+        other_worker = upgrade.worker(second)
+        tasks = await send(world, [f"gated {CHUNKS}"] * TASKS)
+        for head in heads:
+            await world.send(f"gated {CHUNKS}", task=head)
+        await asyncio.gather(upgrade.is_full(victim), upgrade.is_full(other_worker))
+        os.kill(victim.pid, signal.SIGKILL)
+        replacement, other_api = upgrade.worker(first), upgrade.api(second)
+        await replacement.says("turns at a time")
+        assert not world.ledger.entries(what="passes"), "a task is not in flight"
+        upgrade.open_gate()
+
+        ends = [await world.end(task_id) for task_id in (*tasks, *paused)]
+        assert {end.state for end in ends} == {TaskState.TASK_STATE_COMPLETED}
+        assert [end.chunks for end in ends] == [numbers(CHUNKS)] * (TASKS + PAUSED)
+        await world.drained()
+        passed = [upgrade.count(one, "passes") for one in (victim, other_worker, replacement)]
+        assert passed[0] == 0
+        assert min(passed[1:]) >= CONCURRENCY, "both releases have worked"
+        other_url = await other_api.says(r"A2A at (\S+),")
+        looked_at = (tasks + paused)[-LOOKED_AT:]
+        assert await shown(url, looked_at) == await shown(other_url, looked_at)
+
+
+async def send(world: World, texts: Sequence[str], *, webhook: str = "") -> list[str]:
+    """A task for each text, with that webhook if one is named."""
+    at_once = asyncio.Semaphore(CONCURRENCY)
+
+    async def one(text: str) -> str:
+        async with at_once:
+            return await world.send(text, webhook=webhook)
+
+    return list(await asyncio.gather(*(one(text) for text in texts)))
+
+
+async def shown(url: httpx.URL | str, tasks: Sequence[str]) -> list[Any]:
+    """What an API says of the tasks."""
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
+        agent = Agent(http, REST)
+        answers = [await agent.call("GetTask", {"id": task_id}) for task_id in tasks]
+    assert {answer.response.status_code for answer in answers} == {200}
+    return [answer.result for answer in answers]
