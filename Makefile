@@ -75,6 +75,10 @@ bench-cost: $(VENV)/.stamp emulators ## what tasks cost, from counted calls: doc
 bench-push: $(VENV)/.stamp emulators ## what a slow webhook costs its task
 	$(BIN)/python -m benchmarks.push
 
+.PHONY: bench-imports
+bench-imports: $(VENV)/.stamp ## what a cold start imports, beside the official SDK's server
+	$(BIN)/python -m benchmarks.imports
+
 .PHONY: conformance
 conformance: $(VENV)/.stamp ## the A2A project's conformance kit: KIT=/its/checkout, see docs/conformance.md
 	@test -x "$(KIT)/.venv/bin/python" || { echo "KIT=/path: see docs/conformance.md" >&2; exit 1; }

@@ -213,10 +213,8 @@ def per_month(
     ]
     polls = len(sources) * POLLERS * SECONDS_OF_MONTH / POLL_S
     minutes = SECONDS_OF_MONTH / 60
-    # A query that finds nothing costs half a unit; the emulator calls it none.
-    reads = max(sweeps.table.read_units, 0.5 * sweeps.table.requests)
     idle = Counts(
-        read_units=reads / rounds * minutes,
+        read_units=sweeps.table.read_units / rounds * minutes,
         sqs_requests=polls,
         invocations=minutes,
         gb_seconds=OWN_S["sweeper"] * memory["sweeper"] * minutes,

@@ -1,9 +1,10 @@
 """Counts what a DynamoDB client sends: requests, bytes, and units.
 
-Plain requests report their units. DynamoDB Local reports those of transactions wrongly, so they
-are counted by rule: per table action 2 x the KB of the larger of the item before and after it,
-rounded up, and per index 1 x the KB of each entry put or deleted. `plain_units` is the same rule
-for a plain write, which can be compared with what DynamoDB Local reports.
+Plain requests report their units; but a read that finds nothing costs the least there is, which
+DynamoDB Local calls nothing. It reports those of transactions wrongly, so they are counted by rule:
+per table action 2 x the KB of the larger of the item before and after it, rounded up, and per index
+1 x the KB of each entry put or deleted. `plain_units` is the same rule for a plain write, which can
+be compared with what DynamoDB Local reports.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ Item = Mapping[str, Any]
 
 _TRANSACTION = "TransactWriteItems"
 _WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem"})
+_LEAST = "least_read_units"
 
 
 @dataclass
@@ -43,6 +45,7 @@ class Meter:
         self._before: list[Item] = []
         events = client.meta.events
         events.register("provide-client-params.dynamodb.*", self._ask_for_units)
+        events.register("before-call.dynamodb.*", _note_least)
         events.register("before-send.dynamodb.*", self._count)
         events.register("after-call.dynamodb.*", self._add_units)
 
@@ -74,7 +77,9 @@ class Meter:
             self._actions = json.loads(request.body)["TransactItems"]
             self._before = [self._stored(_key_of(action)) for action in self._actions]
 
-    def _add_units(self, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+    def _add_units(
+        self, parsed: dict[str, Any], model: Any, context: Mapping[str, Any], **_: Any
+    ) -> None:
         if model.name == _TRANSACTION:
             for action, before in zip(self._actions, self._before, strict=True):
                 after = self._stored(_key_of(action))
@@ -86,7 +91,7 @@ class Meter:
         if model.name in _WRITES:
             self._usage.write_units += units
         else:
-            self._usage.read_units += units
+            self._usage.read_units += max(units, context[_LEAST])
 
     def _stored(self, key: Item) -> Item:
         answer = self._observer.get_item(TableName=self._table, Key=key, ConsistentRead=True)
@@ -106,6 +111,24 @@ class Meter:
             else:
                 units += max(kilobytes(old), kilobytes(new))
         return units
+
+
+def _note_least(params: Mapping[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
+    context[_LEAST] = _least_read_units(model.name, json.loads(params["body"]))
+
+
+def _least_read_units(operation: str, request: Mapping[str, Any]) -> float:
+    """What a read costs that finds nothing: as one of 4 KB, for each key."""
+    match operation:
+        case "GetItem" | "Query":
+            return 1 if request.get("ConsistentRead") else 0.5
+        case "BatchGetItem":
+            tables = request["RequestItems"].values()
+            return sum(
+                len(table["Keys"]) * (1 if table.get("ConsistentRead") else 0.5) for table in tables
+            )
+        case _:
+            return 0
 
 
 def kilobytes(item: Item) -> int:

@@ -6,6 +6,7 @@ Waits are for messages to come, never for time to pass.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -501,6 +502,17 @@ async def test_a_lease_ends_after_twelve_hours(queues: SqsQueues) -> None:
     with pytest.raises(ConcurrencyError):
         await handle.extend(60)
     assert len(changes) == 1
+
+
+@on_sqs
+async def test_sqs_knows_the_trace_of_a_send(queues: SqsQueues) -> None:
+    """The trace goes along in the operation, and as the attribute by which AWS links traces."""
+    header = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+    broker = queues.broker()
+    await broker.run_task(params(), request_context={"x-amzn-trace-id": header})
+    (message,) = queues.take()
+    assert message["Attributes"]["AWSTraceHeader"] == header
+    assert json.loads(message["Body"])["request_context"] == {"x-amzn-trace-id": header}
 
 
 async def polling(queues: SqsQueues, broker: Broker) -> asyncio.Task[bool]:

@@ -108,8 +108,8 @@ class Receiver:
     async def close(self) -> None:
         """Listen no more, and drop all connections; in the server's loop."""
         assert self._server is not None
+        await self._rounds()  # who has connected just now begins, so that he can be dropped
         self._server.close()
-        await self._rounds()  # what was accepted just now begins, so that it can be dropped
         running = asyncio.all_tasks(self._loop) - {asyncio.current_task(self._loop)}
         for task in running:
             task.cancel()

@@ -100,7 +100,7 @@ def parsed(value: Any, model: type[M]) -> M:
         InvalidParamsError: a field of another type, or an unknown enum value.
     """
     check_enums(value, model)
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         # ParseDict takes the letters of a text for the names of unknown fields.
         raise InvalidParamsError(message=f"The body is not a {model.DESCRIPTOR.name}.")
     try:
