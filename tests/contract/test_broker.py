@@ -508,10 +508,11 @@ async def test_a_lease_ends_after_twelve_hours(queues: SqsQueues) -> None:
 async def test_sqs_knows_the_trace_of_a_send(queues: SqsQueues) -> None:
     """The trace goes along in the operation, and as the attribute by which AWS links traces."""
     header = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
-    broker = queues.broker()
-    await broker.run_task(params(), request_context={"x-amzn-trace-id": header})
+    sent = recorded(queues.client, "SendMessage")
+    await queues.broker().run_task(params(), request_context={"x-amzn-trace-id": header})
+    attribute = {"DataType": "String", "StringValue": header}
+    assert sent[0]["MessageSystemAttributes"] == {"AWSTraceHeader": attribute}
     (message,) = queues.take()
-    assert message["Attributes"]["AWSTraceHeader"] == header
     assert json.loads(message["Body"])["request_context"] == {"x-amzn-trace-id": header}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 import json
 import logging
@@ -170,6 +171,7 @@ def lambda_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyP
             yield monkeypatch
         finally:
             metrics.stop()
+            gc.unfreeze()  # what the handlers' starts have frozen
 
 
 @pytest.fixture
