@@ -77,7 +77,7 @@ class Import:
 def measure(
     names: Sequence[str], *, rounds: int, from_source: bool = False
 ) -> dict[str, list[Import]]:
-    """Import each candidate `rounds` times, in turns; a round before them fills the caches."""
+    """Import each candidate `rounds` times, in turns; a round before them writes the bytecode."""
     blocked = _not_deployed()
     taken: dict[str, list[Import]] = {name: [] for name in names}
     with TemporaryDirectory() as bytecode:
@@ -85,7 +85,7 @@ def measure(
             "PYTHONPYCACHEPREFIX": bytecode,
             "PYTHONDONTWRITEBYTECODE": "1" if from_source else "",
         }
-        for number in range(rounds + 1):
+        for number in range(1 if from_source else 0, rounds + 1):
             for name in names:
                 once = _import(name, blocked, python)
                 if number:

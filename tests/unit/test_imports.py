@@ -13,7 +13,7 @@ NOBODY_NEEDS = {"aws_xray_sdk", "boto3", "moto", "pydantic.v1", "pydantic_settin
 @pytest.fixture(scope="module")
 def taken() -> dict[str, list[Import]]:
     """The imports of two handlers and of the official SDK's server, in turns."""
-    return measure([STOCK, "worker", "api"], rounds=1)
+    return measure([STOCK, "worker", "api"], rounds=1, from_source=True)
 
 
 def test_a_worker_loads_no_web_framework(taken: dict[str, list[Import]]) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
+from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
-from a2a_serverless.http.cached import Cached
 from a2a_serverless.http.context import Principal
 from a2a_serverless.http.refusals import RefusedError
 

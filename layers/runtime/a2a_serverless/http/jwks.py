@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import httpx
 import jwt
 
+from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
-from a2a_serverless.http.cached import Cached
 
 MAX_AGE_S = 3600.0
 """How long a key that the issuer has withdrawn may still be good, in seconds."""

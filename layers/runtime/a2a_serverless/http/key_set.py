@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.http.cached import Cached
 from a2a_serverless.http.errors import http_error
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, jwks
 

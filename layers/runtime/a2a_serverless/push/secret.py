@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from typing import Any, Final
 
 from a2a_serverless import aws
+from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.http.cached import Cached
 
 MAX_AGE_S: Final = 300.0
 """How old the values get before they are read again: a rotation is seen after that."""
