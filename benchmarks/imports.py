@@ -25,7 +25,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
-RUNTIME_HAS = frozenset({"boto3", "botocore", "s3transfer"})
+RUNTIME_HAS = frozenset(
+    {"boto3", "botocore", "jmespath", "python-dateutil", "s3transfer", "six", "urllib3"}
+)
 """What Lambda brings itself, beside what these depend on."""
 
 STOCK = "official SDK's server"

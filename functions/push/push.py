@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from a2a_serverless import observability
-from a2a_serverless.push.function import PushFunction
-from a2a_serverless.settings import load_settings
-from a2a_serverless.wiring import aws_backends
+from a2a_serverless.cold_start import cold_start
 
-observability.start()
-settings = load_settings()
-backends = aws_backends(settings)
-push = backends.pushing()
-function = PushFunction(backends.storage, push.queue, push.keys, settings)
+with cold_start():
+    from a2a_serverless.push.function import PushFunction
+    from a2a_serverless.settings import load_settings
+    from a2a_serverless.wiring import aws_backends
+
+    settings = load_settings()
+    backends = aws_backends(settings)
+    push = backends.pushing()
+    function = PushFunction(backends.storage, push.queue, push.keys, settings)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ ALARMS = {
     "PushDeadLetterAlarm": "ApproximateNumberOfMessagesVisible",
     "BacklogAlarm": "ApproximateAgeOfOldestMessage",
     "PushLagAlarm": "IteratorAge",
+    "PushErrorsAlarm": "PushErrors",
     "StuckTasksAlarm": "StuckTurns",
     "ServerErrorsAlarm": "5xx",
     "FunctionErrorsAlarm": "Errors",
@@ -86,6 +87,18 @@ def test_alarms_watch_every_function(transformed: Json, alarm: str) -> None:
     assert seen == functions
 
 
+def test_one_stuck_turn_is_enough(transformed: Json) -> None:
+    """A turn is sent again after waits that double: no two counts come in a row."""
+    alarm = properties(transformed, "StuckTasksAlarm")
+    assert (alarm["EvaluationPeriods"], alarm["Threshold"]) == (1, 1)
+
+
+def test_server_errors_count_in_every_binding(transformed: Json) -> None:
+    """An internal error of JSON-RPC comes with status 200, and alarms like one of HTTP+JSON."""
+    names = {each["MetricName"] for each in watched(properties(transformed, "ServerErrorsAlarm"))}
+    assert names == {"5xx", "Url5xxCount", "RequestErrors"}
+
+
 def test_backlog_is_two_of_the_longest_runs(document: Json) -> None:
     """The age at which an operation waits for a worker follows WorkerTimeout."""
     timeouts = document["Mappings"]["WorkerTimeouts"]
@@ -119,4 +132,4 @@ def test_the_dashboard_shows_a_tasks_way(dashboard: Json, emitted: set[str]) -> 
     """What the runtime counts of tasks, turns and notifications can be seen."""
     text = json.dumps(dashboard)
     unseen = {name for name in emitted if name not in text}
-    assert unseen <= {"RequestErrors", "SweepFailures"}
+    assert unseen <= {"SweepFailures"}

@@ -199,3 +199,22 @@ def test_outputs_lead_to_the_endpoint(document: Json) -> None:
         "PushDeadLetterQueue",
         "SigningSecret",
     }
+
+
+def test_the_api_has_no_version_of_its_own(transformed: Json) -> None:
+    """API Gateway calls the function as it is now; a version would keep former settings and code."""
+    versions = {n: r for n, r in transformed.items() if r["Type"] == "AWS::Lambda::Version"}
+    aliases = [r for r in transformed.values() if r["Type"] == "AWS::Lambda::Alias"]
+    assert {n: r["Condition"] for n, r in versions.items()} == {"ApiSnapshot": "HasSnapStart"}
+    assert aliases == []
+
+
+def test_a_snapshot_is_another_with_another_name(transformed: Json) -> None:
+    """With SnapStart API Gateway calls, and may call, the version of that name."""
+    path = transformed["HttpApi"]["Properties"]["Body"]["paths"]["$default"]
+    integration = path["x-amazon-apigateway-any-method"]["x-amazon-apigateway-integration"]
+    permission = transformed["HttpApiPermission"]["Properties"]
+    snapshot = {"Ref": "ApiSnapshot"}
+    assert transformed["ApiSnapshot"]["Properties"]["Description"] == {"Ref": "SnapStart"}
+    assert integration["uri"]["Fn::Sub"][1]["Target"]["Fn::If"][:2] == ["HasSnapStart", snapshot]
+    assert permission["FunctionName"]["Fn::If"][:2] == ["HasSnapStart", snapshot]

@@ -85,6 +85,10 @@ class Cached(Generic[T]):
                 self._tried_at = self._clock.now_ms()
                 extra = {"action": "refresh_failed", "reason": str(error)}
                 _log.warning("%s could not be read", self._name, extra=extra)
+            except Exception:
+                # A mistake of ours is no reason to ask more often.
+                self._tried_at = self._clock.now_ms()
+                raise
             else:
                 self._value = value
                 self._read_at = self._tried_at = self._clock.now_ms()

@@ -110,11 +110,11 @@ class Receiver:
         assert self._server is not None
         await self._rounds()  # who has connected just now begins, so that he can be dropped
         self._server.close()
-        running = asyncio.all_tasks(self._loop) - {asyncio.current_task(self._loop)}
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        await self._rounds()  # what was dropped closes its socket
+        while running := asyncio.all_tasks(self._loop) - {asyncio.current_task(self._loop)}:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await self._rounds()  # what was dropped closes its socket
 
     async def _rounds(self) -> None:
         for _ in range(10):

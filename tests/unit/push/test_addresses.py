@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -88,7 +89,7 @@ async def test_a_silent_resolver_refuses(monkeypatch: pytest.MonkeyPatch) -> Non
         await asyncio.Event().wait()
         return []
 
-    with pytest.raises(InvalidArgumentError, match="cannot be resolved"):
+    with pytest.raises(InvalidArgumentError, match="host that is known"):
         await check_receiver("https://example.com/", NOBODY, resolve=silent)
 
 
@@ -98,7 +99,7 @@ async def test_a_name_without_addresses_is_refused() -> None:
     async def empty(host: str, port: int) -> Sequence[str]:
         return []
 
-    with pytest.raises(InvalidArgumentError, match="cannot be resolved"):
+    with pytest.raises(InvalidArgumentError, match="host that is known"):
         await check_receiver("https://example.com/", NOBODY, resolve=empty)
 
 
@@ -112,7 +113,7 @@ async def test_the_system_is_asked_for_the_host_alone(monkeypatch: pytest.Monkey
         return [(*stream, (hostile.PUBLIC, port)), (*stream, ("10.0.0.1", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    with pytest.raises(InvalidArgumentError, match="public addresses"):
+    with pytest.raises(InvalidArgumentError, match="public addresses only"):
         await check_receiver("https://Example.com.:8443/", NOBODY)
     assert asked == [("example.com", 8443)]
 
@@ -160,12 +161,34 @@ async def test_the_list_allows_nobody_else(url: str) -> None:
         await check_receiver(url, ALLOWED, resolve=resolve)
 
 
+async def _answer(address: str, host: str, port: int) -> list[str]:
+    return [address]
+
+
+async def test_private_names_are_not_told_from_unknown_ones() -> None:
+    """The refusal is the same, so that registering does not explore the network behind us."""
+    said = set()
+    for resolved in (partial(_answer, "10.0.0.7"), _nobody):
+        with pytest.raises(InvalidArgumentError) as refused:
+            await check_receiver("https://intra.example/", NOBODY, resolve=resolved)
+        said.add(str(refused.value))
+    assert len(said) == 1
+
+
+async def _nobody(host: str, port: int) -> list[str]:
+    raise OSError
+
+
 async def test_a_listed_name_never_leads_to_metadata() -> None:
     """Where credentials are served, only a listed network opens the way."""
     by_name = AllowedHosts.parse("metadata.example,metadata6.example,linklocal.example")
     for host in sorted(by_name.names):
         with pytest.raises(InvalidArgumentError):
             await check_receiver(f"https://{host}/", by_name, resolve=resolve)
+    for form in ("::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "::169.254.169.254"):
+        hidden = partial(_answer, form)
+        with pytest.raises(InvalidArgumentError):
+            await check_receiver("https://metadata.example/", by_name, resolve=hidden)
     by_network = AllowedHosts.parse("169.254.169.254")
     receiver = await check_receiver("http://metadata.example/", by_network, resolve=resolve)
     assert receiver.is_plain

@@ -205,7 +205,7 @@ async def test_a_name_that_is_gone_may_come_back(rebinding: Callable[..., Rebind
     rebinding()
     outcome = await post(PushClient(NOBODY), "https://gone.example/")
     assert outcome.meaning is Meaning.AGAIN
-    assert "cannot be resolved" in outcome.reason
+    assert "host that is known" in outcome.reason
 
 
 async def test_a_redirect_is_not_followed() -> None:

@@ -280,6 +280,36 @@ async def test_a_receiver_names_its_pause(form: str) -> None:
     assert await world.is_settled(head)
 
 
+@pytest.mark.parametrize(
+    "garbled",
+    ["Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 01 Jan 0000 00:00:00 GMT", "-5", "soon", "1e9"],
+)
+async def test_a_garbled_pause_counts_for_nothing(garbled: str) -> None:
+    """Whatever a receiver sends as `Retry-After`, its failures are counted and end in a letter."""
+    world = World(push_retry_s=600)
+    with Receiver(lambda _: status(503, Retry_After=garbled)) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, COMPLETED)
+        await world.run(seconds=3600, step=30)
+        attempts = [request.attempt for request in receiver.requests]
+    assert attempts == list(range(1, len(attempts) + 1))
+    assert [letter.reason for letter in world.queue.letters] == ["status 503"]
+
+
+async def test_a_final_answer_is_an_answer() -> None:
+    """It ends a series of failures: the next event has all its time, not a single attempt."""
+    world, answers = World(push_retry_s=600), iter([503, 400, 503, 200])
+    with Receiver(lambda _: status(next(answers))) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, WORKING)
+        await world.run(seconds=1200, step=30)
+        await world.say(head, COMPLETED)
+        await world.run(seconds=1200, step=30)
+        states = [request.state for request in receiver.requests]
+    assert states == ["TASK_STATE_WORKING"] * 2 + ["TASK_STATE_COMPLETED"] * 2
+    assert [letter.reason for letter in world.queue.letters] == ["status 400"]
+
+
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 408, 410, 413, 422, 301, 307])
 async def test_a_final_answer_ends_the_event(code: int) -> None:
     """No second attempt; the event goes to the dead letters, and the next one is told."""
@@ -435,32 +465,33 @@ async def test_two_deliveries_of_one_wake_at_once() -> None:
         assert len(receiver.requests) == sent
 
 
-async def test_one_succeeds_while_another_fails() -> None:
-    """A failure that ends after somebody else's success counts for nothing."""
+@pytest.mark.parametrize("late", [status(503), OK], ids=["failure", "success"])
+async def test_another_delivery_is_quicker(late: bytes) -> None:
+    """An answer that comes after somebody else has told everything changes nothing."""
     world = World()
-    arrived, succeeded = threading.Event(), threading.Event()
+    arrived, told = threading.Event(), threading.Event()
 
-    async def late_failure() -> AsyncIterator[bytes]:
+    async def answer_late() -> AsyncIterator[bytes]:
         arrived.set()
-        await asyncio.to_thread(succeeded.wait, 5)
-        yield status(503)
+        await asyncio.to_thread(told.wait, 5)
+        yield late
 
     with Receiver() as receiver:
-        receiver.script = lambda _: late_failure() if len(receiver.requests) == 1 else OK
+        receiver.script = lambda _: answer_late() if len(receiver.requests) == 1 else OK
         head = await world.open(receiver.url())
-        await world.say(head, COMPLETED)
+        await world.say(head, WORKING, COMPLETED)
         await world.wake()
-        first = world.take()
-        world.clock.advance(100)
-        failing = asyncio.create_task(world.deliver(first))
+        slow = asyncio.create_task(world.deliver(world.take()))
         assert await asyncio.to_thread(arrived.wait, 5)
+        world.clock.advance(100)  # the slow delivery's visibility has run out
         assert await world.deliver()
-        succeeded.set()
-        assert not await failing
+        told.set()
+        assert await slow is (late is OK)
         push = await world.push(head)
-        assert (push.version, push.failures, push.failing_since) == (2, 0, None)
+        assert (push.version, push.failures, push.failing_since) == (3, 0, None)
         await world.run(seconds=200, step=50)
-        assert len(receiver.requests) == 2
+        states = [state.removeprefix("TASK_STATE_") for state in receiver.states]
+        assert states == ["WORKING", "WORKING", "COMPLETED"]
 
 
 async def test_a_wake_that_is_quicker_than_its_commit_comes_again() -> None:
@@ -538,6 +569,24 @@ async def test_a_replaced_configuration_counts_from_the_next_event_on() -> None:
         await world.run(seconds=30)
         assert old.states == ["TASK_STATE_WORKING"] * 2
         assert new.states == ["TASK_STATE_COMPLETED"]
+        assert await world.is_settled(head)
+
+
+async def test_what_was_told_counts_whoever_replaces_the_configuration() -> None:
+    """An event that the old URL has answered is not told to the new one as well."""
+    world = World()
+    with listening(2) as [old, new]:
+        head = await world.open(old.url())
+
+        async def replace_it() -> AsyncIterator[bytes]:
+            await world.storage.put_push(config(new.url(), "hook-1", task_id=head.task_id))
+            yield OK
+
+        old.script = lambda _: status(503) if len(old.requests) == 1 else replace_it()
+        await world.say(head, COMPLETED)
+        await world.run(seconds=30)
+        assert len(old.requests) == 2
+        assert new.requests == []
         assert await world.is_settled(head)
 
 

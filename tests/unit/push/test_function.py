@@ -209,12 +209,15 @@ def test_a_receiver_has_his_time_and_no_more() -> None:
     source = Source(push_timeout_s=30)
     clock = SystemClock()
     with Receiver(lambda _: silence()) as receiver:
-        source.say(source.open(receiver.url()), WORKING)
+        head = source.open(receiver.url())
+        source.say(head, WORKING)
         source.handle(source.stream_event())
         [record] = source.wakes()
         began = clock.monotonic()
-        assert source.handle({"Records": [record]}, LambdaContext(0.2)) == [record["messageId"]]
+        assert source.handle({"Records": [record]}, LambdaContext(0.5)) == [record["messageId"]]
         assert clock.monotonic() - began < 10
+        [push] = asyncio.run(source.storage.pushes(head.task_id))
+        assert push.failures == 1
     source.function.close()
 
 

@@ -31,7 +31,7 @@ from a2a_serverless.http.auth import (
 )
 from a2a_serverless.http.card import deployed_card
 from a2a_serverless.http.context import CallContextBuilder
-from a2a_serverless.http.errors import http_error, internal_error, rest_error
+from a2a_serverless.http.errors import http_error, internal_error, log_refusal, rest_error
 from a2a_serverless.http.guard import jsonrpc_guard, rest_guard, rewired
 from a2a_serverless.http.handler import Door, DurableRequestHandler
 from a2a_serverless.http.key_set import KeySet
@@ -192,6 +192,7 @@ async def _http_exception(_: Request, error: Exception) -> JSONResponse:
     """Unknown paths and methods, in the form of the protocol's errors."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     names = {404: "NOT_FOUND", 405: "UNIMPLEMENTED"}
+    log_refusal({404: "UnknownPath", 405: "UnknownMethod"}.get(status, "HttpError"))
     response = http_error(status, names.get(status, "UNKNOWN"), HTTPStatus(status).phrase)
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.context import request_id
 from a2a_serverless.http.handler import Door
-from a2a_serverless.observability import metrics
+from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.settings import load_settings
 from a2a_serverless.wiring import aws_backends
@@ -76,6 +77,9 @@ def observed(app: ASGIApp) -> ASGIApp:
 
     An environment is frozen as soon as the answer is complete: metrics are written with its end.
     """
+    # The adapter says in each request which trace it belongs to. Whatever trace the server was
+    # started in is none of theirs.
+    os.environ.pop(tracing.INVOCATION, None)
 
     async def observing(scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] == "http" else {}

@@ -155,9 +155,10 @@ def _usable(jwk: Any) -> Iterator[jwt.PyJWK]:
     """A public signature key, once for each algorithm; nothing for what is none."""
     if not isinstance(jwk, dict) or "d" in jwk or jwk.get("use", "sig") != "sig":
         return
-    if "verify" not in (jwk.get("key_ops") or ["verify"]):
+    uses = jwk.get("key_ops", ["verify"])
+    if not isinstance(uses, list) or "verify" not in uses:
         return
-    curve = None if jwk.get("kty") == "RSA" else jwk.get("crv")
+    curve = None if jwk.get("kty") == "RSA" else str(jwk.get("crv"))
     for algorithm in ALGORITHMS.get((str(jwk.get("kty")), curve), ()):
         if jwk.get("alg", algorithm) != algorithm:
             continue

@@ -136,12 +136,13 @@ class Receivers:
         if config.task_id not in ("", request.message.task_id):
             problem = "It is the message's task, or not given."
             raise refused_config([("taskId", problem)], at=_INLINE)
-        await self._check_url(config.url, at=_INLINE)
+        # A message is not lost, nor a repeated one refused, for want of a name server.
+        await self._check_url(config.url, at=_INLINE, must_resolve=False)
 
-    async def _check_url(self, url: str, *, at: str = "") -> None:
+    async def _check_url(self, url: str, *, at: str = "", must_resolve: bool = True) -> None:
         """Refuse a URL that may not be called, or whose host nobody knows."""
         try:
-            await check_receiver(url, self._allowed)
+            await check_receiver(url, self._allowed, must_resolve=must_resolve)
         except InvalidArgumentError as error:
             raise refused_config([("url", str(error))], at=at) from error
 

@@ -73,6 +73,8 @@ class Tokens:
         claims = self._claims(token, await self._key(header))
         if not claims["sub"]:
             raise _invalid("MissingClaim")
+        if not _is_text(claims["sub"]):
+            raise _invalid("MalformedToken")
         missing = self._scopes - _scopes(claims)
         if missing:
             raise self._forbidden()
@@ -113,9 +115,9 @@ class Tokens:
         if not self._tenant_claim:
             return None
         tenant = claims.get(self._tenant_claim)
-        if not isinstance(tenant, str) or not tenant:
+        if not tenant or not _is_text(tenant):
             raise _invalid("NoTenant")
-        return tenant
+        return str(tenant)
 
     def _forbidden(self) -> RefusedError:
         scopes = " ".join(sorted(self._scopes))
@@ -153,6 +155,11 @@ def _header(token: str) -> dict[str, Any]:
     if str(header.get("typ", "")).lower() not in _TYPES or _UNSUPPORTED & header.keys():
         raise _invalid("UnsupportedToken")
     return header
+
+
+def _is_text(value: object) -> bool:
+    """Whether a claim is Unicode text: JSON can escape halves of characters, too."""
+    return isinstance(value, str) and value == value.encode(errors="ignore").decode()
 
 
 def _scopes(claims: Mapping[str, Any]) -> set[str]:

@@ -32,6 +32,9 @@ from a2a_serverless.observability.logs import log_context
 HEADER: Final = "x-amzn-trace-id"
 """The name of the carried header, as ASGI and the operation's context have it."""
 
+INVOCATION: Final = "_X_AMZN_TRACE_ID"
+"""The variable in which Lambda's runtime names the trace of the invocation."""
+
 _W3C: Final = ("traceparent", "tracestate")
 _LONGEST: Final = 512
 """Characters of a carried value; what is longer was not made by a tracer."""
@@ -40,7 +43,7 @@ _FORMS: Final = {
     "Root": re.compile(r"1-[0-9a-f]{8}-[0-9a-f]{24}"),
     "Parent": re.compile(r"[0-9a-f]{16}"),
     "Sampled": re.compile(r"[01?]"),
-    "Lineage": re.compile(r"[\w:|.-]{1,200}"),
+    "Lineage": re.compile(r"[A-Za-z0-9_:|.-]{1,200}"),
 }
 _DAEMON: Final = re.compile(r"(?:^|udp:)\s*([^\s:]+):(\d+)")
 _PROTOCOL: Final = b'{"format":"json","version":1}\n'
@@ -102,7 +105,7 @@ def incoming(headers: Mapping[str, str]) -> dict[str, str]:
     Adapter puts Lambda's into the header.)
     """
     found = {name: headers[name] for name in _W3C if 0 < len(headers.get(name, "")) <= _LONGEST}
-    header = TraceHeader.parse(os.environ.get("_X_AMZN_TRACE_ID") or headers.get(HEADER, ""))
+    header = TraceHeader.parse(os.environ.get(INVOCATION) or headers.get(HEADER, ""))
     return found if header is None else {HEADER: str(header), **found}
 
 

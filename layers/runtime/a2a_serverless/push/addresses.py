@@ -88,7 +88,9 @@ _METADATA: Final = tuple(
 """Where AWS serves an instance's metadata and credentials."""
 
 
-_UNRESOLVED: Final = "The host of the push notification receiver cannot be resolved."
+_NO_PUBLIC_HOST: Final = "must have a host that is known, at public addresses only"
+_UNRESOLVED: Final = f"The URL of a push notification receiver {_NO_PUBLIC_HOST}."
+"""The same sentence: which private names exist is no client's business."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +167,17 @@ async def system_resolver(host: str, port: int) -> Sequence[str]:
 
 
 async def check_receiver(
-    url: str, allowed: AllowedHosts, *, resolve: Resolve = system_resolver
+    url: str,
+    allowed: AllowedHosts,
+    *,
+    must_resolve: bool = True,
+    resolve: Resolve = system_resolver,
 ) -> Receiver:
     """The receiver behind `url`, which may be registered.
 
     A host that is listed by its name need not be known here: private names are often known only
-    where the requests come from. It is checked when a connection is made.
+    where the requests come from. It is checked when a connection is made. So is any host that
+    cannot be resolved now, where the caller does without (`must_resolve`).
 
     Raises:
         InvalidArgumentError: it may not be one, or its host cannot be resolved; one sentence that
@@ -180,7 +187,7 @@ async def check_receiver(
     try:
         await addresses_of(receiver, allowed, resolve=resolve)
     except UnavailableError as error:
-        if receiver.host not in allowed.names:
+        if must_resolve and receiver.host not in allowed.names:
             raise InvalidArgumentError(str(error)) from error
     return receiver
 
@@ -240,10 +247,20 @@ async def addresses_of(
     if not is_trusted:
         _check_public_form(receiver)
     for address in found:
-        is_private = is_listed and not _is_in(address, _METADATA)
+        is_private = is_listed and not _is_in(_plain(address), _METADATA)
         if not (is_public(address) or is_private or allowed.covers(address)):
-            raise _refused("must lead to public addresses only")
+            raise _refused(_NO_PUBLIC_HOST)
     return found
+
+
+def _plain(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one stands for (mapped, compatible, NAT64), else itself."""
+    if isinstance(address, ipaddress.IPv6Address):
+        upper, lower = int(address) >> 32, int(address) & 0xFFFF_FFFF
+        is_carrier = upper in (0, 0xFFFF) or address in _NAT64
+        if is_carrier and lower > 1:  # ::1 is IPv6's own loopback
+            return ipaddress.IPv4Address(lower)
+    return address
 
 
 def is_public(address: Address) -> bool:

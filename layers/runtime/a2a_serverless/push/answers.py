@@ -70,8 +70,7 @@ def pause_of(retry_after: str | None, *, now_ms: int) -> float:
         return float(min(int(text[:9]), MAX_RETRY_AFTER_S))
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
-        return 0
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)
-    return min(max(0.0, date.timestamp() - now_ms / 1000), MAX_RETRY_AFTER_S)
+        at = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return 0  # a receiver may send anything
+    return min(max(0.0, at - now_ms / 1000), MAX_RETRY_AFTER_S)

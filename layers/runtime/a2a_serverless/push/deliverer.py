@@ -119,6 +119,7 @@ class Deliverer:
                 verdict = await _Delivery(self, handle, budget).verdict()
         except Exception:  # noqa: BLE001 - an invocation's edge: the wake must not be lost
             verdict = _Verdict(self.retry.delay_s(handle.attempt))
+            metrics.count("PushErrors")
             _log(handle, logging.ERROR, "push_delivery_failed", "Delivery failed", exc_info=True)
         return await self._conclude(handle, verdict)
 
@@ -208,13 +209,16 @@ class _Delivery:
             case Meaning.AGAIN:
                 return await self._put_off(attempt, outcome)
             case Meaning.NEVER:
-                await self._give_up(attempt, outcome, failing_since=push.failing_since)
+                has_answered = outcome.status is not None
+                since = None if has_answered else push.failing_since
+                await self._give_up(attempt, outcome, failing_since=since)
                 return None
 
     async def _post(self, session: Session, attempt: _Attempt) -> Outcome:
-        push, body = attempt.push, attempt.notification.body()
+        push = attempt.push
         try:
             audience = parse_receiver(push.config.url).origin
+            body = attempt.notification.body()
         except InvalidArgumentError as error:
             return refusal(str(error))
         signature = await self._deliverer.signer.sign(

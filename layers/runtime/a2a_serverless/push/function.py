@@ -23,9 +23,10 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 
 MARGIN_S: Final = 5.0
-"""How long before an invocation's deadline the last request has to be over."""
+MAX_MARGIN_SHARE: Final = 0.1
+"""How long before an invocation's deadline the last request has to be over: at most this share."""
 
-MAX_SHARE: Final = 0.6
+MAX_REQUEST_SHARE: Final = 0.6
 """A request gets at most this share of an invocation, so that a short one still makes progress."""
 
 ISSUER: Final = "a2a-serverless"
@@ -125,9 +126,9 @@ class PushFunction:
         if context is None:
             return Budget(self._timeout_s)
         left_s = context.get_remaining_time_in_millis() / 1000
-        timeout_s = min(self._timeout_s, left_s * MAX_SHARE)
-        ends_at = self._clock.monotonic() + max(left_s - MARGIN_S, timeout_s)
-        return Budget(timeout_s, ends_at)
+        margin_s = min(MARGIN_S, left_s * MAX_MARGIN_SHARE)
+        timeout_s = min(self._timeout_s, left_s * MAX_REQUEST_SHARE)
+        return Budget(timeout_s, self._clock.monotonic() + left_s - margin_s)
 
     async def _in_order(self, group: list[Record], budget: Budget) -> list[str]:
         """The ids of the first record that failed and of those behind it."""

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from a2a.types import StreamResponse, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from google.protobuf import json_format
 
+from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import Restarted
 from a2a_serverless.tasks.events import LAST, events_of
@@ -48,12 +49,20 @@ class Notification:
         return None
 
     def body(self) -> bytes:
-        """A StreamResponse with exactly one field, in the JSON form of 1.0 whatever the binding."""
+        """A StreamResponse with exactly one field, in the JSON form of 1.0 whatever the binding.
+
+        Raises:
+            InvalidArgumentError: the event holds what JSON cannot write.
+        """
         if isinstance(self.event, TaskStatusUpdateEvent):
             response = StreamResponse(status_update=self.event)
         else:
             response = StreamResponse(artifact_update=self.event)
-        return json_format.MessageToJson(response, indent=None, ensure_ascii=False).encode()
+        try:
+            return json_format.MessageToJson(response, indent=None, ensure_ascii=False).encode()
+        except (json_format.Error, UnicodeEncodeError) as error:
+            msg = "The event cannot be written as JSON."
+            raise InvalidArgumentError(msg) from error
 
 
 def first_version(push: Push) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,14 +26,17 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, PublishedKey
 from a2a_serverless.push.secret import SigningSecret
 
+_log = logging.getLogger(__name__)
+
 ALGORITHM: Final = "ES256"
 
 TOKEN_LIFETIME_S: Final = 300
 """How long a token is good after it was signed, in seconds."""
 
-SETTLED_S: Final = JWKS_MAX_AGE_S + 60
-"""How long a new key is published before it signs, while there is another: by then nobody keeps a
-document without it. The minute is for clocks that differ."""
+SETTLED_S: Final = 2 * JWKS_MAX_AGE_S + 60
+"""How long a new key is published before it signs, while there is another. By then neither the API,
+which keeps an old document while the store does not answer, nor a receiver has one without it. The
+minute is for clocks that differ."""
 
 LOOK_AGAIN_S: Final = 60.0
 """How long a choice of the key holds."""
@@ -156,7 +160,7 @@ class Signer:
         return self._chosen
 
     async def _choice(self) -> SigningKey:
-        keys = [self._make(secret) for secret in await self._secret.values()]
+        keys = self._usable(await self._secret.values())
         published = {key.kid: key for key in await self._store.keys()}
         await self._publish(keys[0], published)
         chosen = choose(keys, published.values(), self._clock.now_ms())
@@ -168,6 +172,24 @@ class Signer:
         held = published.get(key.kid)
         if held is None or not held.is_fresh(self._clock.now_ms()):
             published[key.kid] = await self._store.publish(key.jwk)
+
+    def _usable(self, secrets: Iterable[str]) -> list[SigningKey]:
+        """The keys of those secrets that are one: a rotation to what is none stops nothing.
+
+        Raises:
+            ConfigurationError: there is no key at all.
+        """
+        keys: list[SigningKey] = []
+        refused: ConfigurationError | None = None
+        for secret in secrets:
+            try:
+                keys.append(self._make(secret))
+            except ConfigurationError as error:
+                refused = error
+                _log.error("%s", error, extra={"action": "signing_key_refused"})
+        if refused is not None and not keys:
+            raise refused
+        return keys
 
     def _make(self, secret: str) -> SigningKey:
         if secret not in self._made:

@@ -7,6 +7,7 @@ cut into parts of an item's size and put together again.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as AnyMessage
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import InvalidArgumentError
@@ -132,10 +134,11 @@ def decode_entries(body: bytes) -> tuple[Entry, ...]:
 
 
 def check_readable(entries: Iterable[Entry]) -> None:
-    """Refuse what protobuf writes but cannot read again: values nested beyond its decoder's limit.
+    """Refuse what could be stored, but never be shown: what no answer can be made of.
 
-    One such value would make its task, and every list that shows it, unreadable for good. The
-    check wraps the entry as deeply as an answer does.
+    That is values nested beyond the limit of protobuf's decoder, and numbers that JSON does not
+    have. One such value would make its task, every list that shows it, and every notification
+    behind it unreadable for good. The check wraps the entry as deeply as an answer does.
 
     Raises:
         InvalidArgumentError: names the limit; nothing was written.
@@ -147,6 +150,24 @@ def check_readable(entries: Iterable[Entry]) -> None:
         except DecodeError as error:
             msg = "Data or metadata is nested more deeply than protobuf can read (about 45 levels)."
             raise InvalidArgumentError(msg) from error
+        if not all(math.isfinite(number) for number in _numbers(answer)):
+            msg = "Data or metadata has a number that JSON does not have (NaN or infinity)."
+            raise InvalidArgumentError(msg)
+
+
+def _numbers(message: AnyMessage) -> Iterator[float]:
+    """Every number of a Struct or Value in a message, however deep."""
+    for descriptor, value in message.ListFields():
+        if descriptor.name == "number_value":
+            yield value
+        elif descriptor.message_type is None:
+            continue
+        elif isinstance(value, AnyMessage):
+            yield from _numbers(value)
+        else:
+            several = value.values() if descriptor.message_type.GetOptions().map_entry else value
+            for each in several:
+                yield from _numbers(each)
 
 
 def _shown_in(entry: Entry) -> Task:
