@@ -136,6 +136,17 @@ async def test_refusals_are_logged_without_the_credential(
     assert not any("sesame" in str(line) or KEY in str(line) for line in said)
 
 
+async def test_unknown_paths_and_methods_are_refusals(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are logged and counted like any other, by a word of ours."""
+    with caplog.at_level(logging.INFO, "a2a_serverless"):
+        assert (await client.get("/nothing", headers={"X-API-Key": KEY})).status_code == 404
+        assert (await client.delete("/tasks", headers={"X-API-Key": KEY})).status_code == 405
+    said = [vars(record) for record in caplog.records if vars(record).get("action") == "refused"]
+    assert [line["reason"] for line in said] == ["UnknownPath", "UnknownMethod"]
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [

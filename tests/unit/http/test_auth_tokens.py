@@ -394,6 +394,29 @@ async def test_unknown_ids_ask_the_issuer_once_in_a_while(
 
 
 @pytest.mark.parametrize(
+    "odd",
+    [
+        {"kty": "EC", "crv": ["P-256"]},
+        {"kty": "EC", "crv": {"P": 256}, "key_ops": 7},
+        {"kty": ["RSA"], "n": 1},
+        {"kty": "RSA", "key_ops": 1},
+        7,
+    ],
+    ids=str,
+)
+async def test_an_odd_key_takes_no_other_with_it(
+    door: Authenticator, issuer: Issuer, clock: ManualClock, odd: object
+) -> None:
+    """What is no key is left out, and asks the issuer for nothing more."""
+    issuer.keys = [odd, *issuer.keys]
+    assert await shown(door, issuer.token()) == alice(issuer)
+    issuer.asked.clear()
+    for _ in range(20):
+        assert await shown(door, issuer.token(kid="no", number=1)) == "401 UnknownKid"
+    assert issuer.asked == []
+
+
+@pytest.mark.parametrize(
     ("status", "body"),
     [(500, None), (404, b""), (200, b"<html>"), (200, b"{}"), (200, b"["), (200, b" " * 600_000)],
     ids=["broken", "gone", "no JSON", "no keys", "half", "endless"],

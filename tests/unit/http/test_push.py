@@ -126,6 +126,12 @@ class TestAnUnknownName:
         assert refused.reason == "INVALID_PARAMS"
         assert "10.0.0.2" not in refused.response.text
 
+    async def test_a_message_is_taken_all_the_same(self, agent: Agent) -> None:
+        """A message, perhaps a repeated one, is not lost for want of a name server."""
+        config = {"url": "https://receiver.example.com/hook"}
+        configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
+        assert (await agent.send("ask", configuration=configuration)).task["id"]
+
     async def test_the_deployment_vouches_for_it(self, agent: Agent, task_id: str) -> None:
         """A listed name may be known only where notifications are sent from."""
         config = {"taskId": task_id, "url": "http://receiver.vpc.example/hook"}
