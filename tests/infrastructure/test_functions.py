@@ -202,7 +202,7 @@ def test_outputs_lead_to_the_endpoint(document: Json) -> None:
 
 
 def test_the_api_has_no_version_of_its_own(transformed: Json) -> None:
-    """API Gateway calls the function as it is now; a version would keep former settings and code."""
+    """API Gateway calls the function as it is; a version would keep former settings and code."""
     versions = {n: r for n, r in transformed.items() if r["Type"] == "AWS::Lambda::Version"}
     aliases = [r for r in transformed.values() if r["Type"] == "AWS::Lambda::Alias"]
     assert {n: r["Condition"] for n, r in versions.items()} == {"ApiSnapshot": "HasSnapStart"}

@@ -74,7 +74,7 @@ def test_nothing_consumes_undecodable_messages(transformed: Json) -> None:
 
 
 def test_messages_are_encrypted(transformed: Json) -> None:
-    """Every queue encrypts what it holds: with the user's key where there is one, else with SQS's."""
+    """Every queue encrypts what it holds: with the user's key if there is one, else with SQS's."""
     queues = [r for r in transformed.values() if r["Type"] == "AWS::SQS::Queue"]
     assert len(queues) == 5
     without = {"Ref": "AWS::NoValue"}
