@@ -243,12 +243,19 @@ def per_month(
 
 def fixed_costs() -> Mapping[str, tuple[int, float]]:
     """Number and price of what is paid by the month, by default."""
-    types = [resource["Type"] for resource in document()["Resources"].values()]
+    resources = document()["Resources"].values()
+    types = [resource["Type"] for resource in resources]
+    alarms = [one["Properties"] for one in resources if one["Type"] == "AWS::CloudWatch::Alarm"]
     return {
-        "alarms": (types.count("AWS::CloudWatch::Alarm"), prices.ALARM_MONTH),
+        "metrics of alarms": (sum(map(watched_metrics, alarms)), prices.ALARM_METRIC_MONTH),
         "dashboards": (types.count("AWS::CloudWatch::Dashboard"), prices.DASHBOARD_MONTH),
         "secrets": (types.count("AWS::SecretsManager::Secret"), prices.SECRET_MONTH),
     }
+
+
+def watched_metrics(alarm: Mapping[str, Any]) -> int:
+    """What an alarm is paid for: each metric that it reads, an expression over them is free."""
+    return sum("MetricStat" in metric for metric in alarm.get("Metrics", [])) or 1
 
 
 def header(title: str, names: Sequence[str]) -> Iterator[str]:

@@ -28,7 +28,7 @@ SQS_REQUEST = 0.50 / MILLION
 # aws.amazon.com/cloudwatch/pricing
 LOGGED_GB = 0.50
 METRIC_MONTH = 0.30
-ALARM_MONTH = 0.10
+ALARM_METRIC_MONTH = 0.10
 DASHBOARD_MONTH = 3.00
 # aws.amazon.com/xray/pricing, a trace recorded
 TRACE = 5.00 / MILLION

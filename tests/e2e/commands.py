@@ -28,8 +28,8 @@ def environment(**variables: str) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": package_root, "PYTHONWARNINGS": "ignore", **variables}
 
 
-def command_line(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "a2a_serverless.cli", *arguments]
+def command_line(*arguments: str, python: str = sys.executable) -> list[str]:
+    return [python, "-m", "a2a_serverless.cli", *arguments]
 
 
 def run(
@@ -75,12 +75,20 @@ class Running:
 
 @contextmanager
 def running(
-    *arguments: str, env: Mapping[str, str], output: Path, cwd: Path | None = None
+    *arguments: str,
+    env: Mapping[str, str],
+    output: Path,
+    cwd: Path | None = None,
+    python: str = sys.executable,
 ) -> Iterator[Running]:
     """A command that runs for the block, and is ended with it."""
     with output.open("wb") as file:
         process = subprocess.Popen(
-            command_line(*arguments), env=dict(env), cwd=cwd, stdout=file, stderr=file
+            command_line(*arguments, python=python),
+            env=dict(env),
+            cwd=cwd,
+            stdout=file,
+            stderr=file,
         )
     try:
         yield Running(process, output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from tests.e2e.commands import Running, environment, running
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "layers/runtime/a2a_serverless"
+REQUIREMENTS = "requirements/local.txt"
 
 VARIABLE = "A2A_UPGRADE_FROM"
 BEFORE_RELEASES = "518a36d"
@@ -27,26 +29,27 @@ class NoReleaseError(Exception):
 
 @dataclass(frozen=True)
 class Release:
-    """One release: its name in git, and the folder that has its package."""
+    """One release: its name in git, the folder of its package, a Python with what it needs."""
 
     name: str
     folder: Path
+    python: Path
 
     @contextmanager
     def running(
         self, *arguments: str, variables: Mapping[str, str], output: Path
     ) -> Iterator[Running]:
-        """One of its commands, for the block, with this environment's dependencies."""
+        """One of its commands, for the block."""
         path = os.pathsep.join([str((self.folder / PACKAGE).parent), str(ROOT)])
         # The bytecode has a folder of its own, so that the second process starts in half the time.
         cache = {"PYTHONPYCACHEPREFIX": str(self.folder / "cache"), "PYTHONDONTWRITEBYTECODE": ""}
         env = environment(**variables) | {"PYTHONPATH": path} | cache
-        with running(*arguments, env=env, output=output) as process:
+        with running(*arguments, env=env, output=output, python=str(self.python)) as process:
             yield process
 
 
 def last_release(folder: Path) -> Release:
-    """Unpack the last release before this version into `folder`.
+    """Unpack the last release before this version into `folder`, with what it depends on.
 
     That is what `A2A_UPGRADE_FROM` names, else the last tag before this commit.
 
@@ -55,7 +58,7 @@ def last_release(folder: Path) -> Release:
     """
     name = os.environ.get(VARIABLE) or _last_tag() or BEFORE_RELEASES
     try:
-        archive = _git("archive", "--format=tar", name, PACKAGE)
+        archive = _git("archive", "--format=tar", name, PACKAGE, REQUIREMENTS)
     except OSError as error:
         msg = f"There is no git to read {name} with."
         raise NoReleaseError(msg) from error
@@ -65,7 +68,19 @@ def last_release(folder: Path) -> Release:
         raise NoReleaseError(msg) from error
     with tarfile.open(fileobj=BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
-    return Release(name, folder)
+    return Release(name, folder, _environment(folder))
+
+
+def _environment(folder: Path) -> Path:
+    """The Python of a new environment with the release's own dependencies."""
+    uv, environment = Path(sys.prefix, "bin", "uv"), folder / "venv"
+    python = environment / "bin" / "python"
+    for arguments in (
+        ["venv", "--quiet", "--python", sys.executable, environment],
+        ["pip", "sync", "--quiet", "--python", python, "--require-hashes", folder / REQUIREMENTS],
+    ):
+        subprocess.run([uv, *arguments], check=True)
+    return python
 
 
 def _last_tag() -> str:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import httpx
 from a2a.types import Task, TaskState
 
-from a2a_serverless import faults
 from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
 from a2a_serverless.local.emulators import Emulator
 from a2a_serverless.local.provision import Names, Provisioned, provision
@@ -29,7 +28,7 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.tasks.states import TERMINAL
 from tests.a2a_calls import REST, Agent, Answer
-from tests.faults import processes
+from tests.faults import processes, traps
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
 from tests.messages import request, texts
@@ -131,9 +130,11 @@ class World:
         Raises:
             UnknownFaultPointError: there is no such point.
         """
-        armed = {faults.POINT_VARIABLE: point, faults.MARK_VARIABLE: str(self._mark(point))}
-        variables = self.variables | (armed if point else {})
-        faults.armed(variables)
+        variables = dict(self.variables)
+        if point:
+            traps.Trap(point)  # a wrong name stops the test, and not its process alone
+            variables[traps.POINT_VARIABLE] = point
+            variables[traps.MARK_VARIABLE] = str(self._mark(point))
         arguments, ready = {
             "api": (["api", "--card", CARD, "--port", "0"], r"A2A at (\S+),"),
             "worker": (

@@ -7,7 +7,6 @@ environment and runs `a2a-serverless` from its first line on.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import re
 import signal
@@ -20,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from a2a_serverless import cli, faults, settings
+from a2a_serverless import cli, settings
 from a2a_serverless.broker import sqs  # noqa: F401 - loaded once for all
 from a2a_serverless.cancel import dynamodb as flags  # noqa: F401 - as above
 from a2a_serverless.local import sweeping
@@ -29,6 +28,7 @@ from a2a_serverless.local.commands import push as push_command  # noqa: F401 - a
 from a2a_serverless.local.commands import sweep as sweep_command  # noqa: F401 - as above
 from a2a_serverless.local.commands import worker as worker_command
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
+from tests.faults import traps
 
 ROOT = Path(__file__).parents[2]
 START_S = 30.0
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
     for name in [name for name in os.environ if name.startswith(_OURS)]:
         del os.environ[name]
     os.environ.update(variables)
-    importlib.reload(faults)  # armed, or not, by this environment
+    traps.arm(variables)
     if period_s := variables.get(SWEEP_PERIOD):
         sweeping.PERIOD_S = float(period_s)
     if margin_s := variables.get(REDELIVERY_MARGIN):

@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from a2a.types import TaskState
 from tests.faults import processes
 from tests.faults.harness import IS_LONG, Emulators, End, World, lost_and_doubled, numbers, until
 from tests.faults.processes import Running
+from tests.faults.report import PROPERTY, Runs
+
+Record = Callable[[str, object], None]
 
 pytestmark = pytest.mark.emulators
 
@@ -21,7 +25,9 @@ COMPLETED = TaskState.TASK_STATE_COMPLETED
 
 
 @pytest.mark.timeout(900 if IS_LONG else 120)
-async def test_a_rolling_replacement_loses_nothing(emulators: Emulators, tmp_path: Path) -> None:
+async def test_a_rolling_replacement_loses_nothing(
+    emulators: Emulators, tmp_path: Path, record_property: Record
+) -> None:
     """All processes are replaced one by one, by SIGTERM, while tasks run on them.
 
     Workers have half a second to drain here, so that turns are given back as well.
@@ -36,15 +42,18 @@ async def test_a_rolling_replacement_loses_nothing(emulators: Emulators, tmp_pat
             await world.start(kind)
             assert await replaced.end() == 0, replaced.said()
         ends = await _ends(world, sent, within_s=60 + tasks)
+        starts = len(world.ledger.entries(what="started"))
+        runs = _counted(f"all replaced: {starts} starts", ends, numbers(6))
+        record_property(PROPERTY, runs.to_json())
         assert Counter(end.state for end in ends) == {COMPLETED: tasks}
-        assert [lost_and_doubled(end.chunks, numbers(6)) for end in ends] == [(0, 0)] * tasks
-        assert len(world.ledger.entries(what="started")) > tasks, "no turn was given back"
+        assert runs.is_clean, runs
+        assert starts > tasks, "no turn was given back"
         await world.drained()
 
 
 @pytest.mark.timeout(1800 if IS_LONG else 120)
 async def test_tasks_survive_workers_that_are_killed_all_the_time(
-    emulators: Emulators, tmp_path: Path
+    emulators: Emulators, tmp_path: Path, record_property: Record
 ) -> None:
     """A worker is killed every second, whatever it does; every task ends, none twice, none stuck.
 
@@ -66,14 +75,25 @@ async def test_tasks_survive_workers_that_are_killed_all_the_time(
         assert killing.cancelled() or killing.result() == kills
         starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
         assert max(starts.values()) > 1, "no kill has met a running turn"
+        runs = _counted(f"a kill a second: {starts.total()} starts", ends, numbers(chunks))
+        record_property(PROPERTY, runs.to_json())
+        assert runs.is_clean, runs
         for end in ends:
-            if end.state == COMPLETED:
-                assert lost_and_doubled(end.chunks, numbers(chunks)) == (0, 0), end
-            else:
+            if end.state != COMPLETED:
                 assert end.state == TaskState.TASK_STATE_FAILED, end
                 assert end.head.attempts == 5, end
         await world.start("worker")
         await world.drained(within_s=60)
+
+
+def _counted(name: str, ends: Sequence[End], chunks: Sequence[str]) -> Runs:
+    """A row of the table: a task that has failed may lack chunks, and has none twice."""
+    runs = Runs(name=name, runs=len(ends))
+    for end in ends:
+        lost, doubled = lost_and_doubled(end.chunks, chunks)
+        runs.lost += lost if end.state == COMPLETED else 0
+        runs.doubled += doubled
+    return runs
 
 
 async def _kill(world: World, fleet: list[Running], order: random.Random, kills: int | None) -> int:

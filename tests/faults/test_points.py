@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import signal
 import subprocess
@@ -12,8 +13,13 @@ from pathlib import Path
 import pytest
 
 from a2a_serverless import faults
+from tests.faults import traps
 
+ROOT = Path(__file__).parents[2]
 PACKAGE = Path(faults.__file__).parent
+
+ARM = "import os; from tests.faults import traps; traps.arm(os.environ);"
+"""What `tests.faults.processes` does at the start of a process."""
 
 
 def calls() -> list[str]:
@@ -29,35 +35,34 @@ def test_every_point_is_in_the_flow() -> None:
     assert set(calls()) == faults.POINTS
 
 
-def test_nothing_happens_in_production() -> None:
-    """Without the variable a point is a function that returns."""
-    point = faults.armed({})
-    for name in faults.POINTS:
-        point(name)
+def test_nothing_arms_the_package() -> None:
+    """In production a point does nothing, whatever the environment says."""
+    variables = {traps.POINT_VARIABLE: "after-send:1"}
+    passed = run(variables, "faults.point('after-send'); print('alive')")
+    assert passed.stdout == "alive\n"
 
 
 @pytest.mark.parametrize("wanted", ["after-lunch:1", "after-send", "after-send:0", "after-send:x"])
 def test_an_unknown_point_stops_the_process(wanted: str) -> None:
     """Whoever misspells a point learns it at the start, and not by a test that passes."""
-    with pytest.raises(faults.UnknownFaultPointError, match="after-create"):
-        faults.armed({faults.POINT_VARIABLE: wanted})
-    started = run({faults.POINT_VARIABLE: wanted}, "")
+    with pytest.raises(traps.UnknownFaultPointError, match="after-create"):
+        traps.Trap(wanted)
+    started = run({traps.POINT_VARIABLE: wanted}, ARM)
     assert started.returncode == 1
     assert "UnknownFaultPointError" in started.stderr
 
 
 def test_an_armed_process_knows_its_points() -> None:
     """A name in the code that is not in the list is found by the first armed run."""
-    point = faults.armed({faults.POINT_VARIABLE: "after-send:1"})
-    with pytest.raises(faults.UnknownFaultPointError):
-        point("after-lunch")
+    with pytest.raises(traps.UnknownFaultPointError):
+        traps.Trap("after-send:1")("after-lunch")
 
 
 def test_the_process_dies_at_the_passage_that_was_asked_for(tmp_path: Path) -> None:
     """By SIGKILL, after the mark is on the disk, and nothing after it happens."""
     mark = tmp_path / "mark"
-    variables = {faults.POINT_VARIABLE: "after-send:2", faults.MARK_VARIABLE: str(mark)}
-    passes = "".join(
+    variables = {traps.POINT_VARIABLE: "after-send:2", traps.MARK_VARIABLE: str(mark)}
+    passes = ARM + "".join(
         f"faults.point({name!r}); print({number}, flush=True);"
         for number, name in enumerate(["after-send", "before-ack", "after-send", "after-send"])
     )
@@ -87,7 +92,7 @@ def test_the_hook_needs_the_standard_library_alone() -> None:
 def run(variables: dict[str, str], passes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", f"from a2a_serverless import faults; {passes}"],
-        env={"PYTHONPATH": str(PACKAGE.parent), **variables},
+        env={"PYTHONPATH": os.pathsep.join([str(ROOT), str(PACKAGE.parent)]), **variables},
         capture_output=True,
         text=True,
         check=False,

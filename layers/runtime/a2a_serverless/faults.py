@@ -1,24 +1,14 @@
-"""Named points in the flow at which a test can make its own process die.
+"""Named points in the flow, between whose requests a crash leaves something behind.
 
-What a crash leaves behind depends on between which two requests it comes. `point` marks such a
-place; it does nothing unless the environment arms it, which only tests do:
-
-    A2A_FAULT_POINT=between-commits:2    die at the second passage of that point
-    A2A_FAULT_MARK=/path/of/a/file       written, to the disk, before the end
-
-The end is SIGKILL: nothing is flushed, no handler runs, no connection is closed in order.
+What it leaves depends on between which two requests it comes; `point` marks such a place. It does
+nothing, in every process that this package starts: there is no setting that could arm it. The fault
+tests put a trap in its place (`tests/faults/traps.py`).
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
-
-POINT_VARIABLE: Final = "A2A_FAULT_POINT"
-MARK_VARIABLE: Final = "A2A_FAULT_MARK"
 
 POINTS: Final = frozenset(
     {
@@ -50,63 +40,9 @@ POINTS: Final = frozenset(
 )
 
 
-class UnknownFaultPointError(Exception):
-    """The environment, or the code, names a point that does not exist."""
-
-
-def armed(environment: Mapping[str, str]) -> Callable[[str], None]:
-    """What `point` does under these variables.
-
-    Raises:
-        UnknownFaultPointError: they do not name a point and a passage.
-    """
-    wanted = environment.get(POINT_VARIABLE, "")
-    if not wanted:
-        return _pass
-    name, _, passage = wanted.partition(":")
-    if name not in POINTS or not passage.isdecimal() or not int(passage):
-        msg = f"{POINT_VARIABLE}={wanted} does not have the form NAME:1, NAME one of {names()}."
-        raise UnknownFaultPointError(msg)
-    return _Trap(name, int(passage), environment.get(MARK_VARIABLE))
-
-
-def names() -> str:
-    """All points, for a sentence."""
-    return ", ".join(sorted(POINTS))
-
-
 def _pass(name: str, /) -> None:
-    """Nothing: no process but a test's is armed."""
+    """Nothing."""
 
 
-class _Trap:
-    """Counts the passages of all threads, and ends the process at the one that was asked for."""
-
-    def __init__(self, name: str, passage: int, mark: str | None) -> None:
-        self._name = name
-        self._left = passage
-        self._mark = mark
-        self._lock = threading.Lock()
-
-    def __call__(self, name: str, /) -> None:
-        if name not in POINTS:
-            msg = f"There is no point {name}; there are {names()}."
-            raise UnknownFaultPointError(msg)
-        if name != self._name:
-            return
-        with self._lock:  # never released by the thread that dies: no other one comes through
-            self._left -= 1
-            if self._left == 0:
-                self._die()
-
-    def _die(self) -> None:
-        if self._mark is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            descriptor = os.open(self._mark, flags, 0o644)
-            os.write(descriptor, f"{self._name}\n".encode())
-            os.fsync(descriptor)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-point: Callable[[str], None] = armed(os.environ)
-"""Pass a point by its name. Call it through the module, so that a test can arm it anew."""
+point: Callable[[str], None] = _pass
+"""Pass a point by its name. Call it through the module, so that a test can put its own there."""
