@@ -74,10 +74,10 @@ def last_release(folder: Path) -> Release:
 def _environment(folder: Path) -> Path:
     """The Python of a new environment with the release's own dependencies."""
     uv, environment = Path(sys.prefix, "bin", "uv"), folder / "venv"
-    python = environment / "bin" / "python"
+    python, requirements = environment / "bin" / "python", folder / REQUIREMENTS
     for arguments in (
-        ["venv", "--quiet", "--python", sys.executable, environment],
-        ["pip", "sync", "--quiet", "--python", python, "--require-hashes", folder / REQUIREMENTS],
+        ["venv", "--quiet", "--python", sys.executable, str(environment)],
+        ["pip", "sync", "--quiet", "--python", str(python), "--require-hashes", str(requirements)],
     ):
         subprocess.run([uv, *arguments], check=True)
     return python
