@@ -58,6 +58,7 @@ _LAMBDA = {
     "A2A_PUSH_QUEUE": "push.fifo",
     "A2A_QUEUE": "operations.fifo",
     "A2A_TABLE": "tasks",
+    "A2A_UNDECODABLE_QUEUE": "undecodable",
     "AWS_ACCESS_KEY_ID": "nobody",
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_LAMBDA_FUNCTION_NAME": "measured",
@@ -93,6 +94,11 @@ def measure(
                 if number:
                     taken[name].append(once)
     return taken
+
+
+def loaded(name: str) -> frozenset[str]:
+    """The modules that a candidate's import leaves."""
+    return _import(name, _not_deployed(), {}).modules
 
 
 def ratio(taken: Mapping[str, Sequence[Import]], name: str) -> float:

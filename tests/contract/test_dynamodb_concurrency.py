@@ -24,7 +24,7 @@ from tests.messages import agent_message, chunk, message, request, said, texts
 
 pytestmark = pytest.mark.emulators
 
-INTERLEAVINGS = 1000 if LONG else 100
+INTERLEAVINGS = 1000 if LONG else 40
 THREADS = 64
 
 

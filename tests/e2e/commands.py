@@ -12,9 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import a2a_serverless
+from tests.e2e import forks
 
+RUN_S = 100.0
 START_S = 100.0
 STOP_S = 40.0
 
@@ -28,30 +31,45 @@ def environment(**variables: str) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": package_root, "PYTHONWARNINGS": "ignore", **variables}
 
 
-def command_line(*arguments: str, python: str = sys.executable) -> list[str]:
-    return [python, "-m", "a2a_serverless.cli", *arguments]
-
-
 def run(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command that ends by itself."""
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        process = forks.start(arguments, env=env or environment(), cwd=cwd, out=out, err=err)
+        try:
+            code = process.wait(RUN_S)
+        finally:
+            process.kill()
+        said = [path.read_text(encoding="utf-8") for path in (out, err)]
+    return subprocess.CompletedProcess(arguments, code, *said)
+
+
+def run_anew(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The same in a Python of its own, which has loaded nothing yet."""
     return subprocess.run(
-        command_line(*arguments),
+        _command_line(sys.executable, *arguments),
         env=dict(env or environment()),
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=RUN_S,
         check=False,
     )
+
+
+def _command_line(python: str, *arguments: str) -> list[str]:
+    return [python, "-m", "a2a_serverless.cli", *arguments]
 
 
 @dataclass(frozen=True)
 class Running:
     """A command that serves; what it says goes to a file."""
 
-    process: subprocess.Popen[bytes]
+    process: forks.Forked | subprocess.Popen[bytes]
     output: Path
 
     def said(self) -> str:
@@ -75,23 +93,31 @@ class Running:
 
 @contextmanager
 def running(
-    *arguments: str,
-    env: Mapping[str, str],
-    output: Path,
-    cwd: Path | None = None,
-    python: str = sys.executable,
+    *arguments: str, env: Mapping[str, str], output: Path, cwd: Path | None = None
 ) -> Iterator[Running]:
     """A command that runs for the block, and is ended with it."""
+    output.touch()
+    yield from _until_end(
+        Running(forks.start(arguments, env=env, cwd=cwd, out=output, err=output), output)
+    )
+
+
+@contextmanager
+def running_with(
+    python: Path, *arguments: str, env: Mapping[str, str], output: Path
+) -> Iterator[Running]:
+    """The same with another Python, which finds another package."""
     with output.open("wb") as file:
         process = subprocess.Popen(
-            command_line(*arguments, python=python),
-            env=dict(env),
-            cwd=cwd,
-            stdout=file,
-            stderr=file,
+            _command_line(str(python), *arguments), env=dict(env), stdout=file, stderr=file
         )
+    yield from _until_end(Running(process, output))
+
+
+def _until_end(started: Running) -> Iterator[Running]:
+    process = started.process
     try:
-        yield Running(process, output)
+        yield started
     finally:
         if process.poll() is None:
             process.terminate()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,25 +41,43 @@ def emulators() -> Iterator[dict[str, str]]:
         yield {**dynamodb.environment(), **sqs.environment()}
 
 
-@pytest.fixture
-def fresh_names() -> dict[str, str]:
-    """Names of a table and queues that nobody has."""
+def names_of_queues() -> dict[str, str]:
+    """Queues that nobody has."""
     prefix = f"e2e-{uuid.uuid4().hex[:8]}"
     return {
-        "A2A_TABLE": f"{prefix}-tasks",
         "A2A_QUEUE": f"{prefix}-operations.fifo",
         "A2A_DEAD_LETTER_QUEUE": f"{prefix}-dead-letters.fifo",
         "A2A_UNDECODABLE_QUEUE": f"{prefix}-undecodable",
     }
 
 
+@pytest.fixture
+def fresh_names() -> dict[str, str]:
+    """Names of a table and queues that nobody has."""
+    return {"A2A_TABLE": f"e2e-{uuid.uuid4().hex[:8]}-tasks", **names_of_queues()}
+
+
 @pytest.fixture(scope="session")
 def provisioned(emulators: dict[str, str]) -> dict[str, str]:
     """What `a2a-serverless provision` printed, beside the emulators' variables."""
-    made = run("provision", env=environment(**emulators))
+    return provision(emulators)
+
+
+@pytest.fixture(scope="module")
+def own_queues(provisioned: dict[str, str]) -> dict[str, str]:
+    """The same with queues that no worker has read from.
+
+    A worker that was ended leaves a long poll behind, and the emulator does not see that nobody
+    waits for it any more: what it hands over there comes again a minute later.
+    """
+    return provision({**provisioned, **names_of_queues()})
+
+
+def provision(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables, and what `a2a-serverless provision` prints with them."""
+    made = run("provision", env=environment(**variables))
     assert made.returncode == 0, made.stderr
-    names = dict(line.split("=", 1) for line in made.stdout.splitlines())
-    return {**emulators, **names}
+    return {**variables, **dict(line.split("=", 1) for line in made.stdout.splitlines())}
 
 
 @pytest.fixture(scope="session")

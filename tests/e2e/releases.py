@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
-from tests.e2e.commands import Running, environment, running
+from tests.e2e.commands import Running, environment, running_with
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "layers/runtime/a2a_serverless"
@@ -44,7 +44,7 @@ class Release:
         # The bytecode has a folder of its own, so that the second process starts in half the time.
         cache = {"PYTHONPYCACHEPREFIX": str(self.folder / "cache"), "PYTHONDONTWRITEBYTECODE": ""}
         env = environment(**variables) | {"PYTHONPATH": path} | cache
-        with running(*arguments, env=env, output=output, python=str(self.python)) as process:
+        with running_with(self.python, *arguments, env=env, output=output) as process:
             yield process
 
 

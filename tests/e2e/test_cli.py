@@ -11,7 +11,7 @@ import pytest
 from a2a.client import A2AClientError
 
 from tests.e2e.clients import client_at, stream
-from tests.e2e.commands import STOP_S, environment, run, running
+from tests.e2e.commands import STOP_S, environment, run, run_anew, running
 from tests.e2e.conftest import AGENT, CARD
 
 NOWHERE = {
@@ -127,7 +127,7 @@ async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["demo", "dev", "api", "worker", "push", "sweep", "provision"])
 def test_help_describes_every_command(command: str) -> None:
     """`--help` explains what a command does and loads nothing for it."""
-    shown = run(command, "--help", env=environment(PYTHONPROFILEIMPORTTIME="1"))
+    shown = run_anew(command, "--help", env=environment(PYTHONPROFILEIMPORTTIME="1"))
 
     assert shown.returncode == 0
     assert f"a2a-serverless {command}" in shown.stdout

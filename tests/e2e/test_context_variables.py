@@ -102,10 +102,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_values_cross_the_processes_and_survive_a_crash(
-    provisioned: dict[str, str], folder: Path
+    own_queues: dict[str, str], folder: Path
 ) -> None:
     """A worker dies while its agent works; the next one's agent sees the same request's value."""
-    env = environment(**provisioned, **VARIABLES)
+    env = environment(**own_queues, **VARIABLES)
     working = ("worker", "--agent", f"{folder / 'agent.py'}:Reader")
     with (
         served(folder, env) as url,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.commands import environment, run
+from tests.e2e.commands import environment, run_anew
 
 
 def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
@@ -10,7 +10,9 @@ def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
 
     Into a pipe it writes no terminal codes, and no line is wider than a terminal.
     """
-    shown = run("demo", env=environment(HOME=str(tmp_path), AWS_PROFILE="missing"), cwd=tmp_path)
+    shown = run_anew(
+        "demo", env=environment(HOME=str(tmp_path), AWS_PROFILE="missing"), cwd=tmp_path
+    )
 
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert shown.stderr == ""

@@ -21,9 +21,9 @@ WORKERS = 2
 
 
 @pytest.fixture
-def deployment(provisioned: dict[str, str], tmp_path: Path) -> Iterator[Doors]:
+def deployment(own_queues: dict[str, str], tmp_path: Path) -> Iterator[Doors]:
     """One `api` and two `worker` processes on the emulators."""
-    env = environment(**provisioned, A2A_AUTH="none", PROBE_FOLDER=str(tmp_path))
+    env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(tmp_path))
     with ExitStack() as processes:
         workers = [
             processes.enter_context(

@@ -21,6 +21,8 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless import aws, observability
 from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.broker.sqs import SqsFifoBroker
+from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
 from a2a_serverless.http.function import lambda_handler
@@ -64,6 +66,7 @@ class Deployment:
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
     push: Handler | None = None
+    sweeper: Handler | None = None
     wakes: str = ""
     table: str = ""
     out: str = ""
@@ -106,6 +109,11 @@ class Deployment:
         answer = self.invoke(self.worker, {"Records": [record]})
         assert answer == {"batchItemFailures": failures}
         return record
+
+    def sweep(self) -> dict[str, Any]:
+        """Let the sweeper make a round, in which every turn that waits is overdue; its counts."""
+        assert self.sweeper is not None
+        return self.invoke(self.sweeper, {"detail-type": "Scheduled Event"})
 
     def notify(self) -> None:
         """Pass the table's stream, and then the push queue's next message, to PushFunction."""
@@ -194,13 +202,18 @@ def on_aws(
         secret = aws.client("secretsmanager").create_secret(Name="signing", SecretString="k" * 64)
         lambda_variables.setenv("A2A_PUSH_SIGNING_SECRET", secret["ARN"])
         lambda_variables.setenv("A2A_PUSH_ALLOWED_HOSTS", "127.0.0.1")
-        api, worker, push = (cold_start(name) for name in ("api", "worker", "push"))
+        lambda_variables.setenv("A2A_WAITING_S", "0.0001")  # less than any clock here shows
+        api, worker, push, sweeper = (
+            cold_start(name) for name in ("api", "worker", "push", "sweeper")
+        )
         cleanup.callback(worker.function.close)
         cleanup.callback(push.function.close)
+        cleanup.callback(sweeper.loop.close)
         yield Deployment(
             api=api.handler,
             worker=worker.handler,
             push=push.handler,
+            sweeper=sweeper.handler,
             operations=SqsSource(made.queue, wait_s=0),
             wakes=made.push_queue,
             table=made.table,
@@ -392,3 +405,53 @@ def test_one_trace_from_the_request_to_the_webhook(
     seen = json.dumps(segments, ensure_ascii=False) + on_aws.out
     assert [word for word in CONTENT if word in seen] == []
     assert on_aws.metrics.total("PushDeliveries") == 1
+    lines = [line for line in on_aws.lines if line.get("task_id") == task["id"]]
+    actions = ["send_turn", "attempt", "turn_ended", "push_delivered"]
+    assert [line["action"] for line in lines] == actions
+    assert {line["context_id"] for line in lines} == {task["contextId"]}
+    assert {line["turn"] for line in lines} == {1}
+    assert {line["trace_id"] for line in lines} == {trace_id(1)}
+
+
+async def refuse(*_: object, **__: object) -> None:
+    """A queue that takes nothing."""
+    raise UnavailableError
+
+
+def test_a_turn_that_the_sweeper_has_sent_stays_in_its_trace(
+    on_aws: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operation that the API could not send is counted and made good, under the same trace.
+
+    The sweeper's message knows ids alone: the trace is that of the commit that opened the turn.
+    """
+    daemon = Daemon()
+    monkeypatch.setenv("AWS_XRAY_DAEMON_ADDRESS", daemon.address)
+    with Receiver() as receiver:
+        with monkeypatch.context() as broken:
+            broken.setattr(SqsFifoBroker, "run_task", refuse)
+            push = {"url": receiver.url()}
+            task = on_aws.send("Two days in Lisbon", taskPushNotificationConfig=push)
+        assert on_aws.metrics.values("SendFailures") == [1.0]
+        assert on_aws.sweep()["sent"] == 1
+        record = on_aws.work()
+        on_aws.notify()
+        (told,) = receiver.requests
+    segments = daemon.documents()
+    daemon.close()
+
+    assert "AWSTraceHeader" not in record["attributes"]
+    assert [segment["name"] for segment in segments] == ["a2a send", "attempt", "push delivery"]
+    assert {segment["trace_id"] for segment in segments} == {trace_id(1)}
+    sent, attempt, delivery = segments
+    assert attempt["parent_id"] == sent["id"]
+    assert delivery["parent_id"] == attempt["id"]
+    assert told.headers["x-amzn-trace-id"].startswith(f"Root={trace_id(1)};")
+    assert on_aws.metrics.values("Resends") == [1.0]
+    lines = [line for line in on_aws.lines if line.get("task_id") == task["id"]]
+    actions = ["send_turn_failed", "resend", "attempt", "turn_ended", "push_delivered"]
+    assert [line["action"] for line in lines] == actions
+    assert {(line["context_id"], line["turn"]) for line in lines} == {(task["contextId"], 1)}
+    traces = {line["action"]: line.get("trace_id") for line in lines}
+    assert traces == dict.fromkeys(actions, trace_id(1)) | {"resend": None}
+    assert [word for word in CONTENT if word in on_aws.out] == []

@@ -41,12 +41,12 @@ class Deployment:
 
 @pytest.fixture(scope="module")
 def deployment(
-    provisioned: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:
     """The three processes, with every status pushed and retries after a second or two."""
     folder = tmp_path_factory.mktemp("push")
     env = environment(
-        **provisioned,
+        **own_queues,
         A2A_AUTH="none",
         A2A_PUSH_ALLOWED_HOSTS="127.0.0.1",
         A2A_PUSH_EVENTS="statuses",

@@ -86,15 +86,15 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], output: Path) -
 
 @pytest.fixture(scope="module")
 def function(
-    provisioned: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Doors]:
     """The streaming function and a worker, in a process each."""
     folder = tmp_path_factory.mktemp("stream-function")
-    env = environment(**provisioned, PROBE_FOLDER=str(folder))
+    env = environment(**own_queues, PROBE_FOLDER=str(folder))
     working = ("worker", "--agent", AGENT)
     with (
         running(*working, env=env, output=folder / "worker.log") as worker,
-        stream_sh(provisioned, folder / "stream.log") as url,
+        stream_sh(own_queues, folder / "stream.log") as url,
     ):
         worker.wait_for("turns at a time")
         yield Doors(api=url, stream=url, folder=folder)
