@@ -1,8 +1,9 @@
 """A task exists for its owner alone (A2A 1.0.1, sections 3.3.2 and 13.1).
 
-Every operation, from every caller, in both bindings and through both doors: whoever is not the
-owner gets, for what exists, the answer that it gets for what does not exist, byte for byte, and the
-same requests of AWS are made for it. The owner's own answers show that each operation would work.
+Every operation of every version, from every caller, in both bindings and through both doors:
+whoever is not the owner gets, for what exists, the answer that somebody else gets for what does not
+exist, byte for byte, and the same requests of AWS are made for it. The owner's own answers show
+that each operation would work.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 import pytest
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill
+from moto.backends import get_backend
 from pydantic import SecretStr
 
 from a2a_serverless import aws
@@ -27,6 +30,7 @@ from a2a_serverless.local.environments import Environments
 from a2a_serverless.local.front_door import FrontDoor
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dynamodb_items import task_partition
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from tests.a2a_calls import JSONRPC, REST, Agent, Answer, message, target
@@ -53,7 +57,7 @@ class Caller:
 
     def headers(self) -> dict[str, str]:
         key = {"X-API-Key": KEYS[self.name]} if self.name else {}
-        return {"A2A-Version": "1.0", "Content-Type": "application/json", **key}
+        return {"Content-Type": "application/json", **key}
 
 
 def new_caller(tenant: str = TENANT) -> Caller:
@@ -66,13 +70,12 @@ def new_tenant() -> str:
 
 
 def strangers_to(owner: Caller) -> dict[str, Caller]:
-    """Who is not the owner."""
+    """Who is not the owner; another user of another tenant is whom they are compared with."""
     return {
         "no tenant": replace(owner, tenant=""),
         "anonymous": Caller(""),
-        "another user": new_caller(),
+        "another user": new_caller(owner.tenant),
         "another tenant": replace(owner, tenant=new_tenant()),
-        "another user of another tenant": new_caller(new_tenant()),
     }
 
 
@@ -91,21 +94,47 @@ class Ids:
     event: str = "1.0.AAAAAAAA"
     page: str = "bm90LWEtcGFnZQ"
 
+    def fill(self, template: Any) -> Any:
+        filled = json.dumps(template)
+        for name, value in vars(self).items():
+            filled = filled.replace(f"<{name}>", value)
+        return json.loads(filled)
+
 
 @dataclass(frozen=True)
 class Operation:
-    """A call whose parameters and headers are made of ids in braces."""
+    """A call of 1.0 whose parameters and headers are made of ids in angle brackets."""
 
     method: str
     params: Mapping[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, ids: Ids) -> tuple[dict[str, Any], dict[str, str]]:
-        filled = json.dumps([self.params, dict(self.headers)])
-        for name, value in vars(ids).items():
-            filled = filled.replace(f"<{name}>", value)
-        params, headers = json.loads(filled)
+        params, headers = ids.fill([self.params, {"A2A-Version": "1.0", **self.headers}])
         return params, headers
+
+    def request(self, binding: str, tenant: str, ids: Ids) -> tuple[str, str, Any, dict[str, str]]:
+        """Verb, path, body and headers."""
+        params, headers = self.call(ids)
+        if tenant:
+            params["tenant"] = tenant
+        return *target(binding, self.method, params), headers
+
+
+@dataclass(frozen=True)
+class OlderOperation(Operation):
+    """A call from before 1.0, where there are no versions and no tenants.
+
+    `method` is that of JSON-RPC, or verb and path of HTTP+JSON.
+    """
+
+    def request(self, binding: str, tenant: str, ids: Ids) -> tuple[str, str, Any, dict[str, str]]:
+        method, params, headers = ids.fill([self.method, self.params, dict(self.headers)])
+        verb, _, path = method.partition(" ")
+        if not path:
+            verb, path = "POST", "/"
+            params = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+        return verb, path, params if verb == "POST" else None, headers
 
 
 def said(**fields: Any) -> dict[str, Any]:
@@ -156,6 +185,76 @@ ELSEWHERE = {
 """What may name a context, a key or a place: others have their own, new and empty ones."""
 
 
+def said_0_3(**fields: Any) -> dict[str, Any]:
+    said = {"kind": "message", "messageId": "m", "role": "user", **fields}
+    return {
+        "message": {**said, "parts": [{"kind": "text", "text": "go"}]},
+        "configuration": {"blocking": False},
+    }
+
+
+def body_0_3(**fields: Any) -> dict[str, Any]:
+    """The same over HTTP+JSON."""
+    said = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "go"}], **fields}
+    return {"message": said, "configuration": {"blocking": False}}
+
+
+def said_0_1(**fields: Any) -> dict[str, Any]:
+    return {"message": {"role": "user", "parts": [{"type": "text", "text": "go"}]}, **fields}
+
+
+TASK = {"id": "<task>"}
+PUSH_0_3 = "tasks/pushNotificationConfig"
+PUSH_PATH = "/v1/tasks/<task>/pushNotificationConfigs"
+RECEIVER_0_3 = {"pushNotificationConfig": {"id": "<config>", "url": RECEIVER}}
+NAMED_0_3 = {**TASK, "pushNotificationConfigId": "<config>"}
+
+OLDER_OPERATIONS = {
+    operation.method if not operation.headers else f"{operation.method} again": operation
+    for operation in (
+        OlderOperation("message/send", said_0_3(taskId="<task>")),
+        OlderOperation("message/stream", said_0_3(taskId="<task>")),
+        OlderOperation(f"{PUSH_0_3}/set", {"taskId": "<task>", **RECEIVER_0_3}),
+        OlderOperation(f"{PUSH_0_3}/get", NAMED_0_3),
+        OlderOperation(f"{PUSH_0_3}/list", TASK),
+        OlderOperation(f"{PUSH_0_3}/delete", NAMED_0_3),
+        OlderOperation("POST /v1/message:send", body_0_3(taskId="<task>")),
+        OlderOperation("POST /v1/message:stream", body_0_3(taskId="<task>")),
+        OlderOperation("GET /v1/tasks/<task>", {}),
+        OlderOperation("POST /v1/tasks/<task>:subscribe", {}),
+        OlderOperation(
+            f"POST {PUSH_PATH}",
+            {"parent": "tasks/<task>", "configId": "<config>", "config": RECEIVER_0_3},
+        ),
+        OlderOperation(f"GET {PUSH_PATH}", {}),
+        OlderOperation(f"GET {PUSH_PATH}/<config>", {}),
+        # Those of 0.1 have the same names, and its answers hold those of 0.3.
+        OlderOperation("tasks/get", TASK),
+        OlderOperation("tasks/get", TASK, {"A2A-Version": "0.3"}),
+        OlderOperation("tasks/resubscribe", TASK),
+        OlderOperation("tasks/resubscribe", TASK, {"A2A-Version": "0.3", **RESUMED}),
+        OlderOperation("tasks/status", {"taskId": "<task>"}),
+        OlderOperation("POST /v1/tasks/<task>:cancel", {}),
+        OlderOperation("tasks/cancel", TASK),
+        OlderOperation("tasks/cancel", TASK, {"A2A-Version": "0.3"}),
+    )
+}
+
+OLDER_ELSEWHERE = {
+    "message/send to a context": OlderOperation("message/send", said_0_3(contextId="<context>")),
+    "message/send with a key": OlderOperation("message/send", said_0_3(), KEYED),
+    "message/stream to a context": OlderOperation(
+        "message/stream", said_0_3(contextId="<context>")
+    ),
+    "POST to a context": OlderOperation("POST /v1/message:send", body_0_3(contextId="<context>")),
+    "tasks/send": OlderOperation("tasks/send", said_0_1(**TASK)),
+    "tasks/send to a session": OlderOperation("tasks/send", said_0_1(sessionId="<context>")),
+    "tasks/sendSubscribe": OlderOperation("tasks/sendSubscribe", said_0_1(**TASK)),
+    "tasks/submit": OlderOperation("tasks/submit", said_0_1(taskId="<task>")),
+}
+"""Among them those by which a client chooses an id: others have their own task under it."""
+
+
 # -- the stack ------------------------------------------------------------------------------------
 
 
@@ -184,6 +283,15 @@ class Stack:
     doors: Mapping[str, Any]
     backends: Backends
     calls: Calls
+    table: str
+
+
+def leave_out_stream(table: str) -> None:
+    """Nobody reads it here, and the simulation copies all of it with every transaction."""
+    for account in get_backend("dynamodb").values():
+        for region in account.values():
+            if table in region.tables:
+                region.tables[table].stream_shard = None
 
 
 @pytest.fixture(scope="module")
@@ -212,11 +320,14 @@ def stack() -> Iterator[Stack]:
             api_keys=SecretStr(json.dumps(KEYS)),
             extended_card="extended.json",
             push_allowed_hosts="127.0.0.1",
-            blocking_limit_s=0.2,
-            stream_limit_s=0.2,
-            cancel_timeout_s=0.1,
+            older_dialects=True,
+            # No worker answers: what waits comes back at its limit.
+            blocking_limit_s=0.01,
+            stream_limit_s=0.01,
+            cancel_timeout_s=0.01,
         ).model_copy(update=names)
         backends, calls = aws_backends(settings), Calls()
+        leave_out_stream(settings.table)
         for service in ("dynamodb", "sqs"):
             events = aws.client(service).meta.events
             events.register(f"provide-client-params.{service}", calls)
@@ -224,7 +335,10 @@ def stack() -> Iterator[Stack]:
         api = create_app(settings, backends, card, door="api", extended_card=extended)
         function = Environments("api", lambda _: lambda_handler(api), limit=1, timeout_s=30)
         yield Stack(
-            doors={"asgi": stream, "mangum": FrontDoor(function)}, backends=backends, calls=calls
+            doors={"asgi": stream, "mangum": FrontDoor(function)},
+            backends=backends,
+            calls=calls,
+            table=settings.table,
         )
         function.close()
 
@@ -249,7 +363,10 @@ class Outcome:
         return replace(self, body=self.body.replace("<task>", "<new>"), calls=sorted(calls))
 
     def reason(self) -> str:
-        found = re.search(r'"reason": ?"(\w+)"', self.body)
+        """In words; in the number of JSON-RPC where the answer has no word for it."""
+        word = re.search(r'"reason": ?"(\w+)"', self.body)
+        code = re.search(r'"error": ?{"code": ?(-\d+)', self.body)
+        found = word or code
         return found[1] if found else ""
 
 
@@ -263,10 +380,7 @@ class Door:
 
     async def ask(self, caller: Caller, operation: Operation, ids: Ids) -> Outcome:
         """The answer, in which the ids are replaced by their names."""
-        params, headers = operation.call(ids)
-        if caller.tenant:
-            params["tenant"] = caller.tenant
-        verb, path, body = target(self.binding, operation.method, params)
+        verb, path, body, headers = operation.request(self.binding, caller.tenant, ids)
         content = None if body is None else json.dumps(body).encode()
         sent = {**caller.headers(), **headers}
         self.stack.calls.take()
@@ -287,12 +401,25 @@ def _neutral(text: str, ids: Ids) -> str:
     return re.sub(r"id: 1\.0\.[\w-]+", "id: <event>", text)
 
 
-@pytest.fixture(params=[f"{b}-{d}" for b in (JSONRPC, REST) for d in ("asgi", "mangum")])
-async def door(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Door]:
-    binding, _, front = request.param.partition("-")
+@asynccontextmanager
+async def opened(stack: Stack, binding: str, front: str) -> AsyncIterator[Door]:
     transport = httpx.ASGITransport(stack.doors[front])
     async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30) as client:
         yield Door(stack=stack, client=client, binding=binding)
+
+
+@pytest.fixture(params=[f"{b}-{d}" for b in (JSONRPC, REST) for d in ("asgi", "mangum")])
+async def door(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Door]:
+    binding, _, front = request.param.partition("-")
+    async with opened(stack, binding, front) as door:
+        yield door
+
+
+@pytest.fixture(params=["asgi", "mangum"])
+async def older_door(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Door]:
+    """A door for operations that say their binding themselves."""
+    async with opened(stack, "", request.param) as door:
+        yield door
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,27 +429,44 @@ class Owned:
     owner: Caller
     ids: Ids
     stack: Stack
+    made: Any = None
+    """What is stored of it when all of it is there."""
 
-    async def state(self) -> tuple[int, int, list[bytes]]:
-        """What strangers must not change: its version, its context's tasks, its receivers."""
+    def stored(self) -> Any:
+        """All items of the task, which strangers must not change: HEAD, log, receivers, flag."""
+        scope = Scope.of(self.owner.tenant, self.owner.name)
+        found = aws.client("dynamodb").query(
+            TableName=self.stack.table,
+            KeyConditionExpression="PK = :task",
+            ExpressionAttributeValues={":task": {"S": task_partition(scope.digest, self.ids.task)}},
+        )
+        return found["Items"]
+
+    def is_unchanged(self) -> bool:
+        return bool(self.made == self.stored())
+
+    async def tasks_of_its_context(self) -> int:
+        """How many the owner has there."""
         scope = Scope.of(self.owner.tenant, self.owner.name)
         storage = self.stack.backends.storage.for_scope(scope)
-        head = await storage.head(self.ids.task)
-        assert head is not None
-        pushes = await storage.pushes(self.ids.task)
-        context = await storage._context_heads(self.ids.context)
-        return head.version, len(context), [push.config.SerializeToString() for push in pushes]
+        return len(await storage._context_heads(self.ids.context))
 
 
 @pytest.fixture(scope="module")
 def owned(stack: Stack) -> Owned:
-    """An owner's task that no stranger changes."""
-    return asyncio.run(make_owned(stack))
+    """An owner's task in a tenant, that no stranger changes."""
+    return asyncio.run(make_owned(stack, TENANT))
 
 
-async def make_owned(stack: Stack) -> Owned:
+@pytest.fixture(scope="module")
+def owned_in_no_tenant(stack: Stack) -> Owned:
+    """One that clients of older versions can reach."""
+    return asyncio.run(make_owned(stack, ""))
+
+
+async def make_owned(stack: Stack, tenant: str) -> Owned:
     """Two tasks of a new owner; the first one is known to everybody by all its ids."""
-    owner, ids = new_caller(), Ids()
+    owner, ids = new_caller(tenant), Ids()
     transport = httpx.ASGITransport(stack.doors["asgi"])
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         agent = Agent(client, JSONRPC)
@@ -330,7 +474,7 @@ async def make_owned(stack: Stack) -> Owned:
         async def call(operation: Operation) -> Answer:
             params, headers = operation.call(ids)
             said_by = {**owner.headers(), **headers}
-            return await agent.call(operation.method, {**params, "tenant": TENANT}, said_by)
+            return await agent.call(operation.method, {**params, "tenant": tenant}, said_by)
 
         sent = await call(
             Operation("SendMessage", said(contextId="<context>", messageId="<message>"), KEYED)
@@ -344,14 +488,18 @@ async def make_owned(stack: Stack) -> Owned:
             stack.doors["asgi"],
             JSONRPC,
             "SubscribeToTask",
-            {"id": ids.task, "tenant": TENANT},
+            {"id": ids.task, "tenant": tenant},
             owner.headers(),
         ) as stream:
             event = await anext(stream.events())
-    return Owned(owner=owner, ids=replace(ids, event=str(event.id)), stack=stack)
+    made = Owned(owner=owner, ids=replace(ids, event=str(event.id)), stack=stack)
+    return replace(made, made=made.stored())
 
 
 # -- the matrix -----------------------------------------------------------------------------------
+
+
+NOT_FOUND = {"TASK_NOT_FOUND", "-32001"}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
@@ -359,17 +507,17 @@ async def test_somebody_elses_task_is_no_task(
     door: Door, owned: Owned, operation: Operation
 ) -> None:
     """The same status, headers, body and requests of AWS as for a task that nobody has."""
-    before = await owned.state()
+    nowhere = await door.ask(new_caller(new_tenant()), operation, Ids(event=owned.ids.event))
+    assert nowhere.reason() == "TASK_NOT_FOUND"
+    assert nowhere.calls
     for name, stranger in strangers_to(owned.owner).items():
         there = await door.ask(stranger, operation, owned.ids)
-        nowhere = await door.ask(stranger, operation, Ids(event=owned.ids.event))
-        assert (name, there) == (name, nowhere)
         if name == "anonymous":
+            assert there == await door.ask(stranger, operation, Ids())
             assert (there.status, there.calls) == (401, [])
         else:
-            assert (name, there.reason()) == (name, "TASK_NOT_FOUND")
-            assert there.calls
-    assert await owned.state() == before
+            assert (name, there) == (name, nowhere)
+    assert owned.is_unchanged()
 
 
 @pytest.mark.parametrize("operation", ELSEWHERE.values(), ids=ELSEWHERE)
@@ -380,20 +528,59 @@ async def test_somebody_elses_contexts_and_keys_are_free(
 
     That is a new task, an empty list, or a page token that is none.
     """
-    before, strangers = await owned.state(), strangers_to(owned.owner)
+    strangers = strangers_to(owned.owner)
     del strangers["no tenant"]  # has tasks there by now; it is one more tenant, called ""
+    nowhere = await door.ask(new_caller(new_tenant()), operation, Ids())
     for name, stranger in strangers.items():
-        somebody_new = new_caller(stranger.tenant) if stranger.name else stranger
         there = await door.ask(stranger, operation, owned.ids)
-        nowhere = await door.ask(somebody_new, operation, Ids())
-        assert (name, there.comparable()) == (name, nowhere.comparable())
         if name == "anonymous":
+            assert there == await door.ask(stranger, operation, Ids())
             assert (there.status, there.calls) == (401, [])
-    assert await owned.state() == before
+        else:
+            assert (name, there.comparable()) == (name, nowhere.comparable())
+    assert await owned.tasks_of_its_context() == 1
+    assert owned.is_unchanged()
+
+
+@pytest.mark.parametrize("operation", OLDER_OPERATIONS.values(), ids=OLDER_OPERATIONS)
+async def test_nor_is_it_one_in_older_versions(
+    older_door: Door, owned: Owned, owned_in_no_tenant: Owned, operation: Operation
+) -> None:
+    """Neither another user's task nor one's own in a tenant, which 0.3 cannot name."""
+    unknown = Ids(event=owned.ids.event)
+    nowhere = await older_door.ask(new_caller(""), operation, unknown)
+    is_status = operation.method == "tasks/status"
+    assert nowhere.reason() in ({""} if is_status else NOT_FOUND)
+    assert ("not_found" in nowhere.body) == is_status
+    assert nowhere.calls
+    assert await older_door.ask(new_caller(""), operation, owned_in_no_tenant.ids) == nowhere
+    assert await older_door.ask(owned.owner, operation, owned.ids) == nowhere
+    anonymous = await older_door.ask(Caller(""), operation, owned_in_no_tenant.ids)
+    assert anonymous == await older_door.ask(Caller(""), operation, unknown)
+    assert (anonymous.status, anonymous.calls) == (401, [])
+    assert owned.is_unchanged()
+    assert owned_in_no_tenant.is_unchanged()
+
+
+@pytest.mark.parametrize("operation", OLDER_ELSEWHERE.values(), ids=OLDER_ELSEWHERE)
+async def test_nor_are_ids_taken_in_older_versions(
+    older_door: Door, owned_in_no_tenant: Owned, operation: Operation
+) -> None:
+    """Contexts, keys, and ids that clients choose: another user's task has another one's id."""
+    ids = owned_in_no_tenant.ids
+    nowhere = await older_door.ask(new_caller(""), operation, Ids())
+    there = await older_door.ask(new_caller(""), operation, ids)
+    assert there.comparable() == nowhere.comparable()
+    assert (there.status, there.reason()) == (200, "")
+    anonymous = await older_door.ask(Caller(""), operation, ids)
+    assert anonymous == await older_door.ask(Caller(""), operation, Ids())
+    assert (anonymous.status, anonymous.calls) == (401, [])
+    assert await owned_in_no_tenant.tasks_of_its_context() == 1
+    assert owned_in_no_tenant.is_unchanged()
 
 
 async def test_the_owner_is_answered(door: Door) -> None:
-    """Each of these operations does something for the owner, and only with the task's own id.
+    """Each of these operations does something for the owner.
 
     A message to a task that works is refused as that, and a key that belongs to another message as
     that: what strangers never learn.
@@ -403,13 +590,27 @@ async def test_the_owner_is_answered(door: Door) -> None:
         "stream to a task": "UNSUPPORTED_OPERATION",
         "send to a task, keyed": "INVALID_PARAMS",
     }
-    owned = await make_owned(door.stack)
+    owned = await make_owned(door.stack, TENANT)
     in_order = sorted(OPERATIONS.items(), key=lambda named: named[0] == "cancel")
     for name, operation in in_order:
         there = await door.ask(owned.owner, operation, owned.ids)
-        nowhere = await door.ask(owned.owner, operation, Ids(event=owned.ids.event))
         assert (name, there.reason()) == (name, refused.get(name, ""))
-        assert (name, nowhere.reason()) == (name, "TASK_NOT_FOUND")
+
+
+async def test_the_owner_is_answered_in_older_versions(older_door: Door) -> None:
+    """So do those of older versions; a second cancel is refused as that."""
+    owned = await make_owned(older_door.stack, "")
+    busy, gone = {"UNSUPPORTED_OPERATION", "-32004"}, {"TASK_NOT_CANCELABLE", "-32002"}
+    is_canceled = False
+    for name, operation in OLDER_OPERATIONS.items():
+        there = await older_door.ask(owned.owner, operation, owned.ids)
+        expected = {""}
+        if "message" in operation.method:
+            expected = busy
+        elif "cancel" in operation.method:
+            expected, is_canceled = (gone if is_canceled else {""}), True
+        assert (name, there.reason() in expected) == (name, True), there.body
+        assert "not_found" not in there.body
 
 
 async def test_the_extended_card_is_for_all_who_are_known(door: Door, owned: Owned) -> None:

@@ -513,6 +513,7 @@ async def test_secrets_are_never_logged(
 ) -> None:
     """13.2: not even at debug level, whatever is wrong with the request."""
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="a2a")
     config = {"id": "mine", "url": URL, **SECRETS}
     broken: list[Any] = [
         config,

@@ -184,8 +184,11 @@ async def test_a_rotation_needs_no_restart(secrets: Any, calls: Calls, clock: Ma
     assert await who(keys, OTHER) == "default"
 
 
-async def test_wrong_keys_make_no_calls(calls: Calls, clock: ManualClock) -> None:
-    """The secret is read by time, never because of a key, and not at all without one."""
+async def test_keys_are_read_by_time_whoever_asks(calls: Calls, clock: ManualClock) -> None:
+    """Once in five minutes at most, however many wrong keys come, and never without a key.
+
+    A wrong key makes that call like a right one: it may be one that has just been added.
+    """
     keys = stored_keys(clock)
     for _ in range(100):
         assert await who(keys, OTHER) == "UnknownKey"
@@ -239,6 +242,15 @@ def test_a_secret_without_text_stops_the_start(secrets: Any, clock: ManualClock)
     secrets.create_secret(Name="bytes", SecretBinary=b"\x00")
     with pytest.raises(ConfigurationError, match="bytes has no text"):
         stored_keys(clock, "bytes")
+
+
+@pytest.mark.parametrize("broken", ["{", json.dumps({"default": "short"}), KEY])
+def test_a_broken_secret_stops_the_start(secrets: Any, clock: ManualClock, broken: str) -> None:
+    """A new process would let in everybody or nobody; one sentence says why, and shows no key."""
+    secrets.put_secret_value(SecretId="keys", SecretString=broken)
+    with pytest.raises(ConfigurationError, match=r"^The API keys.+\.$") as caught:
+        stored_keys(clock)
+    assert KEY not in str(caught.value)
 
 
 @pytest.mark.parametrize("door", ["api", "stream"])

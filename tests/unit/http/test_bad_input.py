@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import JSONRPC, Agent, message, read
+from tests.a2a_calls import JSONRPC, REST, Agent, message, read
 from tests.asgi_streams import live
 from tests.scripted_worker import ScriptedWorker
 
@@ -262,6 +262,23 @@ class TestVersions:
         assert answer.reason == "VERSION_NOT_SUPPORTED"
         assert answer.code in (0, -32009)
 
+    @pytest.mark.parametrize("version", ["1.0", "2.0"])
+    @pytest.mark.parametrize("method", ["message/send", "message/stream", "tasks/get"])
+    async def test_a_method_of_0_3_in_another_version(
+        self, client: httpx.AsyncClient, method: str, version: str
+    ) -> None:
+        """-32009 as well, in words that tell the client what to change (3.6.2)."""
+        response = await client.post(
+            "/", json=call_0_3(method, {}), headers={"A2A-Version": version}
+        )
+        assert_error(response, JSONRPC, -32009)
+        assert "0.3" in response.text
+
+    async def test_a_path_of_0_3_in_another_version(self, client: httpx.AsyncClient) -> None:
+        """The same over HTTP+JSON, where the path says the version."""
+        response = await client.get("/v1/tasks/x", headers=VERSION)
+        assert_error(response, REST, -32009)
+
     async def test_no_version_is_0_3(self, agent: Agent) -> None:
         """An operation of 1.0 without a version is refused (3.6.2)."""
         answer = await agent.call("GetTask", {"id": "x"}, {"A2A-Version": ""})
@@ -299,6 +316,20 @@ class TestExtensions:
             )
             assert taken.state == "SUBMITTED"
             assert taken.response.headers["A2A-Extensions"] == "urn:must"
+
+    @pytest.mark.parametrize("method", ["message/send", "tasks/get"])
+    async def test_a_client_of_0_3_is_told_so_too(
+        self, settings: Settings, backends: Backends, card: AgentCard, method: str
+    ) -> None:
+        """With the code of 1.0, as 0.3 has none: the mistake is no internal error."""
+        card.capabilities.extensions.add(uri="urn:must", required=True)
+        transport = httpx.ASGITransport(create_app(settings, backends, card))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            refused = await client.post("/", json=call_0_3(method, {"id": "x"}))
+            headers = {"X-A2A-Extensions": "urn:must"}
+            taken = await client.post("/", json=call_0_3("tasks/get", {"id": "x"}), headers=headers)
+        assert_error(refused, JSONRPC, -32008)
+        assert_error(taken, JSONRPC, -32001)
 
     async def test_active_extensions_are_echoed(self, agent: Agent) -> None:
         """Of what the client declares, what the card has; the rest is ignored."""

@@ -97,6 +97,19 @@ async def test_a_card_may_offer_less(backends: Backends, card: AgentCard) -> Non
     assert "preferredTransport" not in fetched
 
 
+async def test_a_card_may_name_tenants(backends: Backends, card: AgentCard) -> None:
+    """4.4.6: an interface keeps its tenant behind every door, and one may be offered to several."""
+    for tenant in ("acme", "other", ""):
+        card.supported_interfaces.add(
+            protocol_binding="JSONRPC", protocol_version="1.0", tenant=tenant
+        )
+    settings = Settings(auth="none", stream_url=STREAM)
+    fetched = await fetch(settings, backends, card)
+    assert [(i["url"], i.get("tenant", "")) for i in fetched["supportedInterfaces"]] == [
+        (f"{base}/", tenant) for base in (STREAM, OWN) for tenant in ("acme", "other", "")
+    ]
+
+
 async def test_push_is_not_offered(backends: Backends, card: AgentCard) -> None:
     """Whatever the file says: nobody would be notified. The card given is not changed."""
     card.capabilities.push_notifications = True

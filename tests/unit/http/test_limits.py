@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any
 
 import httpx
 import pytest
+from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
+from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.types import AgentCard
 from pydantic import SecretStr
 
 from a2a_serverless.http.app import create_app
+from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
 from tests.a2a_calls import JSONRPC, Agent, message, read
@@ -257,26 +262,85 @@ async def asking(
         yield lambda path="/tasks": client.get(path, headers=headers)
 
 
+TYPED = {"Content-Type": "application/json"}
+OF_1_0 = {"A2A-Version": "1.0", **TYPED}
+
+
+def rpc(**members: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "params": {}, **members}).encode()
+
+
+REFUSALS: list[tuple[str, str, str, bytes, dict[str, str]]] = [
+    ("HeadersTooLarge", "GET", "/tasks", b"", {**OF_1_0, "X": "x" * 5000}),
+    ("UriTooLong", "GET", "/tasks/" + "x" * 5000, b"", OF_1_0),
+    ("BodyTooLarge", "POST", "/message:send", b" " * 200_000, OF_1_0),
+    ("InvalidRequest", "POST", "/message:send", b"{", OF_1_0),
+    ("InvalidParams", "POST", "/message:send", b"{}", OF_1_0),
+    ("ContentTypeNotSupported", "POST", "/", b"{}", {"Content-Type": "text/plain"}),
+    ("TaskNotFound", "GET", "/tasks/nobody", b"", OF_1_0),
+    ("TaskNotFound", "POST", "/", rpc(method="GetTask", params={"id": "nobody"}), OF_1_0),
+    ("TaskNotFound", "POST", "/", rpc(method="tasks/get", params={"id": "nobody"}), TYPED),
+    ("VersionNotSupported", "GET", "/tasks", b"", {"A2A-Version": "9"}),
+    ("VersionNotSupported", "GET", "/tasks", b"", {}),
+    ("VersionNotSupported", "GET", "/v1/tasks/nobody", b"", OF_1_0),
+    ("VersionNotSupported", "POST", "/", rpc(method="GetTask"), TYPED),
+    ("VersionNotSupported", "POST", "/", rpc(method="SendStreamingMessage"), TYPED),
+    ("VersionNotSupported", "POST", "/", rpc(method="tasks/get"), OF_1_0),
+    ("VersionNotSupported", "POST", "/", rpc(method="message/stream"), OF_1_0),
+    ("VersionNotSupported", "POST", "/", rpc(method="message/send"), {"A2A-Version": "9"}),
+    ("MethodNotFound", "POST", "/", rpc(method="NoSuchMethod"), OF_1_0),
+    ("MethodNotFound", "POST", "/", rpc(method="tasks/send"), TYPED),
+    ("InvalidRequest", "POST", "/", rpc(method="GetTask", jsonrpc="1.0"), OF_1_0),
+    ("InvalidRequest", "POST", "/", rpc(method="tasks/get", id=None), TYPED),
+    ("InvalidRequest", "POST", "/", rpc(method="GetTask", more=1), OF_1_0),
+    ("JSONParse", "POST", "/", b"{", OF_1_0),
+    ("UnknownPath", "GET", "/nothing", b"", OF_1_0),
+    ("UnknownMethod", "DELETE", "/tasks", b"", OF_1_0),
+]
+
+
+@pytest.mark.parametrize(("reason", "verb", "path", "content", "headers"), REFUSALS)
 async def test_every_refusal_is_logged_with_its_reason(
-    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    client: httpx.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+    verb: str,
+    path: str,
+    content: bytes,
+    headers: dict[str, str],
 ) -> None:
-    """Limits, bad input and unknown tasks alike: a word that a machine reads, once each."""
-    headers = {"A2A-Version": "1.0", "Content-Type": "application/json"}
+    """Limits, bad input and unknown tasks alike: a word that a machine reads, once, and counted."""
+    counted: list[str] = []
+    monkeypatch.setattr(metrics, "count", lambda name, reason: counted.append(f"{name} {reason}"))
     with caplog.at_level(logging.INFO, "a2a_serverless"):
-        await client.get("/tasks", headers={**headers, "X": "x" * 5000})
-        await client.get("/tasks/" + "x" * 5000, headers=headers)
-        await client.post("/message:send", content=b" " * 200_000, headers=headers)
-        await client.post("/message:send", content=b"{", headers=headers)
-        await client.post("/message:send", content=b"{}", headers=headers)
-        await client.get("/tasks/nobody", headers=headers)
-        await client.get("/tasks", headers={**headers, "A2A-Version": "9"})
+        await client.request(verb, path, content=content or None, headers=headers)
     said = [vars(record) for record in caplog.records if vars(record).get("action") == "refused"]
-    assert [line["reason"] for line in said] == [
-        "HeadersTooLarge",
-        "UriTooLong",
-        "BodyTooLarge",
-        "InvalidRequest",
-        "InvalidParams",
-        "TaskNotFound",
-        "VersionNotSupported",
+    assert [(line["levelname"], line["reason"]) for line in said] == [("INFO", reason)]
+    assert counted == [f"RequestsRefused {reason}"]
+
+
+async def test_no_refusal_is_left_to_the_sdk(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever method, version, parameters and id come together: an error is a refusal, once.
+
+    And never an internal one: the mistake is the client's. What is not refused is not counted.
+    """
+    counted: list[str] = []
+    monkeypatch.setattr(metrics, "count", lambda name, **_: counted.append(name))
+    methods = [
+        *JsonRpcDispatcher.METHOD_TO_MODEL,
+        *JSONRPC03Adapter.METHOD_TO_MODEL,
+        "tasks/submit",
     ]
+    versions: list[dict[str, str]] = [{}, {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}]
+    contents: list[Any] = [{}, [], {"id": "nobody"}, {"id": 5}, {"taskId": "nobody", "id": "c"}]
+    for method, version, params, call_id in product(methods, versions, contents, [1, None]):
+        counted.clear()
+        body = rpc(method=method, params=params, id=call_id)
+        response = await client.post("/", content=body, headers={**TYPED, **version})
+        # The SDK answers some calls of 0.3 with a stream of one error.
+        error = json.loads(response.text.removeprefix("data: ")).get("error", {})
+        assert error.get("code") != -32603, (method, version, params, call_id)
+        assert counted == (["RequestsRefused"] if error else []), (method, version, params)

@@ -22,7 +22,7 @@ from a2a_serverless.push.keys import KeyStore, MemoryKeyStore, PublishedKey
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import Agent
+from tests.a2a_calls import Agent, message
 from tests.clocks import ManualClock
 
 CREATE = "CreateTaskPushNotificationConfig"
@@ -89,6 +89,47 @@ async def test_no_name_is_looked_up_in_vain(
     refused = await agent.call(CREATE, {"taskId": task_id if whose == "mine" else "t", **config})
     assert refused.reason in {"TASK_NOT_FOUND", "INVALID_PARAMS"}
     assert resolver.asked == []
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+@pytest.mark.parametrize(
+    ("whose", "change", "reason"),
+    [
+        ("nobody's", {}, "TASK_NOT_FOUND"),
+        ("nobody's", {"token": "two\nlines"}, "INVALID_PARAMS"),
+        ("mine", {"taskId": "another"}, "INVALID_PARAMS"),
+        ("mine", {"url": "http://receiver.example.com/"}, "INVALID_PARAMS"),
+    ],
+)
+async def test_no_name_is_looked_up_for_a_message_in_vain(
+    agent: Agent,
+    task_id: str,
+    resolver: Resolver,
+    method: str,
+    whose: str,
+    change: Mapping[str, Any],
+    reason: str,
+) -> None:
+    """So too with a message's own configuration: the task is looked at first, after the form."""
+    config = {"url": "https://receiver.example.com/hook", **change}
+    configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
+    addressed = message(taskId=task_id if whose == "mine" else "nobody")
+    sent = {"message": addressed, "configuration": configuration}
+    assert (await agent.call(method, sent)).reason == reason
+    assert resolver.asked == []
+
+
+async def test_a_messages_receiver_is_looked_up(agent: Agent, resolver: Resolver) -> None:
+    """Once, for a new task as for a task that there is."""
+    config = {"url": "https://receiver.example.com/hook"}
+    configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
+    sent = await agent.send("ask", configuration=configuration)
+    assert resolver.asked == ["receiver.example.com"]
+    again = await agent.send(
+        "ask", configuration=configuration, taskId=sent.task["id"], messageId="message-1"
+    )
+    assert again.task["id"] == sent.task["id"]
+    assert resolver.asked == ["receiver.example.com"] * 2
 
 
 async def test_a_slow_name_server_stops_nobody_else(

@@ -8,10 +8,17 @@ from typing import Any
 import httpx
 import pytest
 
+from a2a_serverless.settings import Settings
 from tests.a2a_calls import Agent, message, read
 
 JSON = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 SAID = {"message": message("go"), "configuration": {"returnImmediately": True}}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """No worker answers here: what is canceled is canceled without one."""
+    return Settings(auth="none", cancel_timeout_s=0.01)
 
 
 async def post(client: httpx.AsyncClient, path: str, body: Any) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
+import re
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, tzinfo
+from itertools import cycle
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import boto3
 import jwt
@@ -15,11 +17,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from moto import mock_aws
+from starlette.requests import Request as HttpRequest
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.http.key_set import KeySet
 from a2a_serverless.local.emulators import CREDENTIALS, REGION
-from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, MemoryKeyStore, jwks
+from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, MemoryKeyStore
 from a2a_serverless.push.secret import SecretsManagerSecret, SigningSecret
 from a2a_serverless.push.signing import (
     SETTLED_S,
@@ -51,30 +55,37 @@ class Values(SigningSecret):
 
 
 class KeyServer:
-    """Serves the key store's document, as the API does, behind a cache that keeps it as it may."""
+    """The API's own key set behind a cache on the way, which keeps an answer as long as it says.
+
+    The API has two environments, whose caches run out at different times.
+    """
 
     def __init__(self, store: MemoryKeyStore, clock: Clock) -> None:
-        self._store, self._clock = store, clock
-        self._kept: tuple[float, bytes] | None = None
+        self._environments = cycle([KeySet(store, clock) for _ in range(2)])
+        self._clock = clock
+        self._fresh_until = 0.0
+        self._answer = b""
 
     def __call__(self, _: Request) -> AsyncIterator[bytes]:
-        return self._answer()
+        return self._answers()
 
-    async def _answer(self) -> AsyncIterator[bytes]:
+    async def _answers(self) -> AsyncIterator[bytes]:
         now = self._clock.monotonic()
-        if self._kept is None or now - self._kept[0] >= JWKS_MAX_AGE_S:
-            self._kept = now, json.dumps(await jwks(self._store)).encode()
-        document = self._kept[1]
-        yield b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(document), document)
+        if not self._answer or now >= self._fresh_until:
+            response = await next(self._environments).answer(HttpRequest({"type": "http"}))
+            kept_s = re.search(r"max-age=(\d+)", response.headers["Cache-Control"])
+            self._fresh_until = now + int(kept_s[1]) if kept_s else now
+            head = "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
+            status = f"HTTP/1.1 {response.status_code} Whatever\r\n"
+            self._answer = f"{status}{head}\r\n".encode() + bytes(response.body)
+        yield self._answer
 
 
 async def sign(signer: Signer, body: bytes = BODY) -> str:
     return await signer.sign(body, audience=AUDIENCE, task_id="task", event_id="event")
 
 
-def verify(
-    client: jwt.PyJWKClient, token: str, body: bytes, *, by_time: bool = True
-) -> dict[str, Any]:
+def verify(client: jwt.PyJWKClient, token: str, body: bytes) -> dict[str, Any]:
     """What a receiver does with a notification."""
     key = client.get_signing_key_from_jwt(token)
     claims: dict[str, Any] = jwt.decode(
@@ -83,7 +94,7 @@ def verify(
         algorithms=["ES256"],
         audience=AUDIENCE,
         issuer=ISSUER,
-        options={"require": CLAIMS, "verify_exp": by_time, "verify_iat": by_time},
+        options={"require": CLAIMS},
     )
     if claims["body_sha256"] != hashlib.sha256(body).hexdigest():
         raise jwt.InvalidTokenError
@@ -139,18 +150,30 @@ def manager() -> Iterator[Any]:
         )
 
 
+def keep_time_by(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PyJWT see the time of a test's clock: its caches, and its checks of `iat` and `exp`."""
+
+    class Now(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromtimestamp(clock.now_ms() / 1000, tz)
+
+    for module in ("jwk_set_cache", "api_jwk"):
+        monkeypatch.setattr(f"jwt.{module}.time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr("jwt.api_jwt.datetime", Now)
+
+
 async def test_a_receiver_survives_a_rotation(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every signature of the hour around a rotation is verified, with all caches at work.
 
-    Those of the secret in each signing process, of the document on the way, and of the receiver's
-    JWKS client, all on one clock; the document's is the one that refuses a look before its time.
+    Those of the secret in each signing process, of the key set in each one of the API, of its
+    document on the way, and of the receiver's JWKS client, all on one clock. The receiver also
+    looks at the times of a token, and does not take one again after its lifetime.
     """
     clock = ManualClock()
-    for module in ("jwk_set_cache", "api_jwk"):
-        # What the client knows of time.
-        monkeypatch.setattr(f"jwt.{module}.time", SimpleNamespace(monotonic=clock.monotonic))
+    keep_time_by(clock, monkeypatch)
     manager.create_secret(Name="signing", SecretString=secret(1))
     store = MemoryKeyStore(clock)
     signers = []
@@ -167,11 +190,14 @@ async def test_a_receiver_survives_a_rotation(
                 token = await sign(signer)
                 if second < 120:  # from here on no cache runs out together with another one
                     continue
-                claims = await asyncio.to_thread(verify, client, token, BODY, by_time=False)
+                claims = await asyncio.to_thread(verify, client, token, BODY)
                 assert claims["iat"] == clock.now_ms() // 1000
                 used.append(jwt.get_unverified_header(token)["kid"])
             clock.advance(40)
         assert len(server.requests) < 20
+        clock.advance(TOKEN_LIFETIME_S)
+        with pytest.raises(jwt.ExpiredSignatureError):
+            await asyncio.to_thread(verify, client, token, BODY)
     old, new = signing_key(secret(1)).kid, signing_key(secret(2)).kid
     assert used[:50] == [old] * 50
     assert used[-50:] == [new] * 50

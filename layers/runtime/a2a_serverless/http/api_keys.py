@@ -107,8 +107,9 @@ class ApiKeys:
     async def authenticate(self, headers: Headers) -> Principal:
         """Who shows a key.
 
-        An unknown key does not make the keys be read again: they are read by time alone, so that a
-        flood of wrong keys makes no calls. One right key among several is enough, but not two of
+        Any key makes the keys be read again when they are `MAX_AGE_S` old, an unknown one as well:
+        it may be new. No key makes them be read sooner, so that a flood of wrong keys makes no
+        more calls than a single right one. One right key among several is enough, but not two of
         different names.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from email.utils import formatdate
 from http import HTTPStatus
@@ -99,11 +99,9 @@ def create_app(
     add_a2a_routes_to_fastapi(
         app,
         agent_card_routes=_card_routes(card, settings, door),
-        jsonrpc_routes=_streaming(_jsonrpc_routes(handler, context, settings), settings),
+        jsonrpc_routes=_jsonrpc_routes(handler, context, settings),
         # Last, because the SDK's tenant routes take every path of two segments or more.
-        rest_routes=_streaming(
-            create_rest_routes(handler, context, enable_v0_3_compat=True), settings, is_rest=True
-        ),
+        rest_routes=_rest_routes(handler, context, settings),
     )
     describe(app)
     app.add_middleware(Negotiation, card=card)
@@ -123,22 +121,29 @@ def _jsonrpc_routes(
     routes: list[BaseRoute] = [
         *create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True)
     ]
-    if not settings.older_dialects:
-        return routes
-    older = OlderDialects(handler, context, submitted_ttl_s=settings.submitted_ttl_s)
-    return older.routes(routes)
+    older_methods: frozenset[str] = frozenset()
+    if settings.older_dialects:
+        older = OlderDialects(handler, context, submitted_ttl_s=settings.submitted_ttl_s)
+        routes, older_methods = older.routes(routes), older.methods
+
+    def wrap(route: Route) -> Endpoint:
+        return jsonrpc_guard(
+            with_event_ids(route.endpoint, keep_alive_s=settings.keep_alive_s),
+            context,
+            older_methods=older_methods,
+        )
+
+    return rewired(routes, wrap)
 
 
-def _streaming(
-    routes: Sequence[BaseRoute], settings: Settings, *, is_rest: bool = False
+def _rest_routes(
+    handler: DurableRequestHandler, context: CallContextBuilder, settings: Settings
 ) -> list[BaseRoute]:
     def wrap(route: Route) -> Endpoint:
         endpoint = with_event_ids(route.endpoint, keep_alive_s=settings.keep_alive_s)
-        if is_rest:
-            return rest_guard(endpoint, route)
-        return jsonrpc_guard(endpoint, older_dialects=settings.older_dialects)
+        return rest_guard(endpoint, route, context)
 
-    return rewired(routes, wrap)
+    return rewired(create_rest_routes(handler, context, enable_v0_3_compat=True), wrap)
 
 
 def _card_routes(card: AgentCard, settings: Settings, door: Door) -> list[BaseRoute]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from contextlib import suppress
 
 from a2a.types import TaskState, TaskStatus
 
@@ -73,11 +72,12 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
 async def _send(backends: Backends, head: Head) -> None:
     # A request of its own: an earlier one may have been dropped by a worker meanwhile.
     params = operation_of(head, head.turn, secrets.randbelow(_MANY))
-    extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": head.turn}
+    extra = _ids(head)
     try:
         await backends.broker.cancel_task(params, request_context=tracing.carried())
     except Exception:  # noqa: BLE001 - logged with its traceback
         # The flag is up, and the end comes at the deadline with or without a worker.
+        metrics.count("SendFailures")
         _log.exception("cancel not sent", extra={"action": "send_cancel_failed", **extra})
     else:
         _log.info("cancel sent", extra={"action": "send_cancel", **extra})
@@ -87,17 +87,23 @@ async def _end(storage: DurableStorage, tail: Tail) -> None:
     """Commit canceled from outside of any attempt, which fences the running one off."""
     status = TaskStatus(state=TaskState.TASK_STATE_CANCELED)
     for _ in range(REBASES):
-        with suppress(ConcurrencyError, TaskTerminalStateError):
-            await storage.commit(tail.head, Commit(entries=(StatusChanged(status, archive=True),)))
+        commit = Commit(entries=(StatusChanged(status, archive=True),))
+        try:
+            await storage.commit(tail.head, commit)
+        except (ConcurrencyError, TaskTerminalStateError):
+            pass  # the agent has written meanwhile, if not the end
+        else:
+            metrics.count("ForcedCancels")
+            extra = {"action": "cancel_forced", "attempts": tail.head.attempts, **_ids(tail.head)}
+            _log.warning("canceled without the agent", extra=extra)
         await tail.poll()
         if tail.head.is_terminal:
-            metrics.count("ForcedCancels")
-            _log.warning(
-                "canceled without the agent",
-                extra={"action": "cancel_forced", "task_id": tail.head.task_id},
-            )
             return
     raise ConcurrencyError(current_version=tail.head.version)
+
+
+def _ids(head: Head) -> dict[str, object]:
+    return {"task_id": head.task_id, "context_id": head.context_id, "turn": head.turn}
 
 
 def _has_ended(head: Head) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from a2a.types import (
@@ -42,8 +42,8 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     """The card of a file in the protocol's JSON, as its author writes it.
 
     It need not have interfaces: the deployment knows its URLs. Where it has some, only their
-    bindings and versions are offered; so a card without 0.3 is one of 1.0 alone. A relative `path`
-    starts at `folder`.
+    bindings and versions are offered, under their tenants; so a card without 0.3 is one of 1.0
+    alone. A relative `path` starts at `folder`.
 
     Raises:
         ConfigurationError: the file is missing, unreadable, or not a complete card.
@@ -61,7 +61,8 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     if missing:
         msg = f"The agent card {path} lacks {', '.join(missing)}."
         raise ConfigurationError(msg)
-    unknown = [" ".join(way) for way in _ways(card) if way not in SERVED]
+    offered = ((way.protocol_binding, way.protocol_version) for way in _ways(card))
+    unknown = [" ".join(way) for way in offered if way not in SERVED]
     if unknown:
         msg = f"The agent card {path} offers {', '.join(unknown)}, which nothing here serves."
         raise ConfigurationError(msg)
@@ -100,23 +101,29 @@ def deployed_card(card: AgentCard, settings: Settings, bases: Sequence[str]) -> 
     return deployed
 
 
-def _ways(card: AgentCard) -> list[tuple[str, str]]:
-    """The bindings and versions that a card offers; all where it says nothing."""
-    named = [(i.protocol_binding, i.protocol_version) for i in card.supported_interfaces]
-    return list(dict.fromkeys(named or SERVED))
+def _ways(card: AgentCard) -> list[AgentInterface]:
+    """The bindings, versions and tenants that a card offers, each once; all where it has none.
 
-
-def _interfaces(ways: Iterable[tuple[str, str]], bases: Sequence[str]) -> list[AgentInterface]:
-    ways = tuple(ways)
+    A tenant is what clients have to name when they call there (section 4.4.6).
+    """
+    named = [(i.protocol_binding, i.protocol_version, i.tenant) for i in card.supported_interfaces]
     return [
-        AgentInterface(
-            url=f"{base.rstrip('/')}/" if binding == _JSONRPC else base.rstrip("/"),
-            protocol_binding=binding,
-            protocol_version=version,
-        )
-        for base in bases
-        for binding, version in ways
+        AgentInterface(protocol_binding=binding, protocol_version=version, tenant=tenant)
+        for binding, version, tenant in dict.fromkeys(named or ((*way, "") for way in SERVED))
     ]
+
+
+def _interfaces(ways: Sequence[AgentInterface], bases: Sequence[str]) -> list[AgentInterface]:
+    return [_at(base, way) for base in bases for way in ways]
+
+
+def _at(base: str, way: AgentInterface) -> AgentInterface:
+    interface = AgentInterface()
+    interface.CopyFrom(way)
+    interface.url = base.rstrip("/")
+    if way.protocol_binding == _JSONRPC:
+        interface.url += "/"
+    return interface
 
 
 def _require_api_key(card: AgentCard) -> None:
@@ -152,7 +159,7 @@ def _missing_fields(card: AgentCard) -> list[str]:
     whole = AgentCard()
     whole.CopyFrom(card)
     del whole.supported_interfaces[:]
-    whole.supported_interfaces.extend(_interfaces(SERVED, [_SOMEWHERE]))
+    whole.supported_interfaces.extend(_interfaces(_ways(whole), [_SOMEWHERE]))
     try:
         validate_proto_required_fields(whole)
     except InvalidParamsError as error:

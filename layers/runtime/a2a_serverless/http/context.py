@@ -86,6 +86,18 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
         with counted_refusals():
             return self._built(request)
 
+    def check_extensions(self, request: Request) -> None:
+        """Refuse whoever does not declare what the card requires.
+
+        Raises:
+            ExtensionSupportRequiredError: as it says.
+        """
+        missing = self._required - requested_extensions(request)
+        if missing:
+            raise ExtensionSupportRequiredError(
+                message=f"The agent requires the extension {', '.join(sorted(missing))}."
+            )
+
     def _built(self, request: Request) -> ServerCallContext:
         context = super().build(request)
         headers = {
@@ -98,11 +110,7 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
         context.state[_OWN_TENANT] = getattr(request.scope.get("user"), "tenant", None)
         context.state[_BASE_URL] = str(request.base_url)
         context.tenant = getattr(request.state, NAMED_TENANT, "")
-        missing = self._required - requested_extensions(request)
-        if missing:
-            raise ExtensionSupportRequiredError(
-                message=f"The agent requires the extension {', '.join(sorted(missing))}."
-            )
+        self.check_extensions(request)
         return context
 
 
@@ -118,6 +126,21 @@ def names_version(request: Request) -> bool:
     return VERSION_HEADER.lower() in names
 
 
+def check_version(request: Request, spoken: str) -> None:
+    """Refuse a request that is of another version than its operation (section 3.6.2).
+
+    One that names no version is of 0.3.
+
+    Raises:
+        VersionNotSupportedError: says which version the operation is of, and what is missing.
+    """
+    named = _minor(_version(request))
+    if (named or PROTOCOL_VERSION_0_3) == spoken:
+        return
+    said = f"the request says {named}" if named else f"without {VERSION_HEADER} a request is of 0.3"
+    raise VersionNotSupportedError(message=f"The operation is one of A2A {spoken}; {said}.")
+
+
 def _version(request: Request) -> str:
     """The protocol version of the header, or of the query (section 3.6.1)."""
     asked: Sequence[str] = [
@@ -125,11 +148,16 @@ def _version(request: Request) -> str:
         *(v for k, v in request.query_params.items() if k.lower() == VERSION_HEADER.lower()),
     ]
     version = next((v.strip() for v in asked if v.strip()), "")
-    if version and ".".join(version.split(".")[:2]) not in _VERSIONS:
+    if version and _minor(version) not in _VERSIONS:
         raise VersionNotSupportedError(
             message=f"A2A version {shown(version, 20)} is not one of {', '.join(_VERSIONS)}."
         )
     return version
+
+
+def _minor(version: str) -> str:
+    """A version without its patch number, which does not count (section 3.6)."""
+    return ".".join(version.split(".")[:2])
 
 
 def scope_of(context: ServerCallContext) -> Scope:

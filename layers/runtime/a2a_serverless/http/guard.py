@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
+from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.types import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
     ListTaskPushNotificationConfigsRequest,
@@ -18,12 +21,14 @@ from a2a.types import (
     SubscribeToTaskRequest,
     TaskPushNotificationConfig,
 )
+from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0
 from a2a.utils.errors import (
     A2AError,
     ContentTypeNotSupportedError,
     InvalidParamsError,
     InvalidRequestError,
     JSONParseError,
+    MethodNotFoundError,
 )
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -43,7 +48,12 @@ from a2a_serverless.http.bodies import (
     parsed,
     read_json,
 )
-from a2a_serverless.http.context import NAMED_TENANT, names_version
+from a2a_serverless.http.context import (
+    NAMED_TENANT,
+    CallContextBuilder,
+    check_version,
+    names_version,
+)
 from a2a_serverless.http.errors import jsonrpc_error, rest_error, shown
 from a2a_serverless.http.streaming import Endpoint
 
@@ -52,6 +62,7 @@ SUBMIT_PATH = "/api/a2a/tasks"
 JSONRPC_PATHS = frozenset({"", "/", SUBMIT_PATH})
 
 JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
+_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 
 Check = Callable[[Any], object]
 """Raises InvalidParamsError for what is no valid content."""
@@ -72,6 +83,7 @@ _JSONRPC_PARAMS: Mapping[str, Check] = {
     "GetTaskPushNotificationConfig": _is(GetTaskPushNotificationConfigRequest),
     "ListTaskPushNotificationConfigs": _is(ListTaskPushNotificationConfigsRequest),
     "DeleteTaskPushNotificationConfig": _is(DeleteTaskPushNotificationConfigRequest),
+    "GetExtendedAgentCard": _is(GetExtendedAgentCardRequest),
     "message/send": check_0_3_params,
     "message/stream": check_0_3_params,
     "tasks/pushNotificationConfig/set": check_0_3_push_params,
@@ -99,11 +111,17 @@ _HTTP_UNSUPPORTED_MEDIA_TYPE = 415
 logging.getLogger("a2a.server.routes.jsonrpc_dispatcher").setLevel(logging.INFO)
 
 
-def jsonrpc_guard(endpoint: Endpoint, *, older_dialects: bool = False) -> Endpoint:
-    """Content type (-32005), JSON (-32700), envelope (-32600) and parameters (-32602) first.
+def jsonrpc_guard(
+    endpoint: Endpoint,
+    context: CallContextBuilder,
+    *,
+    older_methods: frozenset[str] = frozenset(),
+) -> Endpoint:
+    """Refuse here what the dispatcher would refuse in words of its parser, and uncounted.
 
-    The dispatcher's own complaints about the last two repeat the parser's words, and log them as a
-    failure. `older_dialects`: methods of 0.1 are those of 0.1 where a request names no version.
+    In this order: content type (-32005), JSON (-32700), envelope (-32600), method (-32601), the
+    method's version (-32009), extensions (-32008), parameters (-32602). `older_methods`: those of
+    0.1 and the like, which requests that name no version may call.
     """
     checks = {**_JSONRPC_PARAMS, **_JSONRPC_PARAMS_0_3}
 
@@ -116,9 +134,12 @@ def jsonrpc_guard(endpoint: Endpoint, *, older_dialects: bool = False) -> Endpoi
                 raise InvalidRequestError(message="The request is not a JSON object.")
             request_id = request_id_of(envelope)
             _check_envelope(envelope)
-            is_older = older_dialects and not names_version(request)
+            is_older = bool(older_methods) and not names_version(request)
+            if not (is_older and envelope["method"] in older_methods):
+                _check_method(request, envelope)
+            context.check_extensions(request)
             check = (_JSONRPC_PARAMS if is_older else checks).get(envelope["method"])
-            if check is not None and envelope.get("jsonrpc") == "2.0":
+            if check is not None:
                 check(envelope.get("params", {}))
             elif not isinstance(envelope.get("params", {}), dict | list):
                 raise InvalidRequestError(message="The parameters are an object or a list.")
@@ -129,23 +150,25 @@ def jsonrpc_guard(endpoint: Endpoint, *, older_dialects: bool = False) -> Endpoi
     return guarded
 
 
-def rest_guard(endpoint: Endpoint, route: Route) -> Endpoint:
-    """Content type, JSON and enum values, of body and query, before the dispatcher."""
+def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) -> Endpoint:
+    """Content type, version, extensions, JSON and enum values, of body and query, first."""
     check = _REST_BODIES.get(route.path)
     has_body = "POST" in (route.methods or ())
     has_filters = route.path == "/tasks"
-    has_tenants = not route.path.startswith("/v1/")  # of 0.3, which has none
+    is_0_3 = route.path.startswith("/v1/")
+    version = PROTOCOL_VERSION_0_3 if is_0_3 else PROTOCOL_VERSION_1_0
 
     async def guarded(request: Request) -> Response:
         try:
+            if has_body:
+                _check_content_type(request)
+            check_version(request, version)
+            context.check_extensions(request)
             if has_filters:
                 check_enums(dict(request.query_params), ListTasksRequest)
             check_query(request.query_params)
-            body = {}
-            if has_body:
-                _check_content_type(request)
-                body = await _check_rest_body(request, check)
-            if has_tenants:
+            body = await _check_rest_body(request, check) if has_body else {}
+            if not is_0_3:  # which has no tenants
                 _name_tenant(request, body)
         except ContentTypeNotSupportedError as error:
             # It is HTTP's own header that is wrong here, not a part of a message (400).
@@ -184,11 +207,31 @@ def _check_content_type(request: Request) -> None:
 
 
 def _check_envelope(envelope: Mapping[str, object]) -> None:
-    """Refuse what has an id or a method that JSON-RPC 2.0 does not allow (section 4)."""
+    """Refuse an envelope that JSON-RPC 2.0 does not allow (section 4)."""
     if request_id_of(envelope) != envelope.get("id"):
         raise InvalidRequestError(message="The id is a text, a whole number or null.")
-    if not isinstance(envelope.get("method"), str):
+    if envelope.get("jsonrpc") != "2.0":
+        raise InvalidRequestError(message='The member "jsonrpc" is not "2.0".')
+    if not envelope.get("method") or not isinstance(envelope["method"], str):
         raise InvalidRequestError(message="The request names no method.")
+
+
+def _check_method(request: Request, envelope: Mapping[str, object]) -> None:
+    """Refuse a method that nobody has, or that is of another version than the request.
+
+    The names of 1.0 and 0.3 have nothing in common, so that each says its version.
+    """
+    method = envelope["method"]
+    if method in JsonRpcDispatcher.METHOD_TO_MODEL:
+        check_version(request, PROTOCOL_VERSION_1_0)
+    elif method in JSONRPC03Adapter.METHOD_TO_MODEL:
+        check_version(request, PROTOCOL_VERSION_0_3)
+        if envelope.get("id") is None:
+            raise InvalidRequestError(message="A request of A2A 0.3 has an id.")
+    else:
+        raise MethodNotFoundError
+    if not envelope.keys() <= _MEMBERS:
+        raise InvalidRequestError(message="A request has jsonrpc, id, method and params alone.")
 
 
 async def _check_rest_body(request: Request, check: Check | None) -> dict[str, Any]:

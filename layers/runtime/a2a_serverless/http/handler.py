@@ -107,7 +107,7 @@ class DurableRequestHandler(RequestHandler):
         with protocol_errors("send_message", params.message.task_id):
             deadline = self._now() + self._settings.blocking_limit_s
             check_send(params, self._card, self._settings)
-            await self._receivers.check_inline(params)
+            await self._receivers.check_inline(params, context)
             accepted = await self._intake.accept(params, context)
             tail = accepted.tail
             if not params.configuration.return_immediately:
@@ -126,7 +126,7 @@ class DurableRequestHandler(RequestHandler):
             deadline = self._stream_deadline(context)
             check_streaming(self._card)
             check_send(params, self._card, self._settings)
-            await self._receivers.check_inline(params)
+            await self._receivers.check_inline(params, context)
             accepted = await self._intake.accept(params, context)
             opening = accepted.opening
             if isinstance(opening.event, Task):

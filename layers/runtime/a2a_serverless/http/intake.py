@@ -179,6 +179,7 @@ class Intake:
             )
         except Exception:  # noqa: BLE001 - logged with its traceback
             # The message is committed: whatever the queue says, the task is submitted.
+            metrics.count("SendFailures")
             _log.exception("the turn was not sent", extra={"action": "send_turn_failed", **extra})
         else:
             _log.info("turn sent", extra={"action": "send_turn", **extra})

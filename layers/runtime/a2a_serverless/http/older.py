@@ -87,6 +87,11 @@ class OlderDialects:
             "tasks/status": self._status,
         }
 
+    @property
+    def methods(self) -> frozenset[str]:
+        """The methods that are served to requests that name no version."""
+        return frozenset(self._methods)
+
     def routes(self, jsonrpc: Sequence[BaseRoute]) -> list[BaseRoute]:
         """The JSON-RPC routes with the older methods, and once more under `SUBMIT_PATH`."""
         routes = rewired(jsonrpc, lambda route: self._before(route.endpoint))

@@ -23,7 +23,7 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 
 from a2a_serverless.errors import InvalidArgumentError, PageTokenError, TaskNotFoundError
 from a2a_serverless.http.checks import check_push, check_push_config, refused_config
-from a2a_serverless.http.context import scope_of
+from a2a_serverless.http.context import check_may_open, scope_of
 from a2a_serverless.push.addresses import AllowedHosts, check_receiver
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -122,20 +122,28 @@ class Receivers:
             raise TaskNotFoundError
         await storage.delete_push(request.task_id, request.id)
 
-    async def check_inline(self, request: SendMessageRequest) -> None:
+    async def check_inline(self, request: SendMessageRequest, context: ServerCallContext) -> None:
         """Refuse a message's own configuration before the message becomes anything.
 
         Raises:
             InvalidParamsError: names each field that cannot be used.
+            TaskNotFoundError: the message names a task that the caller does not see.
+            InvalidArgumentError: it would open a task in a tenant that is not the caller's.
         """
         if not request.configuration.HasField("task_push_notification_config"):
             return
         check_push(self._card)
         config = request.configuration.task_push_notification_config
         check_push_config(config, at=_INLINE)
-        if config.task_id not in ("", request.message.task_id):
+        task_id = request.message.task_id
+        if config.task_id not in ("", task_id):
             problem = "It is the message's task, or not given."
             raise refused_config([("taskId", problem)], at=_INLINE)
+        # No name server is asked for a message that comes to nothing.
+        if not task_id:
+            check_may_open(context)
+        elif await self._storage(context).head(task_id) is None:
+            raise TaskNotFoundError
         # A message is not lost, nor a repeated one refused, for want of a name server.
         await self._check_url(config.url, at=_INLINE, must_resolve=False)
 
