@@ -54,6 +54,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("permissions")
         for problem in problems:
             terminalreporter.line(problem, red=True)
+    elif recorded() and not _is_whole(terminalreporter.config):
+        terminalreporter.line("Unused permissions were not looked for: not all tests were run.")
 
 
 def _problems(*, is_whole: bool) -> list[str]:

@@ -1,8 +1,14 @@
 """Watches over every test: nothing that a task is about gets into a line of the log.
 
 What a task is about is taken from the storage: every text, file, value and secret that a test
-commits, in whatever backend. The lines are those that a deployed function writes, at the lowest
-level. A test in whose log one of these texts is found fails, and the line is shown.
+commits, in whatever backend. A test in whose log one of these texts is found fails, and the line is
+shown.
+
+The lines are those of this process: the runtime's own at every level, those of the libraries in
+`LIBRARIES` from the level on that a deployed function lets through at LogLevel DEBUG, everybody
+else's from WARNING on. Of other processes nothing is known here. What they have said is searched
+with `spoken` where a test starts them: the built functions in tests/artefact, the commands in
+tests/e2e/test_observability.py.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ import pytest
 from google.protobuf.message import Message
 
 from a2a_serverless.observability.json_lines import JsonLines
-from a2a_serverless.observability.logs import ContextFields
+from a2a_serverless.observability.logs import LIBRARIES, ContextFields
 from a2a_serverless.storage import durable
 from a2a_serverless.worker import endings
 
@@ -81,6 +87,11 @@ class LogWatch(logging.Handler):
                 yield f"{text!r} in {line}"
 
 
+def spoken(said: str, contents: Iterable[str]) -> list[str]:
+    """Which of `contents` are in what a process has said: as they are, or as JSON writes them."""
+    return [text for text in contents if text in said or json.dumps(text)[1:-1] in said]
+
+
 def _has_word(values: str, text: str) -> bool:
     """Whether a short text stands by itself: "raise" is not said by "raised"."""
     return text in values and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", values) is not None
@@ -134,6 +145,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     logging.getLogger().addHandler(WATCH)
     logging.getLogger("a2a_serverless").setLevel(logging.DEBUG)
+    for name, level in LIBRARIES.items():
+        logging.getLogger(name).setLevel(level)
     config.option.log_level = config.option.log_level or "WARNING"
     _watch(durable, "encode_entries", WATCH.saw)
     _watch(durable, "checked", WATCH.saw)

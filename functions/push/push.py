@@ -12,7 +12,7 @@ with cold_start():
     from a2a_serverless.wiring import aws_backends
 
     settings = load_settings()
-    backends = aws_backends(settings)
+    backends = aws_backends(settings, needs=("push_queue", "push_dead_letter_queue"))
     push = backends.pushing()
     function = PushFunction(backends.storage, push.queue, push.keys, settings)
 

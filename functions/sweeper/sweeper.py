@@ -7,7 +7,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
 from typing import Any
 
 from a2a_serverless.cold_start import cold_start
@@ -17,9 +16,13 @@ with cold_start():
     from a2a_serverless.observability import metrics
     from a2a_serverless.observability.logs import log_context
     from a2a_serverless.settings import load_settings
-    from a2a_serverless.wiring import Backends, aws_backends
-    from a2a_serverless.worker.dead_letters import DeadLetters
+    from a2a_serverless.wiring import aws_backends
+    from a2a_serverless.worker.dead_letters import DeadLetters, ids_in
     from a2a_serverless.worker.sweeper import Sweeper
+
+    backends = aws_backends(load_settings(), needs=("undecodable_queue",))
+    # One loop for the life of the process: what is bound to a loop outlives an invocation.
+    loop = asyncio.new_event_loop()
 
 _log = logging.getLogger(__name__)
 
@@ -31,33 +34,20 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         The counts of the run, or the batch response: records to be kept in the dead letter queue.
 
     Raises:
-        ConfigurationError: the table or the queue is not set.
         InvalidArgumentError: an event of another source.
     """
     try:
         with log_context(request_id=getattr(context, "aws_request_id", None)):
             if event.get("detail-type") == "Scheduled Event":
-                return _loop().run_until_complete(_sweep())
+                return loop.run_until_complete(_sweep())
             if "Records" in event:
-                return _loop().run_until_complete(_end_dead_letters(event["Records"]))
+                return loop.run_until_complete(_end_dead_letters(event["Records"]))
             raise InvalidArgumentError("The sweeper handles schedule events and SQS events.")
     finally:
         metrics.flush()
 
 
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """One loop for the life of the process: what is bound to a loop outlives an invocation."""
-    return asyncio.new_event_loop()
-
-
-@cache
-def _backends() -> Backends:
-    return aws_backends(load_settings())
-
-
 async def _sweep() -> dict[str, Any]:
-    backends = _backends()
     sweeper = Sweeper(
         backends.storage, backends.broker, backends.registry, clock=backends.storage.clock
     )
@@ -66,7 +56,6 @@ async def _sweep() -> dict[str, Any]:
 
 async def _end_dead_letters(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Groups at once, each in its order."""
-    backends = _backends()
     dead_letters = DeadLetters(backends.storage, backends.registry, backends.broker)
     groups: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for record in records:
@@ -89,7 +78,11 @@ async def _end_group(
         except Exception:  # noqa: BLE001 - the invocation's edge: the record is reported failed
             _log.exception(
                 "A dead letter was not handled",
-                extra={"action": "dead_letter_error", "message_id": record["messageId"]},
+                extra={
+                    "action": "dead_letter_error",
+                    "message_id": record["messageId"],
+                    **ids_in(record["body"]),
+                },
             )
             return [kept["messageId"] for kept in records[place:]]
     return []

@@ -1,4 +1,4 @@
-"""The built artefact, and a table and queues for it; the report at the end of the session."""
+"""The built artefact, and a table and queues for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from a2a_serverless.local.emulators import Emulator
 from tests.artefact.build import Artefact, build
 from tests.artefact.deployment import Deployment, deployed
-from tests.artefact.report import PROPERTY, Figure, table
 
 
 @pytest.fixture(scope="session")
@@ -35,17 +34,3 @@ def deployment(
     """The functions on a table and queues of their own."""
     with deployed(artefact, dynamodb_local, fauxqs) as made:
         yield made
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print sizes and times."""
-    figures = [
-        Figure.from_json(value)
-        for report in terminalreporter.stats.get("passed", [])
-        for name, value in report.user_properties
-        if name == PROPERTY
-    ]
-    if figures:
-        terminalreporter.section("artefact")
-        for line in table(figures):
-            terminalreporter.write_line(line)

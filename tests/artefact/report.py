@@ -1,10 +1,15 @@
-"""What the tests of the artefact have measured, and the lines that show it."""
+"""What the tests of the artefact have measured; a plugin prints the lines that show it.
+
+tests/conftest.py registers it, as the controller of several test processes loads no other one.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+
+import pytest
 
 PROPERTY = "artefact"
 
@@ -37,3 +42,17 @@ def table(figures: Iterable[Figure]) -> Iterator[str]:
         for figure in sorted(members, key=lambda one: one.name):
             cells = "".join(f"{figure.values[unit]:>14,.2f}" for unit in units)
             yield f"  {figure.name:<28}{cells}{figure.note and '  ' + figure.note}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print sizes and times."""
+    figures = [
+        Figure.from_json(value)
+        for report in terminalreporter.stats.get("passed", [])
+        for name, value in report.user_properties
+        if name == PROPERTY
+    ]
+    if figures:
+        terminalreporter.section("artefact")
+        for line in table(figures):
+            terminalreporter.write_line(line)

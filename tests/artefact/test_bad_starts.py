@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.artefact.deployment import Deployment, event_file
-from tests.artefact.environment import HandlerError, StartError
+from tests.artefact.deployment import Deployment
+from tests.artefact.environment import StartError
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 
@@ -17,6 +16,20 @@ pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
     ("function", "variables", "sentence"),
     [
         ("WorkerFunction", {"A2A_TABLE": ""}, "A2A_TABLE is not set: it names the table."),
+        ("SweeperFunction", {"A2A_TABLE": ""}, "A2A_TABLE is not set: it names the table."),
+        (
+            "SweeperFunction",
+            {"A2A_UNDECODABLE_QUEUE": ""},
+            "A2A_UNDECODABLE_QUEUE is not set: it names the queue for unreadable messages.",
+        ),
+        (
+            "PushFunction",
+            {"A2A_PUSH_DEAD_LETTER_QUEUE": ""},
+            (
+                "A2A_PUSH_DEAD_LETTER_QUEUE is not set: "
+                "it names the queue for notifications that were given up."
+            ),
+        ),
         (
             "ApiFunction",
             {"A2A_AUTH": "prod"},
@@ -33,7 +46,15 @@ pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
             "The agent card {folder}/other.json cannot be read: No such file or directory.",
         ),
     ],
-    ids=["no table", "wrong choice", "no secret", "no card"],
+    ids=[
+        "no table",
+        "no table to sweep",
+        "nowhere to set aside",
+        "nowhere to give up",
+        "wrong choice",
+        "no secret",
+        "no card",
+    ],
 )
 def test_a_wrong_setting_stops_the_cold_start(
     deployment: Deployment,
@@ -70,15 +91,3 @@ def test_a_card_that_is_no_card_stops_the_cold_start(
     assert refused.value.sentence.startswith(
         f"The agent card {folder / 'agent_card.json'} is not a card: "
     )
-
-
-def test_the_sweeper_names_what_it_lacks(deployment: Deployment, tmp_path: Path) -> None:
-    """Its first event is answered with the sentence: it starts without AWS."""
-    event = json.loads(event_file("sweeper-schedule").read_text())
-    sweeper = deployment.functions["SweeperFunction"]
-    with (
-        sweeper.started(tmp_path / "start.log", A2A_TABLE="") as started,
-        pytest.raises(HandlerError) as refused,
-    ):
-        started.invoke(event)
-    assert refused.value.sentence == "A2A_TABLE is not set: it names the table."

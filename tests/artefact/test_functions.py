@@ -15,14 +15,29 @@ import httpx
 import pytest
 
 from tests.artefact.build import Artefact
-from tests.artefact.deployment import API_KEY, Deployment, event_file
+from tests.artefact.deployment import API_KEY, SECRETS, Deployment, event_file
 from tests.artefact.environment import Environment
 from tests.artefact.report import PROPERTY, Figure
 from tests.artefact.webhook import webhook
+from tests.secrecy import spoken
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 
 Record = Callable[[str, object], None]
+
+TEXT = "Two days in Lisbon"
+CONTENT = (TEXT, "Lisbon", "Alfama", "hook-token", "hook-secret", API_KEY, *SECRETS.values())
+"""Words of messages, answers and push configurations, and the secrets of the deployment."""
+
+LOUD = {"POWERTOOLS_LOG_LEVEL": "DEBUG"}
+"""The lowest level that a deployment can choose."""
+
+
+def logged(said: str) -> set[str]:
+    """The actions in what a function has said, which is nothing of what a task is about."""
+    assert spoken(said, CONTENT) == []
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return {line["action"] for line in lines if "action" in line}
 
 
 def request(method: str, path: str, body: Any = None) -> dict[str, Any]:
@@ -44,11 +59,16 @@ def content(answer: Mapping[str, Any]) -> Any:
     return json.loads(text)
 
 
+def message(text: str) -> dict[str, Any]:
+    """The body of a send that does not wait."""
+    sent = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
+    return {"message": sent, "configuration": {"returnImmediately": True}}
+
+
 def send(api: Environment, text: str) -> str:
     """Accept a message; the id of its task."""
-    message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
-    body = {"message": message, "configuration": {"returnImmediately": True}}
-    return str(content(api.invoke(request("POST", "/message:send", body)))["task"]["id"])
+    answer = api.invoke(request("POST", "/message:send", message(text)))
+    return str(content(answer)["task"]["id"])
 
 
 def state(api: Environment, task_id: str) -> str:
@@ -88,18 +108,21 @@ def test_the_layer_holds_the_runtime_alone(artefact: Artefact) -> None:
 def test_a_task_passes_through_the_built_functions(
     deployment: Deployment, tmp_path: Path, record_property: Record
 ) -> None:
-    """An API request, the queue's record, and what the agent wrote, each in its own process."""
+    """An API request, the queue's record, and what the agent wrote, each in its own process.
+
+    Both log what they do, and nothing of the message and its answer.
+    """
     functions, made = deployment.functions, deployment.made
     with (
-        functions["ApiFunction"].started(tmp_path / "api.log") as api,
+        functions["ApiFunction"].started(tmp_path / "api.log", **LOUD) as api,
         functions["WorkerFunction"].started(
-            tmp_path / "worker.log", AGENT_CHUNK_DELAY_S="0"
+            tmp_path / "worker.log", AGENT_CHUNK_DELAY_S="0", **LOUD
         ) as worker,
     ):
         note_start(record_property, api, worker)
         card = content(api.invoke(json.loads(event_file("api-agent-card").read_text())))
         assert card["name"]
-        task_id = send(api, "Two days in Lisbon")
+        task_id = send(api, TEXT)
         assert state(api, task_id) == "SUBMITTED"
         records = list(deployment.records(made.queue))
         assert len(records) == 1
@@ -109,6 +132,9 @@ def test_a_task_passes_through_the_built_functions(
         task = content(api.invoke(request("GET", f"/tasks/{task_id}")))
         text = "".join(part["text"] for part in task["artifacts"][0]["parts"])
         assert text.count("# Lisbon in 2 days") == 1
+        assert "Alfama" in text
+        assert "send_turn" in logged(api.said())
+        assert logged(worker.said()) >= {"attempt", "turn_ended", "dropped"}
 
 
 def test_the_sweeper_takes_both_of_its_events(
@@ -117,17 +143,45 @@ def test_the_sweeper_takes_both_of_its_events(
     """A schedule event is a round; a dead letter ends its task, which the API then shows."""
     functions = deployment.functions
     with (
-        functions["ApiFunction"].started(tmp_path / "api.log") as api,
-        functions["SweeperFunction"].started(tmp_path / "sweeper.log") as sweeper,
+        functions["ApiFunction"].started(tmp_path / "api.log", **LOUD) as api,
+        functions["SweeperFunction"].started(tmp_path / "sweeper.log", **LOUD) as sweeper,
     ):
         note_start(record_property, sweeper)
         swept = sweeper.invoke(json.loads(event_file("sweeper-schedule").read_text()))
         assert (swept["sent"], swept["failed"]) == (0, 0)
-        task_id = send(api, "Two days in Lisbon")
+        task_id = send(api, TEXT)
         dead = list(deployment.records(deployment.made.queue))
         assert len(dead) == 1
         assert sweeper.invoke({"Records": dead}) == {"batchItemFailures": []}
         assert state(api, task_id) == "FAILED"
+        assert logged(sweeper.said()) == {"sweep", "dead_letter_failed"}
+
+
+def test_a_batch_of_dead_letters(deployment: Deployment, tmp_path: Path) -> None:
+    """Of two letters in one batch the good one ends its task, and the bad one alone is kept.
+
+    It is set aside where it can be, and else it stays in its queue.
+    """
+    functions = deployment.functions
+    nowhere = {"A2A_UNDECODABLE_QUEUE": f"{deployment.made.undecodable_queue}-that-is-not-there"}
+    with (
+        functions["ApiFunction"].started(tmp_path / "api.log") as api,
+        functions["SweeperFunction"].started(tmp_path / "sweeper.log", **LOUD) as sweeper,
+        functions["SweeperFunction"].started(tmp_path / "full.log", **LOUD, **nowhere) as full,
+    ):
+        task_ids = [send(api, TEXT) for _ in range(2)]
+        first, second = deployment.records(deployment.made.queue)
+        poison = json.loads(event_file("worker-sqs-undecodable").read_text())["Records"][0]
+        poison |= {"body": TEXT}
+        kept = {"batchItemFailures": [{"itemIdentifier": poison["messageId"]}]}
+        assert full.invoke({"Records": [poison, first]}) == kept
+        assert sorted(state(api, task_id) for task_id in task_ids) == ["FAILED", "SUBMITTED"]
+        assert sweeper.invoke({"Records": [second, poison]}) == {"batchItemFailures": []}
+        assert [state(api, task_id) for task_id in task_ids] == ["FAILED", "FAILED"]
+        (aside,) = deployment.records(deployment.made.undecodable_queue)
+        assert aside["body"] == TEXT
+        assert logged(full.said()) == {"dead_letter_error", "dead_letter_failed"}
+        assert logged(sweeper.said()) == {"dead_letter_undecodable", "dead_letter_failed"}
 
 
 def test_a_stream_record_becomes_a_notification(
@@ -138,19 +192,17 @@ def test_a_stream_record_becomes_a_notification(
     private = {"A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1"}
     with (
         webhook() as hook,
-        functions["ApiFunction"].started(tmp_path / "api.log", **private) as api,
+        functions["ApiFunction"].started(tmp_path / "api.log", **private, **LOUD) as api,
         functions["WorkerFunction"].started(
             tmp_path / "worker.log", AGENT_CHUNK_DELAY_S="0"
         ) as worker,
-        functions["PushFunction"].started(tmp_path / "push.log", **private) as push,
+        functions["PushFunction"].started(tmp_path / "push.log", **private, **LOUD) as push,
     ):
         note_start(record_property, push)
-        task_id = send(api, "Two days in Lisbon")
-        content(
-            api.invoke(
-                request("POST", f"/tasks/{task_id}/pushNotificationConfigs", {"url": hook.url})
-            )
-        )
+        task_id = send(api, TEXT)
+        secret = {"scheme": "Bearer", "credentials": "hook-secret"}
+        config = {"url": hook.url, "token": "hook-token", "authentication": secret}
+        content(api.invoke(request("POST", f"/tasks/{task_id}/pushNotificationConfigs", config)))
         operations = list(deployment.records(made.queue))
         assert worker.invoke({"Records": operations}) == {"batchItemFailures": []}
         commits = deployment.commits(task_id)
@@ -158,6 +210,8 @@ def test_a_stream_record_becomes_a_notification(
         wakes = list(deployment.records(made.push_queue))
         assert wakes
         assert push.invoke({"Records": wakes}) == {"batchItemFailures": []}
+        logged(api.said())
+        assert "push_delivered" in logged(push.said())
     (headers, body), *more = hook.received
     assert not more
     assert body["statusUpdate"]["taskId"] == task_id
@@ -168,7 +222,10 @@ def test_a_stream_record_becomes_a_notification(
 def test_the_stream_function_serves(
     deployment: Deployment, tmp_path: Path, record_property: Record
 ) -> None:
-    """The built stream.sh is executable and serves the card, on the layer's packages alone."""
+    """The built stream.sh is executable and serves the card, on the layer's packages alone.
+
+    It takes a message, of which it says nothing.
+    """
     function = deployment.functions["StreamFunction"]
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
@@ -178,9 +235,13 @@ def test_the_stream_function_serves(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     variables = function.environment()
-    variables |= {"AWS_LWA_PORT": str(port), "PATH": f"{python.parent}:{variables['PATH']}"}
+    variables |= {"AWS_LWA_PORT": str(port), "PATH": f"{python.parent}:{variables['PATH']}"} | LOUD
     started_at = time.monotonic()
-    process = subprocess.Popen([function.folder / function.handler], cwd="/", env=variables)
+    log = tmp_path / "stream.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [function.folder / function.handler], cwd="/", env=variables, stdout=file, stderr=file
+        )
     try:
         url, key = f"http://127.0.0.1:{port}", {"X-API-Key": API_KEY}
         with httpx.Client(base_url=url, trust_env=False, headers=key) as http:
@@ -193,9 +254,13 @@ def test_the_stream_function_serves(
             record_property(PROPERTY, figure.to_json())
             assert http.get("/.well-known/agent-card.json").json()["name"]
             assert http.get("/tasks", headers={"A2A-Version": "1.0"}).json()["tasks"] is not None
+            sent = http.post("/message:send", json=message(TEXT), headers={"A2A-Version": "1.0"})
+            assert sent.json()["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
     finally:
         process.terminate()
         process.wait(20)
+    assert "send_turn" in logged(log.read_text())
+    assert len(list(deployment.records(deployment.made.queue))) == 1
 
 
 def wait_until_ready(http: httpx.Client, process: subprocess.Popen[bytes]) -> None:

@@ -60,6 +60,21 @@ def test_the_examples_are_these() -> None:
     assert all(f"]({name})" in listed for name in NAMES)
 
 
+async def test_the_agent_of_the_readme(tmp_path: Path) -> None:
+    """What README shows as an agent is one: it says what it is told, or asks for it."""
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    agent = tmp_path / "agent.py"
+    agent.write_text(readme.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
+    command = ["dev", "--agent", f"{agent}:agent", "--port", "0"]
+    with running(*command, env=environment(), output=tmp_path / "log", cwd=EXAMPLES.parent) as dev:
+        async with client_at(dev.wait_for(r"API door +(\S+)"), streaming=False) as client:
+            task = await send(client, "hello there")
+            silent = await send(client, " ")
+    assert artifact_text(task) == "hello there "
+    assert task.status.message.parts[0].text == "Said."
+    assert asked(silent) == "What shall I say?"
+
+
 async def test_echo_executor(start: Start) -> None:
     """The SDK's executor answers in chunks of one artifact, then completes."""
     with start("echo_executor") as url:

@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -34,8 +35,12 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
+from tests.a2a_calls import Agent
+from tests.e2e.commands import environment, running
+from tests.e2e.conftest import AGENT, CARD
 from tests.observed import Daemon, Line, Metrics, root_logger
-from tests.unit.push.receivers import Receiver
+from tests.secrecy import spoken
+from tests.unit.push.receivers import OK, Receiver, status
 
 FUNCTIONS = Path(__file__).parents[2] / "functions"
 EVENT = json.loads((FUNCTIONS.parent / "events" / "api-rest-send-message.json").read_text())
@@ -296,6 +301,58 @@ def test_the_metrics_of_one_tasks_life(deployment: Deployment) -> None:
     (queued_ms,), (to_end_ms,) = seen.values("TimeQueued"), seen.values("TimeToEnd")
     assert 0 <= queued_ms <= to_end_ms < 60_000
     assert seen.values("FencedWrites") == seen.values("Retries") == []
+
+
+PROBED = ("the patient is Ada", "You said", "What exactly", "the answer is Bob", "hook-")
+"""Words of messages, of the probe's answers and of a push configuration."""
+
+
+@pytest.mark.emulators
+async def test_what_processes_say_of_a_task(own_queues: dict[str, str], tmp_path: Path) -> None:
+    """`api`, `worker` and `push` tell on a terminal what they do, and not what a task is about."""
+    env = environment(
+        **own_queues,
+        A2A_AUTH="none",
+        A2A_PUSH_ALLOWED_HOSTS="127.0.0.1",
+        A2A_PUSH_RETRY_BASE_S="0.05",
+        PROBE_FOLDER=str(tmp_path),
+    )
+    commands = {"api": ("--card", CARD, "--port", "0"), "worker": ("--agent", AGENT), "push": ()}
+    answers = iter([status(503)])
+    with Receiver(lambda _: next(answers, OK)) as receiver, ExitStack() as stack:
+        api, worker, push = started = [
+            stack.enter_context(
+                running(name, "-v", *arguments, env=env, output=tmp_path / f"{name}.log")
+            )
+            for name, arguments in commands.items()
+        ]
+        worker.wait_for("turns at a time")
+        push.wait_for("webhooks at a time")
+        url = api.wait_for(r"A2A at (\S+),")
+        configuration = {
+            "url": receiver.url(path="/hook-path"),
+            "token": "hook-token",
+            "authentication": {"scheme": "Bearer", "credentials": "hook-secret"},
+        }
+        hook = {"taskPushNotificationConfig": configuration}
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
+            agent = Agent(http)
+            sent = await agent.send(PROBED[0], messageId="1", configuration=hook)
+            asked = await agent.send("ask", messageId="2")
+            ids = {"taskId": asked.task["id"], "contextId": asked.task["contextId"]}
+            answered = await agent.send(PROBED[3], messageId="3", **ids)
+        states = [sent.state, asked.state, answered.state]
+        assert states == ["COMPLETED", "INPUT_REQUIRED", "COMPLETED"]
+        push.wait_for("Receiver told")
+        assert [process.end() for process in started] == [0, 0, 0]
+    assert "turn sent" in api.said()
+    assert "Turn ended" in worker.said()
+    assert "Receiver not told" in push.said()
+    assert {process.output.name: spoken(process.said(), PROBED) for process in started} == {
+        "api.log": [],
+        "worker.log": [],
+        "push.log": [],
+    }
 
 
 def test_a_pause_is_no_end(deployment: Deployment) -> None:

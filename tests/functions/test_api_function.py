@@ -127,6 +127,12 @@ def check_get(answer: dict[str, Any]) -> None:
     assert json.loads(answer["body"])["id"] == "5f0c6a4e-0d0b-4d3c-9a57-0f3c2a8b7e11"
 
 
+def check_list(answer: dict[str, Any]) -> None:
+    assert answer["statusCode"] == 200
+    (listed,) = json.loads(answer["body"])["tasks"]
+    assert listed["id"] == "5f0c6a4e-0d0b-4d3c-9a57-0f3c2a8b7e11"
+
+
 def check_malformed(answer: dict[str, Any]) -> None:
     body = json.loads(answer["body"])
     assert body["error"]["code"] == -32700
@@ -138,6 +144,7 @@ CHECKS = {
     "api-jsonrpc-send-message": check_jsonrpc_send,
     "api-malformed-body": check_malformed,
     "api-rest-get-task": check_get,
+    "api-rest-list-tasks": check_list,
     "api-rest-send-message": check_rest_send,
     "api-rest-stream-message": check_stream,
 }

@@ -224,11 +224,12 @@ def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:
         function.handler(event("sweeper-schedule"), LambdaContext())
 
 
+@pytest.mark.parametrize("name", ["A2A_PUSH_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"])
 def test_a_missing_queue_is_named(
-    provisioned: Provisioned, monkeypatch: pytest.MonkeyPatch
+    provisioned: Provisioned, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Without its queue the function does not start, and says which variable is missing."""
+    """Without its queues the function does not start, and says which variable is missing."""
     assert provisioned.push_queue
-    monkeypatch.delenv("A2A_PUSH_QUEUE")
-    with pytest.raises(ConfigurationError, match=r"^A2A_PUSH_QUEUE is not set"):
+    monkeypatch.delenv(name)
+    with pytest.raises(ConfigurationError, match=rf"^{name} is not set: it names [^.]+\.$"):
         cold_start()

@@ -1,11 +1,16 @@
 """The alarms and the dashboard."""
 
+import ast
 import json
 import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+
+from a2a_serverless.worker.dead_letters import Outcome
 
 Json = dict[str, Any]
 
@@ -13,12 +18,15 @@ NAMESPACE = "A2AServerless"
 
 ALARMS = {
     "DeadLetterAlarm": "ApproximateNumberOfMessagesVisible",
+    "FailedDeadLetterAlarm": "DeadLetters",
     "UndecodableAlarm": "ApproximateNumberOfMessagesVisible",
     "PushDeadLetterAlarm": "ApproximateNumberOfMessagesVisible",
     "BacklogAlarm": "ApproximateAgeOfOldestMessage",
     "PushLagAlarm": "IteratorAge",
     "PushErrorsAlarm": "PushErrors",
     "StuckTasksAlarm": "StuckTurns",
+    "SendFailuresAlarm": "SendFailures",
+    "SweepFailuresAlarm": "SweepFailures",
     "ServerErrorsAlarm": "5xx",
     "FunctionErrorsAlarm": "Errors",
     "ThrottlesAlarm": "Throttles",
@@ -38,12 +46,29 @@ def watched(alarm: Json) -> list[Json]:
     return [m["MetricStat"]["Metric"] for m in alarm["Metrics"] if "MetricStat" in m]
 
 
-@pytest.fixture
-def emitted(project: Path) -> set[str]:
-    """The metrics that the code emits by itself."""
-    sources = (project / "layers/runtime/a2a_serverless").rglob("*.py")
-    call = re.compile(r'metrics\.(?:count|time)\(\s*"(\w+)"')
-    return {name for path in sources for name in call.findall(path.read_text(encoding="utf-8"))}
+Dimensions = frozenset[str]
+
+
+@pytest.fixture(scope="module")
+def emitted(project: Path) -> Mapping[str, set[Dimensions]]:
+    """The metrics that the code emits by itself, each with the dimensions that it comes with."""
+    found: defaultdict[str, set[Dimensions]] = defaultdict(set)
+    for path in (project / "layers/runtime/a2a_serverless").rglob("*.py"):
+        for name, dimensions in counted_in(path):
+            found[name].add(dimensions)
+    return found
+
+
+def counted_in(path: Path) -> Iterator[tuple[str, Dimensions]]:
+    """Every call of `metrics.count` and `metrics.time`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="metrics"), attr="count" | "time"),
+                args=[ast.Constant(value=str(name)), *_],
+                keywords=keywords,
+            ):
+                yield name, frozenset({"service", *(str(keyword.arg) for keyword in keywords)})
 
 
 @pytest.fixture
@@ -87,10 +112,38 @@ def test_alarms_watch_every_function(transformed: Json, alarm: str) -> None:
     assert seen == functions
 
 
-def test_one_stuck_turn_is_enough(transformed: Json) -> None:
-    """A turn is sent again after waits that double: no two counts come in a row."""
-    alarm = properties(transformed, "StuckTasksAlarm")
-    assert (alarm["EvaluationPeriods"], alarm["Threshold"]) == (1, 1)
+@pytest.mark.parametrize(
+    "name",
+    ["FailedDeadLetterAlarm", "SendFailuresAlarm", "StuckTasksAlarm", "SweepFailuresAlarm"],
+)
+def test_once_is_enough(transformed: Json, name: str) -> None:
+    """A turn is sent after waits that double: no two counts come in a row."""
+    alarm = properties(transformed, name)
+    wanted = {"Statistic": "Sum", "EvaluationPeriods": 1, "Threshold": 1}
+    assert {key: alarm[key] for key in wanted} == wanted
+
+
+def test_a_dead_letter_calls_when_it_has_failed_its_task(transformed: Json) -> None:
+    """What the sweeper drops or cancels is no alarm, and what it cannot read has another one."""
+    alarm = properties(transformed, "FailedDeadLetterAlarm")
+    assert {"Name": "outcome", "Value": "failed"} in alarm["Dimensions"]
+    assert "failed" in get_args(Outcome)
+
+
+def test_alarms_name_all_dimensions(
+    transformed: Json, emitted: Mapping[str, set[Dimensions]]
+) -> None:
+    """CloudWatch does not add up over dimensions: an alarm that leaves one out sees nothing."""
+    own = [
+        metric
+        for name in ALARMS
+        for metric in watched(properties(transformed, name))
+        if metric["Namespace"] == NAMESPACE
+    ]
+    assert len(own) >= 5
+    for metric in own:
+        named = frozenset(dimension["Name"] for dimension in metric["Dimensions"])
+        assert emitted[metric["MetricName"]] == {named}, metric["MetricName"]
 
 
 def test_server_errors_count_in_every_binding(transformed: Json) -> None:
@@ -108,7 +161,7 @@ def test_backlog_is_two_of_the_longest_runs(document: Json) -> None:
 
 
 def test_alarms_and_dashboard_show_what_is_emitted(
-    transformed: Json, dashboard: Json, emitted: set[str]
+    transformed: Json, dashboard: Json, emitted: Mapping[str, set[Dimensions]]
 ) -> None:
     """No alarm and no graph waits for a metric that nobody emits."""
     alarms = {
@@ -125,11 +178,18 @@ def test_alarms_and_dashboard_show_what_is_emitted(
             elif isinstance(row[0], dict):
                 graphs |= set(re.findall(r'MetricName="(\w+)"', row[0]["expression"]))
     assert alarms
-    assert alarms | graphs <= emitted
+    assert alarms | graphs <= emitted.keys()
 
 
-def test_the_dashboard_shows_a_tasks_way(dashboard: Json, emitted: set[str]) -> None:
-    """What the runtime counts of tasks, turns and notifications can be seen."""
+def test_the_dashboard_shows_what_is_counted(
+    dashboard: Json, emitted: Mapping[str, set[Dimensions]]
+) -> None:
+    """What the runtime counts of tasks, turns and notifications can be seen, all of it."""
     text = json.dumps(dashboard)
-    unseen = {name for name in emitted if name not in text}
-    assert unseen <= {"SweepFailures"}
+    assert {name for name in emitted if f'"{name}' not in text} == set()
+
+
+def test_metrics_are_explained(project: Path, emitted: Mapping[str, set[Dimensions]]) -> None:
+    """Whoever reads a graph finds out what was counted."""
+    text = (project / "docs/operations.md").read_text(encoding="utf-8")
+    assert {name for name in emitted if f"`{name}`" not in text} == set()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.http.api_keys import KeyRing
-from a2a_serverless.settings import Settings
+from a2a_serverless.settings import Settings, load_settings
 
 Json = dict[str, Any]
 
@@ -147,6 +147,19 @@ def test_concurrency_can_be_bounded(
     assert document["Parameters"][parameter]["Default"] == 0
 
 
+@pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
+def test_a_callers_rate_can_be_bounded(document: Json, transformed: Json, function: str) -> None:
+    """Behind both doors, off by default; whole and broken numbers are settings."""
+    parameter = document["Parameters"]["RequestsPerSecond"]
+    assert variables(transformed, function)["A2A_REQUESTS_PER_S"] == {"Ref": "RequestsPerSecond"}
+    assert (parameter["Type"], parameter["MinValue"]) == ("Number", 0)
+    rates = [
+        load_settings({"A2A_REQUESTS_PER_S": text}).requests_per_s
+        for text in (str(parameter["Default"]), "10", "0.5")
+    ]
+    assert rates == [0, 10, 0.5]
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_variable_is_a_setting(transformed: Json, function: str) -> None:
     """No function gets an `A2A_` variable that the runtime does not read."""
@@ -191,6 +204,7 @@ def test_outputs_lead_to_the_endpoint(document: Json) -> None:
         "ApiKeys",
         "DashboardUrl",
         "Endpoint",
+        "LogGroup",
         "StreamUrl",
         "Table",
         "Queue",

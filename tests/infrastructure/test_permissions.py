@@ -72,7 +72,7 @@ def test_nobody_scans(permissions: set[Permission]) -> None:
     assert actions.isdisjoint(
         {"dynamodb:Scan", "dynamodb:UpdateTable", "dynamodb:DeleteTable", "dynamodb:CreateTable"}
     )
-    assert holders(permissions, "dynamodb:Query", "TaskTable") == {
+    assert holders(permissions, "dynamodb:GetItem", "TaskTable") == {
         who for who, _, where in permissions if where == "TaskTable"
     }
 

@@ -15,11 +15,13 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from a2a_serverless.broker.base import operation_of
+from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.http.function import observed
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
@@ -103,6 +105,62 @@ async def test_a_cancel_without_the_agent_is_counted(backends: Backends) -> None
         await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
     assert seen.values("ForcedCancels") == [1.0]
     assert seen.values("TasksEnded", state="canceled") == [1.0]
+
+
+async def test_a_task_that_ends_by_itself_is_no_forced_cancel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The agent was faster than the API's own end of the task, which was refused."""
+    backends = memory_backends(Settings())
+    head = (await backends.storage.open_task("ctx", request())).head
+    commit = type(backends.storage).commit
+
+    async def completed_first(self: DurableStorage, head: Head, wanted: Commit) -> Head:
+        monkeypatch.setattr(type(backends.storage), "commit", commit)
+        await self.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+        return await commit(self, head, wanted)
+
+    monkeypatch.setattr(type(backends.storage), "commit", completed_first)
+    with counted() as seen, logged() as lines:
+        tail = await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
+    assert tail.head.state == TaskState.TASK_STATE_COMPLETED
+    assert seen.values("ForcedCancels") == []
+    assert seen.values("TasksEnded", state="completed") == [1.0]
+    assert "cancel_forced" not in {line.get("action") for line in lines}
+
+
+async def test_a_cancel_that_is_forced_late_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The agent writes on while the API wants to end its task: the lost races are no cancels."""
+    backends = memory_backends(Settings())
+    head = (await backends.storage.open_task("ctx", request())).head
+    commit, races = type(backends.storage).commit, [3]
+
+    async def slower(self: DurableStorage, head: Head, wanted: Commit) -> Head:
+        if races[0] > 0:
+            races[0] -= 1
+            raise ConcurrencyError
+        return await commit(self, head, wanted)
+
+    monkeypatch.setattr(type(backends.storage), "commit", slower)
+    with counted() as seen:
+        await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
+    assert seen.values("ForcedCancels") == [1.0]
+
+
+async def test_a_cancel_that_cannot_be_sent_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's cancel comes true without the queue; that it is down has to be seen."""
+    backends = memory_backends(Settings())
+    head = (await backends.storage.open_task("ctx", request())).head
+
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(backends.broker, "cancel_task", broken)
+    with counted() as seen:
+        await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
+    assert seen.values("SendFailures") == [1.0]
 
 
 async def test_an_overdue_cancel_is_counted(backends: Backends, clock: ManualClock) -> None:

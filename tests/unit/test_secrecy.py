@@ -8,11 +8,12 @@ import pytest
 from a2a.types import Message, Part, Role, TaskStatus
 from google.protobuf.struct_pb2 import Struct, Value
 
+from a2a_serverless.observability.logs import LIBRARIES
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.wiring import memory_backends
 from tests.messages import request
-from tests.secrecy import WATCH, LogWatch
+from tests.secrecy import WATCH, LogWatch, spoken
 
 SENTENCE = "the patient's name is Ada"
 
@@ -80,6 +81,30 @@ def test_content_is_found(content: StatusChanged, line: object) -> None:
 def test_words_of_ours_are_no_content(content: StatusChanged, line: object) -> None:
     """The runtime's vocabulary is not taken for content; a withheld text is not there."""
     assert leaks(content, line) == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (f"failed on {SENTENCE}", SENTENCE),
+        ('{"message": "zw\\u00f6lf"}', "zwölf"),
+        ('{"message": "say \\"hello\\""}', 'say "hello"'),
+    ],
+)
+def test_what_another_process_has_said_is_searched(said: str, text: str) -> None:
+    """A text is found as it is and as JSON writes it, and nothing else is."""
+    assert spoken(said, ["something else", text]) == [text]
+
+
+# Powertools keeps its own lines to itself, here and in a deployment.
+@pytest.mark.parametrize("library", sorted(LIBRARIES.keys() - {"aws_lambda_powertools"}))
+def test_the_watch_hears_what_a_deployment_writes_down(library: str) -> None:
+    """A library says as much in the suite as in a function whose LogLevel is DEBUG."""
+    logging.getLogger(library).log(LIBRARIES[library], "accepted: %s", SENTENCE)
+    WATCH.saw([committed()])
+    found = WATCH.leaks()
+    WATCH.begin()
+    assert len(found) == 1
 
 
 async def test_the_watch_is_on() -> None:

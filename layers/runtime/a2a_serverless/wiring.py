@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.base import CancelRegistry
@@ -12,6 +14,17 @@ from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.push.wakes import PushQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+
+Name = Literal["table", "queue", "undecodable_queue", "push_queue", "push_dead_letter_queue"]
+"""A setting that names something of the deployment's."""
+
+_NAMED: Final[Mapping[Name, str]] = {
+    "table": "the table",
+    "queue": "the queue",
+    "undecodable_queue": "the queue for unreadable messages",
+    "push_queue": "the queue of push deliveries",
+    "push_dead_letter_queue": "the queue for notifications that were given up",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +54,7 @@ class Backends:
             ConfigurationError: push is not offered.
         """
         if self.push is None:
-            msg = "A2A_PUSH_QUEUE is not set: it names the queue of push deliveries."
-            raise ConfigurationError(msg)
+            raise _unnamed("push_queue")
         return self.push
 
 
@@ -64,20 +76,23 @@ def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     )
 
 
-def aws_backends(settings: Settings, clock: Clock | None = None) -> Backends:
+def aws_backends(
+    settings: Settings, clock: Clock | None = None, *, needs: Iterable[Name] = ()
+) -> Backends:
     """DynamoDB and SQS, as the environment names them.
 
+    `needs` is what the process cannot do its work without, beside table and queue.
+
     Raises:
-        ConfigurationError: the table or the queue is not named.
+        ConfigurationError: the table, the queue, or what the process needs is not named.
     """
     from a2a_serverless.broker.sqs import SqsFifoBroker
     from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
     from a2a_serverless.storage.dynamodb import DynamoStorage
 
-    for name, value in (("A2A_TABLE", settings.table), ("A2A_QUEUE", settings.queue)):
-        if not value:
-            msg = f"{name} is not set: it names the {name.removeprefix('A2A_').lower()}."
-            raise ConfigurationError(msg)
+    for name in ("table", "queue", *needs):
+        if not getattr(settings, name):
+            raise _unnamed(name)
     clock = clock or SystemClock()
     return Backends(
         storage=DynamoStorage(settings.table, clock=clock, timing=settings.timing()),
@@ -92,6 +107,10 @@ def aws_backends(settings: Settings, clock: Clock | None = None) -> Backends:
         ),
         push=_push_on_aws(settings, clock) if settings.pushes else None,
     )
+
+
+def _unnamed(name: Name) -> ConfigurationError:
+    return ConfigurationError(f"A2A_{name.upper()} is not set: it names {_NAMED[name]}.")
 
 
 def _push_in_memory(clock: Clock) -> PushBackends:

@@ -66,7 +66,7 @@ class Outage:
 
 
 async def _silence() -> AsyncIterator[bytes]:
-    await asyncio.Event().wait()
+    await asyncio.sleep(3600)  # the loop holds on to who sleeps, and to nobody who merely waits
     yield b""
 
 
@@ -682,7 +682,8 @@ async def test_no_secret_and_no_content_is_logged(
         status(503, Retry_After="his-own-words"),
         b"HTTP/1.1 his-own-words\r\n\r\n",
     ]
-    with caplog.at_level(logging.DEBUG), Receiver() as receiver:
+    libraries = caplog.at_level(logging.DEBUG, logger="httpcore")
+    with caplog.at_level(logging.DEBUG), libraries, Receiver() as receiver:
         receiver.script = lambda _: answers[len(receiver.requests) % len(answers)]
         head = await world.open(receiver.url(path="/path-secret?key=query-secret"))
         refused = config("https://127.0.0.2/path-secret?query-secret", "refused")

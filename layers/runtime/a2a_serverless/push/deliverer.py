@@ -12,6 +12,7 @@ What a receiver may rely on:
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from a2a_serverless.push.signing import Signer
 from a2a_serverless.push.wakes import PushLetter, PushQueue, WakeHandle
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.retry import RetryPolicy
@@ -114,16 +116,26 @@ class Deliverer:
         """
         faults.point("push-received")
         wake = handle.wake
+        delivery = _Delivery(self, handle, budget)
         try:
             with tracing.segment("push delivery", wake.trace, task_id=wake.task_id):
-                verdict = await _Delivery(self, handle, budget).verdict()
+                verdict = await delivery.verdict()
         except Exception:  # noqa: BLE001 - an invocation's edge: the wake must not be lost
             verdict = _Verdict(self.retry.delay_s(handle.attempt))
             metrics.count("PushErrors")
-            _log(handle, logging.ERROR, "push_delivery_failed", "Delivery failed", exc_info=True)
-        return await self._conclude(handle, verdict)
+            _log(
+                handle,
+                logging.ERROR,
+                "push_delivery_failed",
+                "Delivery failed",
+                exc_info=True,
+                **delivery.known,
+            )
+        return await self._conclude(handle, verdict, delivery.known)
 
-    async def _conclude(self, handle: WakeHandle, verdict: _Verdict) -> bool:
+    async def _conclude(
+        self, handle: WakeHandle, verdict: _Verdict, known: Mapping[str, Any]
+    ) -> bool:
         """Tell the queue. What that raises changes nothing: the delivery expires by itself."""
         is_done = verdict.delay_s is None
         try:
@@ -134,7 +146,14 @@ class Deliverer:
                 faults.point("push-before-nack")
                 await handle.nack(delay_s=verdict.delay_s)
         except Exception:  # noqa: BLE001 - as above
-            _log(handle, logging.WARNING, "push_queue_not_told", "Queue not told", exc_info=True)
+            _log(
+                handle,
+                logging.WARNING,
+                "push_queue_not_told",
+                "Queue not told",
+                exc_info=True,
+                **known,
+            )
         return is_done
 
 
@@ -148,6 +167,12 @@ class _Delivery:
         self._budget = budget
         self._clock = deliverer.clock
         self._storage = deliverer.storage.for_scope(Scope(handle.wake.scope))
+        self._head: Head | None = None
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What the log of the task has shown so far, for a line of ours."""
+        return {} if self._head is None else {"context_id": self._head.context_id}
 
     async def verdict(self) -> _Verdict:
         """Tell the receiver of everything that is committed by now."""
@@ -188,6 +213,7 @@ class _Delivery:
             log = await self._storage.read(task_id, incarnation=incarnation)
         if log is None:
             return [], False
+        self._head = log.head
         which = self._deliverer.settings.push_events
         return list(owed(log, push, which)), log.head.version < self._wake.version
 
@@ -304,7 +330,15 @@ class _Delivery:
             event_id=attempt.event_id,
             attempt=attempt.number,
             reason=outcome.reason,
+            **self.known,
+            **self._turn_of(attempt.notification),
         )
+
+    def _turn_of(self, notification: Notification) -> dict[str, Any]:
+        """The event's turn, where HEAD tells: an earlier turn's events stand before its own."""
+        head, version = self._head, notification.version
+        is_current = head is not None and (version > head.turn_base or version == head.turn)
+        return {"turn": head.turn} if head is not None and is_current else {}
 
 
 @dataclass(frozen=True, slots=True)

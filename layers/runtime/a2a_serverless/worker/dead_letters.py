@@ -67,9 +67,11 @@ class DeadLetters:
         is_cancelled = await registry.is_cancelled(task_id)
         correlation_id = secrets.token_hex(8)
         outcome: Outcome = "dropped"
+        seen: Head | None = None
 
         def decide(head: Head) -> Commit | None:
-            nonlocal outcome
+            nonlocal outcome, seen
+            seen = head
             match on_delivery(head, operation, receives=1, is_cancelled=is_cancelled):
                 case Delivered.DROP:
                     outcome = "dropped"
@@ -88,7 +90,7 @@ class DeadLetters:
         head = await log.head(task_id)
         if head is None or head.is_terminal:
             await registry.cleanup(task_id, incarnation=operation.params.incarnation)
-        self._report(operation, outcome, correlation_id)
+        self._report(operation, outcome, seen or head, correlation_id)
         return outcome
 
     async def _set_aside(self, body: str, reason: str) -> None:
@@ -99,18 +101,39 @@ class DeadLetters:
         extra = {"action": "dead_letter_undecodable", "reason": reason}
         _log.error("An unreadable dead letter was set aside", extra=extra)
 
-    def _report(self, operation: Operation, outcome: Outcome, correlation_id: str) -> None:
+    def _report(
+        self, operation: Operation, outcome: Outcome, head: Head | None, correlation_id: str
+    ) -> None:
         metrics.count("DeadLetters", outcome=outcome)
         level = logging.INFO if outcome == "dropped" else logging.ERROR
+        known: dict[str, object] = {}
+        if head is not None and head.incarnation == operation.params.incarnation:
+            known = {"context_id": head.context_id, "attempts": head.attempts}
         _log.log(
             level,
             "Dead letter: %s",
             outcome,
             extra={
                 "action": f"dead_letter_{outcome}",
-                "operation": operation.operation,
-                "task_id": operation.params.task_id,
-                "turn": operation.params.turn,
                 "correlation_id": correlation_id,
+                **_ids(operation),
+                **known,
             },
         )
+
+
+def ids_in(body: str) -> dict[str, object]:
+    """Which task and turn a dead letter is about, for a line of the log."""
+    try:
+        return _ids(decode_operation(body))
+    except UndecodableOperationError:
+        return {}
+
+
+def _ids(operation: Operation) -> dict[str, object]:
+    params = operation.params
+    return {
+        "operation": operation.operation,
+        "task_id": params.task_id,
+        "turn": params.turn,
+    }

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from a2a.types import TaskState
 
@@ -36,6 +36,8 @@ BUDGET_S = 30
 
 Outcome = Literal["sent", "passed", "canceled", "removed", "failed"]
 Work = TypeVar("Work", Due, OverdueCancel)
+Fields: TypeAlias = dict[str, object]
+"""What a line of the log says about a task, as far as it is known by then."""
 
 _log = logging.getLogger(__name__)
 
@@ -110,31 +112,36 @@ class Sweeper:
         return report
 
     async def _each(
-        self, overdue: Iterable[Work], step: Callable[[Work], Awaitable[Outcome]], until: float
+        self,
+        overdue: Iterable[Work],
+        step: Callable[[Work, Fields], Awaitable[Outcome]],
+        until: float,
     ) -> Counter[str]:
         outcomes: Counter[str] = Counter()
         for work in overdue:
             if self._clock.monotonic() >= until:
                 break
+            fields: Fields = {"task_id": work.task_id}
             try:
-                outcomes[await step(work)] += 1
+                outcomes[await step(work, fields)] += 1
             except Exception:  # noqa: BLE001 - logged as a whole; see below
                 # One task that cannot be read or written must not keep the others waiting.
                 outcomes["failed"] += 1
                 metrics.count("SweepFailures")
                 _log.exception(
                     "An overdue task was not repaired",
-                    extra={"action": "sweep_failed", "task_id": work.task_id},
+                    extra={"action": "sweep_failed", **fields},
                 )
         return outcomes
 
-    async def _send_again(self, due: Due) -> Outcome:
+    async def _send_again(self, due: Due, fields: Fields) -> Outcome:
         log = self._tasks.for_scope(due.scope)
         head = await log.head(due.task_id)
         now_ms = self._clock.now_ms()
         copy = overdue_turn(head, now_ms=now_ms)
         if head is None or copy is None:
             return "passed"  # the index lags behind
+        fields.update(_known_of(head))
         sends = copy.copy_number
         due_at = now_ms + int(self._wait_s(log, sends) * 1000)
         # Postponed first: of two runs one sends, and a crash in between costs one wait, not a copy.
@@ -149,15 +156,14 @@ class Sweeper:
             "An overdue turn was sent again",
             extra={
                 "action": "resend",
-                "task_id": head.task_id,
-                "turn": head.turn,
                 "sends": sends,
                 "was_claimed": head.token is not None,
+                **fields,
             },
         )
         return "sent"
 
-    async def _end_cancel(self, overdue: OverdueCancel) -> Outcome:
+    async def _end_cancel(self, overdue: OverdueCancel, fields: Fields) -> Outcome:
         log = self._tasks.for_scope(overdue.scope)
         registry = self._registry.for_scope(overdue.scope)
         task_id = overdue.task_id
@@ -165,6 +171,7 @@ class Sweeper:
         def decide(head: Head) -> Commit | None:
             if not overdue_cancel(head, incarnation=overdue.incarnation):
                 return None
+            fields.update(_known_of(head))
             return ending(head, TaskState.TASK_STATE_CANCELED, CANCEL_TIMED_OUT)
 
         has_ended = await end_task(log, task_id, decide)
@@ -172,7 +179,7 @@ class Sweeper:
         await registry.cleanup(task_id, incarnation=overdue.incarnation)
         if has_ended:
             metrics.count("ForcedCancels")
-            extra = {"action": "cancel_at_deadline", "task_id": task_id}
+            extra = {"action": "cancel_at_deadline", **fields}
             _log.warning("A task was canceled at its deadline", extra=extra)
         return "canceled" if has_ended else "removed"
 
@@ -180,3 +187,7 @@ class Sweeper:
         """Seconds from send number `sends` to the next one."""
         doublings = min(sends, 32)  # the bound is reached long before; a float has an end
         return min(self._longest_wait_s, log.timing.waiting_s * 2.0**doublings)
+
+
+def _known_of(head: Head) -> Fields:
+    return {"context_id": head.context_id, "turn": head.turn, "attempts": head.attempts}
