@@ -29,7 +29,7 @@ LONG = os.environ.get("A2A_FAULTS") == "long"
 LOCAL = pytest.param("dynamodb", marks=pytest.mark.emulators)
 BACKENDS = ["memory", "moto", LOCAL]
 THREADED = ["memory", LOCAL]
-"""Backends for concurrent calls; moto loses writes under threads (DESIGN.md, section 8)."""
+"""Backends for concurrent calls; moto loses writes under threads."""
 
 _starts = itertools.count(8_000_000_000_000, -1_000_000_000)
 
@@ -85,7 +85,7 @@ def emulator_client(emulator: Emulator, **config: Any) -> Any:
 
 @contextmanager
 def moto_database() -> Iterator[Database]:
-    """A table of its own on moto: single-threaded tests only (DESIGN.md, section 8)."""
+    """A table of its own on moto: single-threaded tests only."""
     with mock_aws():
         client = boto3.client(
             "dynamodb",

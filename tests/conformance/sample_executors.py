@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from a2a.helpers import (
+    new_data_part,
     new_task_from_user_message,
     new_text_artifact_update_event,
     new_text_message,
@@ -14,7 +15,15 @@ from a2a.helpers import (
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
-from a2a.types import Artifact, Part, Task, TaskState, TaskStatus
+from a2a.types import (
+    Artifact,
+    Part,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 from a2a.utils.errors import UnsupportedOperationError
 
 from tests.conformance.request_variables import LOCALE, REQUEST_ID, SESSION
@@ -350,6 +359,92 @@ class ReadsContextVariables(Asking):
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         self.note("cancel")
         await updater_of(context, event_queue).cancel()
+
+
+class EveryField(Sample):
+    """Fills in every field that a part, an artifact, a message and an event have."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        assert context.message is not None
+        updater = await self.open(context, event_queue)
+        await event_queue.enqueue_event(self.told(context, S.TASK_STATE_WORKING, "reading"))
+        await event_queue.enqueue_event(
+            TaskArtifactUpdateEvent(
+                task_id=context.task_id,
+                context_id=context.context_id,
+                artifact=full_artifact(*context.message.parts),
+                last_chunk=True,
+                metadata={"event": {"of": "an artifact"}},
+            )
+        )
+        # A later chunk has its own name and metadata.
+        await updater.add_artifact(
+            [Part(text="more", metadata={"line": 2})],
+            "full",
+            name="another name",
+            metadata={"pages": 3, "size": {"h": 1}},
+            append=True,
+            last_chunk=True,
+            extensions=["urn:another"],
+        )
+        await event_queue.enqueue_event(self.told(context, S.TASK_STATE_COMPLETED, "done"))
+
+    def told(self, context: RequestContext, state: TaskState, text: str) -> TaskStatusUpdateEvent:
+        message = new_text_message(
+            text, context_id=context.context_id, task_id=context.task_id, media_type="text/plain"
+        )
+        message.parts.append(Part(url="https://example.org/i.png", media_type="image/png"))
+        message.metadata.update({"mood": "calm"})
+        message.extensions.append("urn:mood")
+        message.reference_task_ids.append("an-earlier-task")
+        return TaskStatusUpdateEvent(
+            task_id=context.task_id,
+            context_id=context.context_id,
+            status=TaskStatus(state=state, message=message),
+            metadata={"step": {text: 1}, "model": "none"},
+        )
+
+
+class EveryFieldInOneTask(Sample):
+    """Ends with a Task that has all of it: its own metadata, history, artifacts and status."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        assert context.message is not None
+        whole = new_task(context)
+        whole.artifacts.append(full_artifact(*context.message.parts))
+        whole.metadata.update({"model": "none", "size": {"w": 1}})
+        done = updater_of(context, event_queue).new_agent_message(
+            [Part(raw=b"\xff", filename="x.bin")], metadata={"mood": "calm"}
+        )
+        whole.status.CopyFrom(TaskStatus(state=S.TASK_STATE_COMPLETED, message=done))
+        await event_queue.enqueue_event(whole)
+
+
+def full_artifact(*parts: Part) -> Artifact:
+    """An artifact with all its fields, and files by content and by URL among its parts."""
+    picture = Part(raw=b"\x89PNG\x00", media_type="image/png", filename="a.png")
+    picture.metadata.update({"alt": "a picture", "size": {"w": 1}})
+    link = Part(url="https://example.org/b.pdf", media_type="application/pdf", filename="b.pdf")
+    table = new_data_part({"rows": [1, None, {"x": True}]}, media_type="application/json")
+    return Artifact(
+        artifact_id="full",
+        name="report",
+        description="All that was asked for.",
+        parts=[*parts, picture, link, table],
+        metadata={"pages": 2, "size": {"w": 1}},
+        extensions=["urn:report"],
+    )
+
+
+class MessageOfAllParts(Sample):
+    """Answers with a Message that has files, metadata and extensions."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        message = new_text_message("Here", context_id=context.context_id, task_id=context.task_id)
+        message.parts.extend(full_artifact().parts)
+        message.metadata.update({"mood": "calm"})
+        message.extensions.append("urn:mood")
+        await event_queue.enqueue_event(message)
 
 
 class MessageAfterTask(Sample):

@@ -51,7 +51,7 @@ CARD = AgentCard(
     description="Runs on two servers.",
     version="1.0.0",
     capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
+    default_input_modes=["text/plain", "application/octet-stream", "application/pdf"],
     default_output_modes=["text/plain"],
     skills=[AgentSkill(id="any", name="Any", description="Anything.", tags=["test"])],
     supported_interfaces=[
@@ -59,6 +59,10 @@ CARD = AgentCard(
     ],
 )
 ANSWER_S = 20.0
+_UUID = re.compile("[0-9a-f-]{36}")
+_MESSAGE_ID = re.compile(f"message-[0-9]+|m|{_UUID.pattern}")
+"""The client's, and an agent's."""
+_CORRELATION_ID = re.compile("(?<=id: )[0-9a-f]{16}")
 
 Side = Callable[[AgentExecutor], AbstractAsyncContextManager[ASGIApp]]
 
@@ -100,13 +104,13 @@ class Play:
 
     client: Client
     executor: Any
-    answers: list[str] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
     _message_ids: int = 0
 
     async def send(
         self,
         text: str,
-        *,
+        *more: Part,
         in_context: bool = True,
         message_id: str | None = None,
         tenant: str = "",
@@ -114,13 +118,18 @@ class Play:
         headers: Mapping[str, str] | None = None,
         immediately: bool = False,
         waits_s: float = ANSWER_S,
+        **fields: Any,
     ) -> None:
-        """Send a message: the first one opens the task, the others belong to it."""
+        """Send a message: the first one opens the task, the others belong to it.
+
+        It has the parts `more` and the message's `fields` beside its text.
+        """
         self._message_ids += 1
         message = Message(
             message_id=message_id or f"message-{self._message_ids}",
             role=Role.ROLE_USER,
-            parts=[Part(text=text)],
+            parts=[Part(text=text), *more],
+            **fields,
         )
         task = await self.task()
         if task is not None:
@@ -138,13 +147,13 @@ class Play:
         try:
             async with asyncio.timeout(waits_s):
                 sending = self.client.send_message(request, context=context)
-                (answer,) = [event async for event in sending]
+                answers = [event async for event in sending]
         except TimeoutError:
             self.answers.append("none")
         except A2AError as error:
             self.answers.append(type(error).__name__)
         else:
-            self.answers.append(_described(answer))
+            self.answers += map(_answer, answers)
 
     async def cancel(self, *, headers: Mapping[str, str] | None = None) -> None:
         """Cancel the task."""
@@ -179,15 +188,20 @@ class Play:
 Script = Callable[[Play], Awaitable[None]]
 
 
-async def outcome(side: Side, executor: Any, script: Script) -> dict[str, Any]:
-    """What a client has seen when the script is over, and the task that is left."""
+async def outcome(
+    side: Side, executor: Any, script: Script, *, streaming: bool = False
+) -> dict[str, Any]:
+    """What a client has seen when the script is over, and the task that is left.
+
+    With `streaming` its answers are all events of its streams.
+    """
     async with (
         side(executor) as app,
         httpx.AsyncClient(
             transport=httpx.ASGITransport(RequestVariables(app)), base_url="http://test"
         ) as http,
     ):
-        client = ClientFactory(ClientConfig(httpx_client=http, streaming=False)).create(CARD)
+        client = ClientFactory(ClientConfig(httpx_client=http, streaming=streaming)).create(CARD)
         play = Play(client=client, executor=executor)
         await script(play)
         task = await play.task()
@@ -196,33 +210,97 @@ async def outcome(side: Side, executor: Any, script: Script) -> dict[str, Any]:
 
 
 def _task(task: Task) -> dict[str, Any]:
-    return {
-        "state": _state(task),
-        "message": re.sub("[0-9a-f]{16}", "<id>", _text(task.status.message)),
-        "history": [f"{_role(message)}: {_text(message)}" for message in task.history],
-        "artifacts": {a.artifact_id: [a.name, *map(_part, a.parts)] for a in task.artifacts},
-        "metadata": MessageToDict(task.metadata),
-        "artifact metadata": [MessageToDict(a.metadata) for a in task.artifacts],
+    whole = _normalised(task)
+    status = whole.pop("status")
+    status.pop("timestamp", None)  # the storage's own: see docs/executors.md
+    shown = {
+        "state": status.pop("state", "").removeprefix("TASK_STATE_"),
+        "message": _said(status.pop("message", None)),
+        "history": [_short(message) for message in whole.pop("history", [])],
+        "artifacts": {a.pop("artifactId"): _artifact(a) for a in whole.pop("artifacts", [])},
+        "metadata": whole.pop("metadata", {}),
     }
+    assert (whole, status) == ({"id": "<task>", "contextId": "<context>"}, {})
+    return shown
 
 
-def _described(answer: StreamResponse) -> str:
-    if answer.HasField("message"):
-        return f"message {_text(answer.message)!r}"
-    return f"task {_state(answer.task)}"
+def _answer(answer: StreamResponse) -> Any:
+    """A Message in full, a Task by its state, and an event of a stream by what it changes."""
+    match answer.WhichOneof("payload"):
+        case "message":
+            return ["message", _short(_normalised(answer.message))]
+        case "task":
+            return f"task {_state(answer.task)}"
+        case "status_update":
+            whole = _normalised(answer.status_update)
+            status = whole.pop("status")
+            message = _said(status.get("message"))
+            state = status["state"].removeprefix("TASK_STATE_")
+            return ["status", state, message, _but(whole, "taskId", "contextId")]
+        case _:
+            whole = _normalised(answer.artifact_update)
+            artifact = whole.pop("artifact")
+            rest = _but(whole, "taskId", "contextId")
+            return [artifact.pop("artifactId"), _artifact(artifact), rest]
+
+
+def _said(message: dict[str, Any] | None) -> Any:
+    """A status message, of which it goes without saying that it is the agent's."""
+    short = None if message is None else _short(message)
+    return short.removeprefix("agent: ") if isinstance(short, str) else short
+
+
+def _short(message: dict[str, Any]) -> Any:
+    """A message: in a line where it is text alone, else whatever is in it."""
+    whole = dict(message)
+    role = "user" if whole.pop("role", None) == "ROLE_USER" else "agent"
+    parts = _parts(whole.pop("parts", []))
+    rest = _but(whole, "taskId", "contextId", "messageId")
+    if rest or not all(isinstance(part, str) for part in parts):
+        return {role: parts} | rest
+    return f"{role}: {''.join(parts)}"
+
+
+def _artifact(artifact: dict[str, Any]) -> list[Any]:
+    """Name, parts, and whatever else is in it."""
+    whole = dict(artifact)
+    shown = [whole.pop("name", ""), *_parts(whole.pop("parts", []))]
+    return [*shown, whole] if whole else shown
+
+
+def _parts(parts: list[dict[str, Any]]) -> list[Any]:
+    return [part["text"] if set(part) == {"text"} else part for part in parts]
+
+
+def _but(whole: dict[str, Any], *ids: str) -> dict[str, Any]:
+    """What there is beside these ids, and those of them that are missing or wrong."""
+    right = {name: f"<{name.removesuffix('Id')}>" for name in ids}
+    names = sorted({*whole, *right})
+    return {name: whole.get(name) for name in names if whole.get(name) != right.get(name)}
+
+
+def _normalised(message: Any) -> Any:
+    """As JSON, with names in place of the ids that differ from run to run."""
+    whole = MessageToDict(message)
+    ids = {
+        (message.id if isinstance(message, Task) else message.task_id): "<task>",
+        message.context_id: "<context>",
+    }
+    return _renamed(whole, {own: name for own, name in ids.items() if own})
+
+
+def _renamed(value: Any, ids: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        is_message = _MESSAGE_ID.fullmatch(value.get("messageId", ""))
+        named = {"messageId": "<message>"} if is_message else {}
+        return {name: _renamed(v, ids) for name, v in value.items()} | named
+    if isinstance(value, list):
+        return [_renamed(v, ids) for v in value]
+    if isinstance(value, str):
+        value = ids.get(value, value)
+        return "<another>" if _UUID.fullmatch(value) else _CORRELATION_ID.sub("<id>", value)
+    return value
 
 
 def _state(task: Task) -> str:
     return state_name(task.status.state).removeprefix("TASK_STATE_")
-
-
-def _text(message: Message) -> str:
-    return "".join(map(_part, message.parts))
-
-
-def _part(part: Part) -> str:
-    return part.text or part.url or str(MessageToDict(part.data))
-
-
-def _role(message: Message) -> str:
-    return "user" if message.role == Role.ROLE_USER else "agent"

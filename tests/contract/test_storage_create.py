@@ -1,4 +1,4 @@
-"""Creating and loading tasks (a2akit-contract.md, section 1.1)."""
+"""Creating and loading tasks."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_history_length(
 
 @pytest.mark.parametrize("length", [-1, -100, 1.0, "1", True])
 async def test_a_bad_history_length_is_refused(storage: DurableStorage, length: object) -> None:
-    """A negative or non-integer history length is an error (14, decided in DESIGN section 4)."""
+    """A negative or non-integer history length is an error."""
     task = await storage.create_task("ctx", message())
     with pytest.raises(InvalidArgumentError):
         await storage.load_task(task.id, length)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Deleting tasks and contexts, and the state of contexts (a2akit-contract.md, section 1.3)."""
+"""Deleting tasks and contexts, and the state of contexts."""
 
 from __future__ import annotations
 

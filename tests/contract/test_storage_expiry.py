@@ -1,4 +1,4 @@
-"""Expiry and incarnations: what has expired is not found, and its id is free (DESIGN section 5)."""
+"""Expiry and incarnations: what has expired is not found, and its id is free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listing tasks (a2akit-contract.md, section 1.3, as decided in DESIGN section 4)."""
+"""Listing tasks."""
 
 from __future__ import annotations
 

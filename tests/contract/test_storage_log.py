@@ -1,4 +1,4 @@
-"""The task log: claims, fences, restarts and turns (DESIGN sections 5 and 6)."""
+"""The task log: claims, fences, restarts and turns."""
 
 from __future__ import annotations
 

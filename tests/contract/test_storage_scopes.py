@@ -1,4 +1,4 @@
-"""Scoped views: outside of its scope a task does not exist (DESIGN section 4)."""
+"""Scoped views: outside of its scope a task does not exist."""
 
 from __future__ import annotations
 

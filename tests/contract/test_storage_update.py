@@ -1,4 +1,4 @@
-"""Updating tasks (a2akit-contract.md, section 1.2, as decided in DESIGN section 4)."""
+"""Updating tasks."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from a2a.helpers import get_data_parts
+from a2a.helpers import get_data_parts, new_data_part
 from a2a.types import Part, SendMessageConfiguration, Task
 
 from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
@@ -19,12 +19,16 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.writer import FLUSH_BYTES
 from tests.contract.brokers import fauxqs_queues
 from tests.databases import TABLE, Database, new_scope
 from tests.messages import said
 from tests.workers import Bench, S, artifact_texts, status_text, user_request
 
 Handle = Callable[[TaskContext], Awaitable[None]]
+
+AT_ONCE = "x" * FLUSH_BYTES
+"""A text that is committed when the call that emits it returns."""
 
 
 class Handling(Worker):
@@ -59,11 +63,16 @@ Run = Callable[..., Awaitable[Task]]
 
 @pytest.fixture
 def run(backends: Backends) -> Run:
-    """Run a task of one or several turns; `works` says how each delivery ends."""
+    """Run a task of one or several turns; `works` says how each delivery ends.
 
-    async def running(handle: Handle, *texts: str, works: tuple[bool, ...] = (True,)) -> Task:
+    `more` are further parts of the first message.
+    """
+
+    async def running(
+        handle: Handle, *texts: str, works: tuple[bool, ...] = (True,), more: Sequence[Part] = ()
+    ) -> Task:
         bench = bench_of(backends, handle)
-        head = await opened(bench, texts[0] if texts else "hello")
+        head = await opened(bench, texts[0] if texts else "hello", *more)
         for text in (None, *texts[1:]):
             if text is not None:
                 await bench.follow_up(head, text)
@@ -77,14 +86,27 @@ def bench_of(backends: Backends, handle: Handle) -> Bench:
     return Bench(WorkerExecutor(Handling(handle)), backends=backends, retry_base_s=0)
 
 
-async def opened(bench: Bench, text: str) -> Head:
+async def opened(bench: Bench, text: str, *more: Part) -> Head:
     """A task of the context "ctx", its first turn enqueued."""
-    request = user_request(Part(text=text), metadata={"lang": "de"}, extensions=["urn:y"])
+    request = user_request(
+        Part(text=text),
+        *more,
+        metadata={"lang": "de"},
+        extensions=["urn:y"],
+        reference_task_ids=["t0"],
+    )
     request.configuration.CopyFrom(SendMessageConfiguration(accepted_output_modes=["text/plain"]))
     caller = Caller("ann", "acme", ("urn:x",))
     task = await bench.storage.open_task("ctx", request, caller=caller)
     await bench.enqueue(task.head)
     return task.head
+
+
+async def stored(backends: Backends, ctx: TaskContext) -> Task:
+    """The worker's task as everybody else sees it."""
+    task = await backends.storage.load_task(ctx.task_id)
+    assert task is not None
+    return task
 
 
 async def test_reading(run: Run) -> None:
@@ -95,7 +117,8 @@ async def test_reading(run: Run) -> None:
         seen.append(
             {
                 "ids": (bool(ctx.task_id), ctx.context_id, bool(ctx.message_id)),
-                "said": (ctx.user_text, len(ctx.parts), ctx.files, ctx.data_parts),
+                "said": (ctx.user_text, len(ctx.parts), ctx.data_parts),
+                "files": [(f.content, f.url, f.filename, f.media_type) for f in ctx.files],
                 "with it": (ctx.metadata, ctx.reference_task_ids, ctx.message_extensions),
                 "caller": (ctx.user, ctx.tenant, set(ctx.requested_extensions)),
                 "accepts": (ctx.accepts("text/plain"), ctx.accepts("image/png")),
@@ -110,12 +133,21 @@ async def test_reading(run: Run) -> None:
             await ctx.emit_text_artifact("draft")
             await ctx.request_input("which?")
 
-    await run(handle, "book", "that")
+    more = [
+        Part(raw=b"\x00\xff", filename="a.bin", media_type="application/octet-stream"),
+        Part(url="https://example.org/b.pdf", filename="b.pdf", media_type="application/pdf"),
+        new_data_part({"nights": [1, None]}),
+    ]
+    await run(handle, "book", "that", more=more)
     first, second = seen
     assert first == {
         "ids": (True, "ctx", True),
-        "said": ("book", 1, [], []),
-        "with it": ({"lang": "de"}, (), ("urn:y",)),
+        "said": ("book", 4, [{"nights": [1, None]}]),
+        "files": [
+            (b"\x00\xff", None, "a.bin", "application/octet-stream"),
+            (None, "https://example.org/b.pdf", "b.pdf", "application/pdf"),
+        ],
+        "with it": ({"lang": "de"}, ("t0",), ("urn:y",)),
         "caller": ("ann", "acme", {"urn:x"}),
         "accepts": (True, False),
         "history": [],
@@ -195,6 +227,22 @@ async def test_a_json_ending(run: Run) -> None:
     assert artifact.parts[0].media_type == "application/json"
 
 
+async def test_the_ways_to_log_in(run: Run) -> None:
+    """`request_auth` sends a sentence for a person, and one data part for a program."""
+    task = await run(
+        lambda ctx: ctx.request_auth("Log in", ["Bearer", "Basic"], "a token", "https://x/login")
+    )
+    sentence, hints = task.status.message.parts
+    assert (sentence.text, hints.media_type) == ("Log in", "application/json")
+    assert get_data_parts([hints]) == [
+        {
+            "schemes": ["Bearer", "Basic"],
+            "credentialsHint": "a token",
+            "authUrl": "https://x/login",
+        }
+    ]
+
+
 async def test_progress(run: Run) -> None:
     """Statuses become history, artifacts grow, are replaced, and hold every kind of part."""
 
@@ -241,22 +289,60 @@ async def test_a_turn_without_an_ending(run: Run) -> None:
     assert artifact_texts(task) == {"answer": ["half"]}
 
 
-async def test_an_exception_before_the_ending(run: Run) -> None:
-    """The turn is started over, without what the failed attempt had emitted or stored."""
+async def test_an_exception_before_the_ending(run: Run, backends: Backends) -> None:
+    """The turn is started over, without what the failed attempt had emitted or stored.
+
+    Also where that attempt's artifacts are committed already.
+    """
     starts = []
 
     async def handle(ctx: TaskContext) -> None:
         starts.append(await ctx.load_context())
-        await ctx.emit_text_artifact(f"attempt {len(starts)}", append=True)
         await ctx.update_context(len(starts))
+        assert await ctx.load_context() == len(starts)
+        await ctx.emit_text_artifact(f"attempt {len(starts)}", append=True)
+        await ctx.emit_text_artifact(AT_ONCE, "bulk", append=True)
+        assert artifact_texts(await stored(backends, ctx))["answer"] == [f"attempt {len(starts)}"]
         if len(starts) < 3:
             raise ValueError
         await ctx.respond()
 
     task = await run(handle, works=(False, False, True))
     assert starts == [None, None, None]
-    assert artifact_texts(task) == {"answer": ["attempt 3"]}
+    assert artifact_texts(task) == {"answer": ["attempt 3"], "bulk": [AT_ONCE]}
     assert task.status.state == S.TASK_STATE_COMPLETED
+    assert await backends.storage.load_context_version("ctx") == (3, 1)
+
+
+async def fails(_ctx: TaskContext) -> None:
+    raise FinalError
+
+
+FAULTS: dict[str, Handle] = {
+    "raises a final error": fails,
+    "returns without an ending": lambda ctx: ctx.send_status(),
+    "emits what no task can hold": lambda ctx: ctx.emit_text_artifact("x", ""),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("is_stale", [True, False])
+async def test_a_turn_that_the_runtime_fails_leaves_the_state(
+    run: Run, backends: Backends, fault: str, *, is_stale: bool
+) -> None:
+    """It fails on its first attempt, whoever has changed the state meanwhile."""
+    await backends.storage.update_context("ctx", "before")
+
+    async def handle(ctx: TaskContext) -> None:
+        assert await ctx.load_context() == "before"
+        if is_stale:
+            await backends.storage.update_context("ctx", "another's")
+        await ctx.update_context("mine")
+        await FAULTS[fault](ctx)
+
+    task = await run(handle)
+    assert task.status.state == S.TASK_STATE_FAILED
+    assert await backends.storage.load_context("ctx") == ("another's" if is_stale else "before")
 
 
 async def test_a_final_exception(run: Run) -> None:
@@ -289,7 +375,10 @@ async def test_the_state_of_a_context_goes_from_task_to_task(run: Run) -> None:
 
 
 async def test_two_tasks_update_the_state_at_the_same_time(backends: Backends) -> None:
-    """Both read before either writes: the one that is refused starts over on the newer state."""
+    """Both read before either writes: the one that is refused starts over on the newer state.
+
+    It is refused at its ending, also where artifacts of it are committed before that.
+    """
     both_have_read = asyncio.Barrier(2)
     read: list[int] = []
 
@@ -298,8 +387,8 @@ async def test_two_tasks_update_the_state_at_the_same_time(backends: Backends) -
         read.append(count)
         if len(read) <= 2:
             await both_have_read.wait()
-        await ctx.emit_text_artifact(str(count))
         await ctx.update_context(count + 1)
+        await ctx.emit_text_artifact(str(count) + AT_ONCE)
         await ctx.respond()
 
     bench = bench_of(backends, handle)
@@ -311,7 +400,7 @@ async def test_two_tasks_update_the_state_at_the_same_time(backends: Backends) -
     assert await backends.storage.load_context("ctx") == 2
     tasks = [await bench.task(head) for head in heads]
     assert [t.status.state for t in tasks] == [S.TASK_STATE_COMPLETED] * 2
-    assert sorted(artifact_texts(t)["answer"][0] for t in tasks) == ["0", "1"]
+    assert sorted(artifact_texts(t)["answer"][0][0] for t in tasks) == ["0", "1"]
 
 
 async def test_updates_without_a_load_do_not_overwrite_each_other(backends: Backends) -> None:
@@ -352,16 +441,23 @@ async def test_an_update_that_never_gets_through_fails_its_task(backends: Backen
 
 
 async def test_a_cancel(backends: Backends) -> None:
-    """A waiting worker gets CancelledError; one that looks at `is_cancelled` may just return."""
+    """A waiting worker gets CancelledError; one that looks at `is_cancelled` may just return.
+
+    The state of the context stays as it was.
+    """
+    left: list[bool] = []
     for looks in (False, True):
         started = asyncio.Event()
 
         async def handle(
             ctx: TaskContext, *, looks: bool = looks, started: asyncio.Event = started
         ) -> None:
+            await ctx.update_context("half done")
+            await ctx.emit_text_artifact(AT_ONCE)
             started.set()
             while not (looks and ctx.is_cancelled):  # noqa: ASYNC110 - the flag is the API
                 await asyncio.sleep(0)
+            left.append(ctx.is_cancelled)
 
         bench = bench_of(backends, handle)
         head = await opened(bench, "hello")
@@ -374,3 +470,5 @@ async def test_a_cancel(backends: Backends) -> None:
             S.TASK_STATE_CANCELED,
             "The task was canceled.",
         )
+    assert left == [True]
+    assert await backends.storage.load_context("ctx") is None

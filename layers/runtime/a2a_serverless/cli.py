@@ -31,7 +31,9 @@ examples:
   a2a-serverless push                          tell its clients' webhooks
 
 environment:
-  A2A_TABLE, A2A_QUEUE                                 names, as `provision` prints them
+  A2A_TABLE, A2A_QUEUE, A2A_PUSH_QUEUE, ...            names, as `provision` prints them
+  A2A_TEMPLATE                                         template.yaml, where it is not found above
+                                                       the package
   A2A_AUTH=api-key|oidc|none                           who may call
   A2A_API_KEYS=name=key,...                            with api-key: the clients' keys by name
   A2A_OIDC_ISSUER, A2A_OIDC_AUDIENCE                   with oidc: whose tokens, and for whom
@@ -121,7 +123,7 @@ def _add_dev(commands: _Commands) -> None:
         choices=("memory", "moto", "aws"),
         default="memory",
         help="memory: nothing is kept; moto: the AWS calls, simulated; aws: the endpoints, the "
-        "table and the queue of the environment (default: %(default)s)",
+        "table and the queues of the environment (default: %(default)s)",
     )
     dev.add_argument("--no-push", action="store_true", help="offer no push notifications")
 
@@ -135,7 +137,7 @@ def _add_api(commands: _Commands) -> None:
         "A2A_QUEUE name the table and the queue; A2A_AUTH says who may call: api-key (with "
         "A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE) or none.",
     )
-    _add_agent(api, help_text="checked that it loads; the worker runs it")
+    _add_agent(api, help_text="only checked that it loads; the worker runs it", default="none")
     _add_card(api)
     _add_port(api)
     _add_backend(api)
@@ -196,7 +198,8 @@ def _add_provision(commands: _Commands) -> None:
         "provision",
         "creates the table and the queues of template.yaml where they are missing",
         "Prints A2A_TABLE=..., A2A_QUEUE=... and so on, a line each, for `export $(...)`. The "
-        "same variables choose other names beforehand.",
+        "same variables choose other names beforehand. The table is for development: without "
+        "backups, deletion protection and a key of your own, which a deployment has.",
     )
 
 
@@ -212,12 +215,15 @@ def _command(
     return command
 
 
-def _add_agent(command: argparse.ArgumentParser, help_text: str = "what runs the tasks") -> None:
+def _add_agent(
+    command: argparse.ArgumentParser,
+    help_text: str = "what runs the tasks",
+    default: str = "functions/worker/agent.py:agent of the project, else ./agent.py:agent",
+) -> None:
     command.add_argument(
         "--agent",
         metavar="PATH.py:NAME",
-        help=f"an AgentExecutor or a Worker, class or instance: {help_text} (default: "
-        "functions/worker/agent.py:agent of the project, else ./agent.py:agent)",
+        help=f"an AgentExecutor or a Worker, class or instance: {help_text} (default: {default})",
     )
 
 

@@ -63,9 +63,9 @@ async def returning(context: RequestContext, queue: EventQueue) -> None:
 
 @asynccontextmanager
 async def waiting(bench: Bench, clock: PacedClock) -> AsyncIterator[OperationHandle]:
-    """A first attempt that waits for credentials; with the block it is gone, like a dead worker's.
+    """A first attempt that waits for credentials, and waits on when its delivery is another's.
 
-    Its delivery is left to whoever takes it next.
+    What happens when its worker is killed is shown in tests/faults/test_waiting_agents.py.
     """
     handle = await bench.deliver()
     attempt = asyncio.create_task(bench.adapter.process(handle))
@@ -114,14 +114,14 @@ async def test_a_returning_agent_is_called_again_with_the_credentials() -> None:
     assert artifact_texts(done) == {"a": ["public"], "b": ["password"]}
 
 
-async def test_a_worker_dies_while_its_agent_waits_for_credentials() -> None:
+async def test_a_worker_is_fenced_while_its_agent_waits_for_credentials() -> None:
     """The next delivery starts the turn over: the agent asks again, and ends the task once."""
     clock, credentials = PacedClock(), Credentials()
     agent = staying(credentials)
     bench = Bench(agent, clock=clock)
     task = await bench.send("go")
-    async with waiting(bench, clock) as dead:
-        await dead.nack()
+    async with waiting(bench, clock) as lost:
+        await lost.nack()
         again = asyncio.create_task(bench.work())
         await clock.pass_time(0.5)
         head = await bench.head(task)
@@ -132,20 +132,20 @@ async def test_a_worker_dies_while_its_agent_waits_for_credentials() -> None:
         ended = await bench.head(task)
     done = await bench.task(task)
     assert (done.status.state, artifact_texts(done)) == (S.TASK_STATE_COMPLETED, {"a": ["secret"]})
-    assert said(done) == ["go", "log in"]  # the dead attempt's question is not there twice
+    assert said(done) == ["go", "log in"]  # the fenced attempt's question is not there twice
     assert await bench.head(task) == ended
     assert [c.current_task for c in agent.started] == [None, None]
 
 
-async def test_a_follow_up_and_a_crash_while_an_agent_waits_for_credentials() -> None:
+async def test_a_follow_up_and_a_restart_while_an_agent_waits_for_credentials() -> None:
     """The message is kept over the restart, and is a turn of its own after the restarted one."""
     clock, credentials = PacedClock(), Credentials()
     agent = staying(credentials, pauses=True)
     bench = Bench(agent, clock=clock)
     task = await bench.send("go")
-    async with waiting(bench, clock) as dead:
+    async with waiting(bench, clock) as lost:
         await bench.follow_up(task, "here")
-        await dead.nack()
+        await lost.nack()
         again = asyncio.create_task(bench.work())
         await clock.pass_time(0.5)
         assert said(await bench.task(task)) == ["go", "here"]

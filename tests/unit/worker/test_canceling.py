@@ -136,6 +136,20 @@ async def test_a_paused_task_is_cancelled_by_its_operation() -> None:
     assert [m.parts[0].text for m in (await bench.task(task)).history] == ["hello", "which?"]
 
 
+async def test_a_paused_task_is_cancelled_by_whatever_is_delivered_first() -> None:
+    """A copy of the finished turn's operation sees the flag: the agent is told as well, once."""
+    agent = Agent(ask)
+    bench = Bench(agent)
+    task = await bench.send()
+    await bench.enqueue(task, copy_number=1)
+    assert await bench.work()
+    await bench.cancel(task)
+    assert await bench.work()
+    await assert_canceled(bench, task.task_id)
+    assert await bench.work()
+    assert (len(agent.started), len(agent.cancelled)) == (1, 1)
+
+
 async def test_a_waiting_turn_is_cancelled_by_its_operation() -> None:
     """A turn whose run operation was lost is claimed, and canceled, by the cancel operation."""
     agent = Agent(complete)

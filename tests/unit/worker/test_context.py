@@ -14,6 +14,7 @@ from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.writer import FLUSH_BYTES
 from tests.messages import said
 from tests.workers import Agent, Bench, S, artifact_texts, status_text, user_request
 
@@ -164,6 +165,49 @@ async def test_request_auth_tells_how() -> None:
     ]
 
 
+async def test_artifact_ids_may_be_given_by_position() -> None:
+    """As in the a2akit contract: the id comes behind the content, and first in `emit_artifact`."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("one", "text", append=True)
+        await ctx.emit_data_artifact({"n": 1}, "data", "application/x")
+        await ctx.emit_artifact("file", file_bytes=b"x")
+        await (ctx.complete if ctx.user_text == "text" else ctx.complete_json)("done", "result")
+
+    for said_, field in (("text", "text"), ("json", "data")):
+        _, task = await run(handle, user_request(Part(text=said_)))
+        assert [a.artifact_id for a in task.artifacts] == ["text", "data", "file", "result"]
+        assert task.artifacts[1].parts[0].media_type == "application/x"
+        assert task.artifacts[3].parts[0].WhichOneof("content") == field
+
+
+WRONG_ENDINGS: dict[str, Callable[[Any], Awaitable[None]]] = {
+    "request_auth": lambda ctx: ctx.request_auth("Log in", schemes=[object()]),
+    "complete": lambda ctx: ctx.complete(42),
+    "complete_json": lambda ctx: ctx.complete_json(object()),
+    "respond": lambda ctx: ctx.respond(42),
+    "reply_directly": lambda ctx: ctx.reply_directly(42),
+    "request_input": lambda ctx: ctx.request_input(42),
+    "reject": lambda ctx: ctx.reject(42),
+    "fail": lambda ctx: ctx.fail(42),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ENDINGS)
+async def test_an_ending_that_cannot_be_made_is_none(wrong: str) -> None:
+    """A wrong argument raises before anything is ended: the worker may still end its turn."""
+
+    async def handle(ctx: TaskContext) -> None:
+        with pytest.raises((TypeError, ValueError)):
+            await WRONG_ENDINGS[wrong](ctx)
+        assert not ctx.turn_ended
+        await ctx.fail("I could not say it")
+
+    _, task = await run(handle)
+    assert (task.status.state, status_text(task)) == (S.TASK_STATE_FAILED, "I could not say it")
+    assert not task.artifacts
+
+
 async def test_artifacts_of_every_kind() -> None:
     """Text in chunks, data, bytes and links, with name, metadata and extensions."""
 
@@ -294,13 +338,14 @@ async def test_the_next_turn_knows_what_was_before() -> None:
     assert seen == [([], []), ([("user", "book"), ("agent", "which?")], [("answer", "draft")])]
 
 
-async def test_the_conversations_state_joins_the_turns_commit() -> None:
-    """Stored state is readable at once in the turn, and stored with its next commit."""
+async def test_the_conversations_state_joins_the_turns_ending() -> None:
+    """Stored state is readable at once in the turn, and for others with its ending."""
     before = []
 
     async def handle(ctx: TaskContext) -> None:
         before.append(await ctx.load_context())
         await ctx.update_context({"count": 1})
+        await ctx.emit_text_artifact("x" * FLUSH_BYTES)  # committed when the call returns
         assert await ctx.load_context() == {"count": 1}
         assert await bench.storage.load_context("ctx") is None
         await ctx.respond()
@@ -334,18 +379,18 @@ async def test_no_update_of_the_state_is_lost() -> None:
 
 
 async def test_the_state_may_be_stored_more_than_once() -> None:
-    """Every commit of a turn replaces the state that the one before it has stored."""
+    """The last value is stored, once, whatever the turn has committed in between."""
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.load_context()
         for n in range(3):
             await ctx.update_context(n)
-            await ctx.emit_text_artifact("x" * 70_000, artifact_id=str(n))
+            await ctx.emit_text_artifact("x" * FLUSH_BYTES, str(n))
         await ctx.respond()
 
     bench, task = await run(handle)
     assert task.status.state == S.TASK_STATE_COMPLETED
-    assert await bench.storage.load_context("ctx") == 2
+    assert await bench.storage.load_context_version("ctx") == (2, 1)
 
 
 async def test_the_state_is_json() -> None:
@@ -378,6 +423,29 @@ async def test_a_worker_is_told_of_a_cancel() -> None:
     assert await bench.work()
     assert told == [(head.task_id, True, "")]
     assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
+
+
+@pytest.mark.parametrize("is_stale", [True, False])
+async def test_a_cancel_is_one_whatever_the_state_is(*, is_stale: bool) -> None:
+    """A `cancel` that ends the task otherwise ends it with its state, if that is not stale."""
+
+    class Completing(Handling):
+        async def cancel(self, ctx: TaskContext) -> None:
+            await ctx.load_context()
+            if is_stale:
+                await bench.storage.update_context("ctx", "another's")
+            await ctx.update_context("mine")
+            await ctx.complete("too late")
+
+    bench = Bench(WorkerExecutor(Completing(lambda ctx: ctx.request_input("?"))))
+    head = await bench.send()
+    assert await bench.work()
+    await bench.cancel(head)
+    assert await bench.work()
+    task = await bench.task(head)
+    assert task.status.state == (S.TASK_STATE_CANCELED if is_stale else S.TASK_STATE_COMPLETED)
+    assert artifact_texts(task) == ({} if is_stale else {"final-answer": ["too late"]})
+    assert await bench.storage.load_context("ctx") == ("another's" if is_stale else "mine")
 
 
 async def test_a_worker_needs_this_runtime() -> None:

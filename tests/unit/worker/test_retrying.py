@@ -112,9 +112,25 @@ async def test_attempts_that_died_count() -> None:
     assert FIXED.fullmatch(status_text(await bench.task(task)))
 
 
-@pytest.mark.parametrize("error", [FinalError("no"), OwnFinalError(), InternalError("no")])
+def group(*errors: Exception) -> ExceptionGroup[Exception]:
+    return ExceptionGroup("as a TaskGroup raises it", errors)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FinalError("no"),
+        OwnFinalError(),
+        InternalError("no"),
+        group(FinalError("no")),
+        group(ValueError(), group(InternalError("no"), TimeoutError())),
+    ],
+)
 async def test_a_final_exception_fails_the_task_at_once(error: Exception) -> None:
-    """What cannot be helped by another attempt gets none; what was emitted before is kept."""
+    """What cannot be helped by another attempt gets none; what was emitted before is kept.
+
+    In a group one final exception is enough, beside whatever else went wrong.
+    """
     agent = Agent(raising(error))
     bench = Bench(agent)
     task = await bench.send()
@@ -151,6 +167,14 @@ async def test_an_agent_that_cancels_itself_is_retried() -> None:
         raise asyncio.CancelledError
 
     bench = Bench(Agent(confused), retry_base_s=0)
+    task = await bench.send()
+    assert await bench.work() is False
+    assert (await bench.head(task)).attempts == 1
+
+
+async def test_a_group_without_a_final_exception_is_retried() -> None:
+    """The errors of a TaskGroup are tried again like one error."""
+    bench = Bench(Agent(raising(group(ValueError(), TimeoutError()))), retry_base_s=0)
     task = await bench.send()
     assert await bench.work() is False
     assert (await bench.head(task)).attempts == 1

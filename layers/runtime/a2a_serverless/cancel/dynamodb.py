@@ -23,11 +23,7 @@ from a2a_serverless import aws
 from a2a_serverless.cancel.base import CancelRegistry, CancelScope, OverdueCancel
 from a2a_serverless.cancel.poller import Poller
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import (
-    TaskNotFoundError,
-    TaskTerminalStateError,
-    UnavailableError,
-)
+from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.dynamodb_items import (
     BY_DUE,
     CANCEL,
@@ -43,6 +39,13 @@ from a2a_serverless.storage.dynamodb_items import (
     task_partition,
 )
 from a2a_serverless.storage.dynamodb_table import Action, Table
+from a2a_serverless.tasks.cancels import (
+    check_open,
+    counts_for,
+    deadline_ms,
+    is_overdue,
+    may_remove,
+)
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id
 from a2a_serverless.tasks.states import TERMINAL, state_name
@@ -98,7 +101,11 @@ class _Flags:
             return set()
         heads = await self.table.load([key(partition, HEAD) for partition in marks])
         owners = {head["PK"]["S"]: head["incarnation"]["S"] for head in heads}
-        return {partition for partition, mark in marks.items() if owners.get(partition) == mark}
+        return {
+            partition
+            for partition, mark in marks.items()
+            if counts_for(mark, owners.get(partition))
+        }
 
 
 class DynamoCancelRegistry(CancelRegistry):
@@ -170,7 +177,7 @@ class DynamoCancelRegistry(CancelRegistry):
         await self._flags.poller().remove_all(partition)
         # Most tasks have no flag, and a read costs a fifth of a delete that finds nothing.
         flag = await self._table.get(key(partition, CANCEL))
-        if flag is not None and incarnation in (None, flag["incarnation"]["S"]):
+        if flag is not None and may_remove(flag["incarnation"]["S"], incarnation):
             await self._delete(flag)
 
     async def overdue(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
@@ -178,19 +185,16 @@ class DynamoCancelRegistry(CancelRegistry):
         entries = sorted((flag for page in pages for flag in page), key=_deadline)
         # The index lags behind, and does not say which incarnation a flag is meant for.
         flags = await self._table.load([key(e["PK"]["S"], CANCEL) for e in entries[:limit]])
-        return [_overdue_of(f) for f in sorted(flags, key=_deadline) if _deadline(f) <= now_ms]
+        flags.sort(key=_deadline)
+        return [_overdue_of(flag) for flag in flags if is_overdue(_deadline(flag), now_ms=now_ms)]
 
     async def _open_head(self, task_id: str) -> Head:
         item = None
         if is_task_id(task_id):
             item = await self._table.get(key(self._partition(task_id), HEAD))
-        head = item and head_of(item)
-        if not head or head.has_expired(self._clock.now_ms()):
-            raise TaskNotFoundError
-        if head.is_terminal:
-            msg = f"The task is {state_name(head.state)}."
-            raise TaskTerminalStateError(msg)
-        return head
+        head = head_of(item) if item else None
+        is_live = head is not None and not head.has_expired(self._clock.now_ms())
+        return check_open(head if is_live else None)
 
     def _check(self, head: Head) -> Action:
         """The task is the one that was looked at, and has not ended since."""
@@ -212,7 +216,7 @@ class DynamoCancelRegistry(CancelRegistry):
         values: dict[str, str | int] = {
             "incarnation": head.incarnation,
             "due_key": f"{CANCEL}#{shard_of(head.task_id)}",
-            "due_at": self._clock.now_ms() + int(self.timeout_s * 1000),
+            "due_at": deadline_ms(self._clock.now_ms(), self.timeout_s),
             "expires_at": seconds(head.expires_at),
         }
         item = key(self._partition(head.task_id), CANCEL)

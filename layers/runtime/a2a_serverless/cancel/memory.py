@@ -12,9 +12,15 @@ from a2a_serverless.cancel.base import CancelRegistry, CancelScope, OverdueCance
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.tasks.cancels import (
+    check_open,
+    counts_for,
+    deadline_ms,
+    is_overdue,
+    may_remove,
+)
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
-from a2a_serverless.tasks.states import state_name
 
 Key = tuple[str, str]
 
@@ -111,7 +117,7 @@ class MemoryCancelRegistry(CancelRegistry):
 
     async def request_cancel(self, task_id: str) -> None:
         head = await self._open_head(task_id)
-        deadline = self._clock.now_ms() + int(self.timeout_s * 1000)
+        deadline = deadline_ms(self._clock.now_ms(), self.timeout_s)
         with self._flags.lock:
             raised = self._flags.raised.get(self._key(task_id))
             if raised is None or raised.incarnation != head.incarnation:
@@ -132,7 +138,7 @@ class MemoryCancelRegistry(CancelRegistry):
         if flag is None:
             return False
         head = await self._log.head(task_id)
-        return head is not None and head.incarnation == flag.incarnation
+        return counts_for(flag.incarnation, head.incarnation if head else None)
 
     def on_cancel(self, task_id: str) -> CancelScope:
         scope = MemoryCancelScope(self._flags, self._key(task_id))
@@ -147,25 +153,20 @@ class MemoryCancelRegistry(CancelRegistry):
         with self._flags.lock:
             self._flags.scopes.pop(key, None)
             flag = self._flags.raised.get(key)
-            if flag is not None and incarnation in (None, flag.incarnation):
+            if flag is not None and may_remove(flag.incarnation, incarnation):
                 del self._flags.raised[key]
 
     async def overdue(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
         with self._flags.lock:
-            passed = [i for i in self._flags.raised.items() if i[1].deadline <= now_ms]
+            raised = self._flags.raised.items()
+            passed = [item for item in raised if is_overdue(item[1].deadline, now_ms=now_ms)]
         return [
             OverdueCancel(scope=Scope(scope), task_id=task_id, incarnation=flag.incarnation)
             for (scope, task_id), flag in sorted(passed, key=lambda item: item[1].deadline)[:limit]
         ]
 
     async def _open_head(self, task_id: str) -> Head:
-        head = await self._log.head(task_id)
-        if head is None:
-            raise TaskNotFoundError
-        if head.is_terminal:
-            msg = f"The task is {state_name(head.state)}."
-            raise TaskTerminalStateError(msg)
-        return head
+        return check_open(await self._log.head(task_id))
 
     def _key(self, task_id: str) -> Key:
         return (self.scope.digest, task_id)

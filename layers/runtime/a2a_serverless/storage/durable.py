@@ -382,6 +382,7 @@ def record_of(write: Write) -> Record:
         entries=decode_entries(write.body),
         token=write.token,
         commit_id=write.commit_id,
+        trace=write.trace,
     )
 
 

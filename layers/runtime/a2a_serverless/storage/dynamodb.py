@@ -24,7 +24,7 @@ from a2a.types import TaskPushNotificationConfig
 from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError, UnavailableError
+from a2a_serverless.errors import TaskNotFoundError, UnavailableError
 from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.durable import DurableStorage, Write, context_conflict
 from a2a_serverless.storage.dynamodb_items import Commits, Item, attribute, key
@@ -33,9 +33,11 @@ from a2a_serverless.storage.dynamodb_push import PushItems, counted
 from a2a_serverless.storage.dynamodb_table import Action, Table
 from a2a_serverless.storage.listing import Listing
 from a2a_serverless.storage.log import Due, Log
+from a2a_serverless.tasks.conflicts import conflict, is_applied
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id
 from a2a_serverless.tasks.push import Push, check_room
+from a2a_serverless.tasks.reading import belonging_to
 from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
 
 TORN_READS: Final = 10
@@ -98,10 +100,9 @@ class DynamoStorage(DurableStorage):
             head, commits = await self._read_on(task_id, commits)
             if head is None or commits is None or incarnation not in (None, head.incarnation):
                 return None
-            if commits.version >= head.version:
-                # Events beyond HEAD were committed while the query ran: the next read has them.
-                records = [r for r in commits.records if r.version <= head.version]
-                return Log(head=head, records=tuple(records))
+            records = belonging_to(head, commits.records, commits.version)
+            if records is not None:
+                return Log(head=head, records=records)
             await self.clock.sleep(aws.pause_s(attempt))
         msg = f"The events of task {task_id} did not reach its version in {TORN_READS} reads."
         raise UnavailableError(msg)
@@ -200,12 +201,9 @@ class DynamoStorage(DurableStorage):
         head = write.after
         event = items.event_sort(head.incarnation, head.version, 0)
         stored = await self._table.get(key(self._partition(head.task_id), event))
-        if stored is not None and stored["commit_id"]["S"] == write.commit_id:
+        if is_applied(stored["commit_id"]["S"] if stored else None, write.commit_id):
             return
-        current_head = self._live(failed[0]) or await self.head(head.task_id)
-        if current_head is None or current_head.incarnation != head.incarnation:
-            raise TaskNotFoundError
-        raise ConcurrencyError(current_version=current_head.version)
+        raise conflict(self._live(failed[0]) or await self.head(head.task_id), head)
 
     async def _remove(self, head: Head) -> bool:
         partition = self._partition(head.task_id)

@@ -1,6 +1,6 @@
 """The items of the table: keys, and the codec between items and HEADs or commits.
 
-Pure: nothing here calls AWS. DESIGN.md, section 5, has the table of items. Expiry is kept in whole
+Pure: nothing here calls AWS. ARCHITECTURE.md has the table of items. Expiry is kept in whole
 seconds, the unit of DynamoDB's time to live; `open_task` rounds a task's expiry up to one, so that
 an item and its HEAD agree to the millisecond.
 """
@@ -373,6 +373,7 @@ class Commits:
                 entries=decode_entries(body),
                 token=self._parts[0].get("token"),
                 commit_id=self._parts[0]["commit_id"],
+                trace=self._parts[0].get("trace"),
             )
         )
         self.version += 1

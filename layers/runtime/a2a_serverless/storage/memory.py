@@ -16,10 +16,11 @@ from typing import ClassVar, Self
 from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError
+from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage, Write, context_conflict, record_of
 from a2a_serverless.storage.listing import Listing, status_key
 from a2a_serverless.storage.log import Due, Log
+from a2a_serverless.tasks.conflicts import conflict, is_applied, is_still
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.push import Push, check_room
@@ -184,13 +185,13 @@ class MemoryStorage(DurableStorage):
         key = self._key(write.after.task_id)
         with self._tables.lock:
             current = self._live(key)
-            if current is None or current.incarnation != write.after.incarnation:
+            if write.before is None or write.before.has_expired(self.clock.now_ms()):
                 raise TaskNotFoundError
-            if current.version + 1 != write.after.version:
-                stored = self._tables.logs[key][write.after.version - 1 :][:1]
-                if stored and stored[0].commit_id == write.commit_id:
+            if current is None or not is_still(current, write.before):
+                stored = self._tables.logs.get(key, [])[write.before.version :][:1]
+                if is_applied(stored[0].commit_id if stored else None, write.commit_id):
                     return  # repeated by a writer that did not get its answer
-                raise ConcurrencyError(current_version=current.version)
+                raise conflict(current, write.before)
             if write.push is not None:
                 check_room(self._tables.pushes.get(key, {}).values(), write.push.config.id)
             if write.context_write is not None:

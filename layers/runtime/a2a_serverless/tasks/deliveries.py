@@ -1,4 +1,4 @@
-"""What a worker does with a delivery, and with a commit that was refused: pure decisions."""
+"""What a worker does with a delivery, and with a write that was refused: pure decisions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from enum import Enum
 
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.retry import RetryPolicy
 
 
 class Delivered(Enum):
@@ -22,7 +23,7 @@ class Delivered(Enum):
 
 
 class Refused(Enum):
-    """What a refused commit means for the attempt that wanted it."""
+    """What a refused write means for whoever wanted it."""
 
     OVER = "over"
     """The task is gone, has ended, or the turn is finished: stop, acknowledge."""
@@ -62,13 +63,52 @@ def on_delivery(
     return Delivered.CLAIM if was_claimed or receives > 1 else Delivered.START
 
 
-def on_refusal(head: Head | None, params: OperationParams, *, token: str) -> Refused:
+def on_current_turn(params: OperationParams, head: Head) -> OperationParams:
+    """What a delivery works on: the current turn, whatever later turn its operation names.
+
+    Under the later turn's number it would take the end of the current one for none of its business,
+    and write on.
+    """
+    return params.model_copy(update={"turn": head.turn})
+
+
+def waits_behind(head: Head, operation: Operation) -> bool:
+    """Whether a delivery that is done with the current turn goes on with the one that it names.
+
+    Not behind a turn that is over: the task has ended, and the turn will never come.
+    """
+    is_later = head.turn < operation.params.turn
+    return operation.operation == "run" and head.turn_is_open and is_later
+
+
+def on_refusal(head: Head | None, params: OperationParams, *, token: str | None) -> Refused:
     """What to do after a commit met another HEAD than expected, or the fence.
 
-    An unclaimed turn, and one that is still this attempt's, can be written to again.
+    An unclaimed turn, and one that is still this attempt's, can be written to again. `token` None
+    is a writer outside of any attempt: it needs no more than a task that has not ended.
+    """
+    if head is None or head.incarnation != params.incarnation or head.is_terminal:
+        return Refused.OVER
+    if token is None:
+        return Refused.REBASE
+    if is_over(head, params):
+        return Refused.OVER
+    return Refused.REBASE if head.token in (None, token) else Refused.FENCED
+
+
+def on_lost_claim(head: Head | None, params: OperationParams, retry: RetryPolicy) -> Refused:
+    """What to do after a claim met another HEAD than expected.
+
+    A claim takes the turn from whoever has it, as long as the turn has an attempt left.
     """
     if head is None or is_over(head, params):
         return Refused.OVER
-    if head.token not in (None, token):
-        return Refused.FENCED
-    return Refused.REBASE
+    return Refused.FENCED if retry.is_exhausted(head.attempts) else Refused.REBASE
+
+
+def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
+    """Whether a turn whose attempts were used up in `seen` may still be failed for that.
+
+    Not where somebody has taken it since: that attempt ends it.
+    """
+    return not is_over(head, params) and head.token == seen.token

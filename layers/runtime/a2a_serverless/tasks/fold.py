@@ -31,6 +31,8 @@ class Record:
     entries: tuple[Entry, ...]
     token: str | None = None
     commit_id: str = ""
+    trace: str | None = None
+    """X-Ray's header of whoever has committed."""
 
 
 @dataclass(slots=True)

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from a2a_serverless.tasks.head import Head
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -32,3 +34,11 @@ class RetryPolicy:
     def delay_s(self, attempts: int) -> float:
         """The wait after attempt `attempts`, counted from 1."""
         return self.jitter() * self.ceiling_s(attempts)
+
+
+def attempts_started(head: Head, *, is_claimed: bool) -> int:
+    """The starts of the agent on the current turn, as an attempt counts them that has started.
+
+    HEAD counts an attempt with its claim. `is_claimed` False: this one is not in there yet.
+    """
+    return head.attempts + (not is_claimed)

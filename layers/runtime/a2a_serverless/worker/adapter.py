@@ -22,7 +22,12 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.log import Log
-from a2a_serverless.tasks.deliveries import Delivered, on_delivery
+from a2a_serverless.tasks.deliveries import (
+    Delivered,
+    on_current_turn,
+    on_delivery,
+    waits_behind,
+)
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import OperationParams
@@ -158,9 +163,8 @@ class _Delivery:
         while self._deadline is None or adapter.clock.monotonic() < self._deadline:
             log = await self._read()
             verdict = await self._act(log)
-            # Not behind a turn that is over: the task has ended, and the turn will never come.
-            waits = log is not None and log.head.turn_is_open and log.head.turn < self._params.turn
-            if not (verdict.is_done and waits and self._operation.operation == "run"):
+            goes_on = log is not None and waits_behind(log.head, self._operation)
+            if not (verdict.is_done and goes_on):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
         return again(0)
@@ -198,7 +202,7 @@ class _Delivery:
             clock=adapter.clock,
         )
         try:
-            with observed_cancel(log.head, self._operation):
+            with observed_cancel(log, self._operation):
                 async with AsyncExitStack() as stack:
                     may_write = await self._keep_delivery(stack)
                     await canceling.run(log, self._operation, may_write)
@@ -210,12 +214,12 @@ class _Delivery:
 
     async def _run(self, log: Log, *, claims_first: bool) -> Verdict:
         adapter, head = self._adapter, log.head
-        params = self._params.model_copy(update={"turn": head.turn})
+        params = on_current_turn(self._params, head)
         if adapter.retry.is_exhausted(head.attempts):
             return await self._give_up(params, head)
         own = Ownership(params=params, token=new_token())
         try:
-            with observed_attempt(head, self._operation, adapter.clock):
+            with observed_attempt(log, self._operation, adapter.clock):
                 attempt = self._attempt(log, params)
                 async with AsyncExitStack() as stack:
                     lost = FencedError("The delivery is lost.")

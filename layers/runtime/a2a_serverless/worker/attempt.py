@@ -26,7 +26,8 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
-from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.retry import RetryPolicy, attempts_started
+from a2a_serverless.tasks.returns import Returned, on_return
 from a2a_serverless.tasks.states import plain_state
 from a2a_serverless.worker.endings import CANCELED, FAILED, ending
 from a2a_serverless.worker.executor import TurnQueue
@@ -175,7 +176,7 @@ class Attempt:
             raise queue.fault
         if error is not None:
             raise AgentFailedError from error
-        if queue.state != TaskState.TASK_STATE_AUTH_REQUIRED:
+        if on_return(queue.state) is not Returned.ENDS_TURN:
             msg = f"The agent returned {describe(queue.state)}: it has to end its turn."
             raise InvalidAgentEventError(msg)
         await writer.flush(ends_turn=True)
@@ -242,7 +243,7 @@ class Attempt:
         if isinstance(error, InvalidAgentEventError | InvalidArgumentError):
             self._log(logging.ERROR, "agent_at_fault", "Task failed: %s", error)
             return await self._fail(str(error))
-        attempts = self._writer.head.attempts + (not self._writer.claimed)
+        attempts = attempts_started(self._writer.head, is_claimed=self._writer.claimed)
         if is_final(error.__cause__) or self._limits.retry.is_exhausted(attempts):
             reference = secrets.token_hex(8)
             self._log(

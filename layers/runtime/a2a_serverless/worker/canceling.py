@@ -13,6 +13,8 @@ from a2a_serverless.errors import TurnFinishedError
 from a2a_serverless.observability import tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.cancels import Canceled, on_cancel
+from a2a_serverless.tasks.deliveries import on_current_turn
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.operations import Operation
@@ -21,7 +23,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.states import is_terminal
 from a2a_serverless.worker.endings import CANCELED, end_task, ending
 from a2a_serverless.worker.executor import TurnQueue
-from a2a_serverless.worker.failures import contained
+from a2a_serverless.worker.failures import StaleStateError, contained
 from a2a_serverless.worker.ownership import Ownership
 from a2a_serverless.worker.titles import claim
 from a2a_serverless.worker.translation import TurnView
@@ -65,12 +67,12 @@ class Canceling:
                 come again.
         """
         head = log.head
-        agent_knows_it = head.turn > 1 or head.token is not None
+        way = on_cancel(head, operation)
         try:
-            if agent_knows_it or operation.operation == "cancel":
-                await self._with_agent(log, operation, may_write)
-            else:
+            if way is Canceled.ALONE:
                 await self._without_agent(head)
+            else:
+                await self._with_agent(log, operation, way, may_write)
         except TurnFinishedError:
             pass  # somebody else has ended the task
         extra = {"action": "canceled", "task_id": head.task_id, "turn": head.turn}
@@ -85,13 +87,13 @@ class Canceling:
         await end_task(self._storage, seen.task_id, decide)
 
     async def _with_agent(
-        self, log: Log, operation: Operation, may_write: Callable[[], bool]
+        self, log: Log, operation: Operation, way: Canceled, may_write: Callable[[], bool]
     ) -> None:
         head = log.head
-        params = operation.params.model_copy(update={"turn": head.turn})
+        params = on_current_turn(operation.params, head)
         # A paused task has no turn to claim: its last attempt is over, and nobody else writes.
-        own = Ownership(params=params, token=new_token() if head.turn_is_open else None)
-        if own.must_claim and head.token is not None:
+        own = Ownership(params=params, token=None if way is Canceled.PAUSED else new_token())
+        if way is Canceled.CLAIMED:
             head = await claim(self._storage, head, own, self._retry)
         context = cancel_context_of(log, tracing.carried())
         async with TurnWriter(
@@ -100,7 +102,11 @@ class Canceling:
             queue = TurnQueue(writer, TurnView(log.fold(), context.current_task), self._storage)
             await self._ask(context, queue)
             queue.shut()
-            if not is_terminal(queue.state or TaskState.TASK_STATE_UNSPECIFIED):
+            has_ended = is_terminal(queue.state or TaskState.TASK_STATE_UNSPECIFIED)
+            if isinstance(writer.failure, StaleStateError):  # so the agent's own end is not stored
+                writer.discard()
+                has_ended = False
+            if not has_ended:
                 writer.put(*ending(writer.head, TaskState.TASK_STATE_CANCELED, CANCELED).entries)
             await writer.flush()
 

@@ -21,8 +21,10 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct
 
+from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.user_turn import UserTurn
 
@@ -57,49 +59,45 @@ class TaskContext(UserTurn):
 
     # -- endings -------------------------------------------------------------------------------
 
-    async def complete(self, text: str | None = None, *, artifact_id: str = FINAL_ANSWER) -> None:
+    async def complete(self, text: str | None = None, artifact_id: str = FINAL_ANSWER) -> None:
         """Complete the task, with `text` as an artifact."""
-        self._end()
-        if text is not None:
-            await self._artifact([Part(text=text)], artifact_id)
-        await self._status(TaskState.TASK_STATE_COMPLETED)
+        parts = [] if text is None else [Part(text=text)]
+        await self._complete_with(parts, artifact_id)
 
-    async def complete_json(self, data: Any, *, artifact_id: str = FINAL_ANSWER) -> None:
-        """Complete the task, with `data`, any JSON value, as an artifact."""
-        part = new_data_part(data, media_type="application/json")
-        self._end()
-        await self._artifact([part], artifact_id)
-        await self._status(TaskState.TASK_STATE_COMPLETED)
+    async def complete_json(self, data: Any, artifact_id: str = FINAL_ANSWER) -> None:
+        """Complete the task, with `data`, any JSON value, as an artifact.
+
+        Raises:
+            InvalidArgumentError: `data` is no JSON value.
+        """
+        part = _data_part(data)
+        await self._complete_with([part], artifact_id)
 
     async def respond(self, text: str | None = None) -> None:
         """Complete the task, with `text` as its status message and no artifact."""
-        self._end()
-        await self._status(TaskState.TASK_STATE_COMPLETED, text)
+        await self._end_in(TaskState.TASK_STATE_COMPLETED, text)
 
     async def reply_directly(self, text: str) -> None:
         """Complete the task and answer the client with a Message instead of the Task."""
+        message = self._message_of([Part(text=text)])
         self._end()
-        await self._queue.reply(self._message_of([Part(text=text)]))
+        await self._queue.reply(message)
 
     async def fail(self, reason: str) -> None:
         """End the task as failed; the client reads `reason`."""
-        self._end()
-        await self._status(TaskState.TASK_STATE_FAILED, reason)
+        await self._end_in(TaskState.TASK_STATE_FAILED, reason)
 
     async def reject(self, reason: str | None = None) -> None:
         """End the task as rejected; the client reads `reason`."""
-        self._end()
-        await self._status(TaskState.TASK_STATE_REJECTED, reason or "Task rejected.")
+        await self._end_in(TaskState.TASK_STATE_REJECTED, reason or "Task rejected.")
 
     async def request_input(self, question: str) -> None:
         """End the turn and wait for the user; the answer is the next turn's message."""
-        self._end()
-        await self._status(TaskState.TASK_STATE_INPUT_REQUIRED, question)
+        await self._end_in(TaskState.TASK_STATE_INPUT_REQUIRED, question)
 
     async def request_auth(
         self,
         details: str | None = None,
-        *,
         schemes: Sequence[str] = (),
         credentials_hint: str | None = None,
         auth_url: str | None = None,
@@ -108,7 +106,6 @@ class TaskContext(UserTurn):
 
         `details` is for a person; the others go out as one data part.
         """
-        self._end()
         hints = {
             "schemes": list(schemes),
             "credentialsHint": credentials_hint,
@@ -117,23 +114,25 @@ class TaskContext(UserTurn):
         hints = {name: value for name, value in hints.items() if value}
         parts = [Part(text=details)] if details else []
         if hints:
-            parts.append(new_data_part(hints, media_type="application/json"))
+            parts.append(_data_part(hints))
         message = self._message_of(parts or [Part(text="Authentication required.")])
+        status = self._status_of(TaskState.TASK_STATE_AUTH_REQUIRED, message)
+        self._end()
         # For an executor this state alone does not end the turn: it may stay and wait.
-        await self._queue.end_with(self._status_of(TaskState.TASK_STATE_AUTH_REQUIRED, message))
+        await self._queue.end_with(status)
 
     # -- progress ------------------------------------------------------------------------------
 
     async def send_status(self, message: str | None = None) -> None:
         """Tell subscribers that the task is worked on, and how far it is."""
         if self._is_open("send_status"):
-            await self._status(TaskState.TASK_STATE_WORKING, message)
+            await self._queue.enqueue_event(self._said(TaskState.TASK_STATE_WORKING, message))
 
     async def emit_text_artifact(
         self,
         text: str,
-        *,
         artifact_id: str = "answer",
+        *,
         append: bool = False,
         last_chunk: bool = False,
     ) -> None:
@@ -145,9 +144,9 @@ class TaskContext(UserTurn):
     async def emit_data_artifact(
         self,
         data: Any,
-        *,
         artifact_id: str = "answer",
         media_type: str = "application/json",
+        *,
         append: bool = False,
         last_chunk: bool = False,
     ) -> None:
@@ -162,8 +161,8 @@ class TaskContext(UserTurn):
 
     async def emit_artifact(  # noqa: PLR0913 - the fields of an artifact
         self,
-        *,
         artifact_id: str,
+        *,
         text: str | None = None,
         data: Any = None,
         file_bytes: bytes | None = None,
@@ -182,7 +181,7 @@ class TaskContext(UserTurn):
         Without `append` it replaces the artifact with the same id.
 
         Raises:
-            ValueError: there is no content.
+            ValueError: there is no content, or (InvalidArgumentError) `data` is no JSON value.
         """
         parts = _parts(text, data, file_bytes, file_url)
         for part in parts:
@@ -205,9 +204,13 @@ class TaskContext(UserTurn):
         return await self._queue.load_state()
 
     async def update_context(self, value: Any) -> None:
-        """Store the state with the turn's next commit; an attempt that lost its turn cannot.
+        """Store the state with this turn's ending, in the same commit.
 
-        When another task has changed the state since this turn loaded it, the commit is refused
+        Until then only `load_context` of this attempt shows it. An attempt that does not come to
+        an ending of its own, as it raises, dies, is canceled or returns without one, leaves the
+        state as it was.
+
+        When another task has changed the state since this turn loaded it, the ending is refused
         and the turn starts over, so that no update is lost. Without `load_context` the same holds
         from this call on: the value replaces what is stored now, and nothing later.
 
@@ -220,6 +223,7 @@ class TaskContext(UserTurn):
     # ------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
+        """Note the ending, whose event is made already: one that cannot be made ends nothing."""
         if self.turn_ended:
             msg = "The turn has ended already: end it exactly once."
             raise RuntimeError(msg)
@@ -231,19 +235,27 @@ class TaskContext(UserTurn):
             logger.warning("Call after the end of the turn", extra=extra)
         return not self.turn_ended
 
-    async def _status(self, state: TaskState, text: str | None = None) -> None:
+    async def _complete_with(self, parts: list[Part], artifact_id: str) -> None:
+        artifact = Artifact(artifact_id=artifact_id, parts=parts)
+        self._end()
+        if parts:
+            await self._publish_artifact(artifact, append=False, last_chunk=True)
+        await self._queue.enqueue_event(self._said(TaskState.TASK_STATE_COMPLETED))
+
+    async def _end_in(self, state: TaskState, text: str | None) -> None:
+        status = self._said(state, text)
+        self._end()
+        await self._queue.enqueue_event(status)
+
+    def _said(self, state: TaskState, text: str | None = None) -> TaskStatusUpdateEvent:
         message = None if text is None else self._message_of([Part(text=text)])
-        await self._queue.enqueue_event(self._status_of(state, message))
+        return self._status_of(state, message)
 
     def _status_of(self, state: TaskState, message: Message | None) -> TaskStatusUpdateEvent:
         status = TaskStatus(state=state, message=message)
         return TaskStatusUpdateEvent(
             task_id=self.task_id, context_id=self.context_id, status=status
         )
-
-    async def _artifact(self, parts: list[Part], artifact_id: str) -> None:
-        artifact = Artifact(artifact_id=artifact_id, parts=parts)
-        await self._publish_artifact(artifact, append=False, last_chunk=True)
 
     async def _publish_artifact(
         self, artifact: Artifact, *, append: bool, last_chunk: bool
@@ -280,7 +292,11 @@ class Worker(ABC):
         """
 
     async def cancel(self, ctx: TaskContext) -> None:  # noqa: B027 - most have nothing to do
-        """Release what a cancelled task holds elsewhere; called after `handle` was cancelled."""
+        """Release what a cancelled task holds elsewhere; called after `handle` was cancelled.
+
+        It may end the task by an ending of `ctx`; else the task is canceled, and the conversation's
+        state stays as it was before the turn.
+        """
 
 
 class WorkerExecutor(AgentExecutor):
@@ -310,7 +326,7 @@ def _parts(
     if text is not None:
         parts.append(Part(text=text))
     if data is not None:
-        parts.append(new_data_part(data))
+        parts.append(_data_part(data))
     if file_bytes is not None:
         parts.append(Part(raw=file_bytes))
     if file_url is not None:
@@ -319,6 +335,14 @@ def _parts(
         msg = "An artifact needs text, data, file_bytes or file_url."
         raise ValueError(msg)
     return parts
+
+
+def _data_part(data: Any) -> Part:
+    try:
+        return new_data_part(data, media_type="application/json")
+    except ParseError as error:
+        msg = "What the worker sends as data is no JSON value."
+        raise InvalidArgumentError(msg) from error
 
 
 def _struct(fields: dict[str, Any]) -> Struct:

@@ -20,6 +20,7 @@ from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.tasks.entries import Caller, Entry, Replied, StatusChanged
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.rules import ContextWrite
 from a2a_serverless.tasks.states import is_terminal
 from a2a_serverless.worker.translation import TurnView
 from a2a_serverless.worker.writer import TurnWriter
@@ -87,7 +88,8 @@ class TurnQueue(EventQueue):
         self._storage = storage
         self._is_closed = False
         self._is_over = False
-        self._state: str | None = None
+        self._state: ContextWrite | None = None
+        self._state_version: int | None = None
         self.fault: InvalidAgentEventError | None = None
         """The event that no task can hold; it fails the task, also if the agent goes on."""
         self.is_cancelled = False
@@ -141,22 +143,20 @@ class TurnQueue(EventQueue):
     async def load_state(self) -> Any | None:
         """The conversation's state, with what this turn has stored already; None without any."""
         if self._state is not None:
-            return json.loads(self._state)
+            return json.loads(self._state.value)
         context_id = self._writer.head.context_id
-        value, self._writer.state_version = await self._storage.load_context_version(context_id)
+        value, self._state_version = await self._storage.load_context_version(context_id)
         return value
 
     async def store_state(self, value: Any) -> None:
-        """Store the conversation's state with the turn's next commit, over what is there now.
+        """Store the conversation's state with the agent's end of the turn, and with no other end.
 
         Without a `load_state` before, the version to replace is read here: of two tasks that write
         at the same time one is refused, and none overwrites the other silently.
         """
-        encoded = context_write(value).value
-        if self._writer.state_version is None:
+        if self._state_version is None:
             await self.load_state()
-        self._state = encoded
-        self._writer.put_state(self._state)
+        self._state = context_write(value, self._state_version)
 
     async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
         """Take no more events; return when those taken are committed, unless `immediate`."""
@@ -201,8 +201,9 @@ class TurnQueue(EventQueue):
         return False
 
     async def _write(self, entries: tuple[Entry, ...], *, ends_turn: bool = False) -> None:
-        self._writer.put(*entries)
         self._is_over = ends_turn
+        # What ends an attempt otherwise, a failure or a cancel, leaves the state as it was.
+        self._writer.put(*entries, state=self._state if self.has_ended else None)
         if self.has_ended or self._writer.is_full:
             # Where it fails, the attempt is told, and stops the agent.
             await self._writer.drain(ends_turn=ends_turn)

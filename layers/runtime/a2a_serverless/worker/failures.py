@@ -12,7 +12,8 @@ from a2a_serverless.errors import A2AServerlessError
 class FinalError(Exception):
     """Raised by an agent: trying again cannot help, so the task fails at once.
 
-    An exception class of your own does the same with the attribute `final = True`.
+    An exception class of your own does the same with the attribute `final = True`; so does one of
+    them in an exception group, beside whatever else is in it.
     """
 
     final = True
@@ -20,6 +21,13 @@ class FinalError(Exception):
 
 class AgentFailedError(A2AServerlessError):
     """The agent raised; the cause is its exception."""
+
+
+class StaleStateError(A2AServerlessError):
+    """The conversation's state is not the one that the turn has loaded: start over with it.
+
+    No ConcurrencyError: the turn is still this attempt's, which has to say what becomes of it.
+    """
 
 
 class DeadlineError(A2AServerlessError):
@@ -40,5 +48,10 @@ async def contained(call: Awaitable[None]) -> None:
 
 
 def is_final(error: BaseException | None) -> bool:
-    """Whether the exception says that no further attempt can succeed."""
+    """Whether the exception says that no further attempt can succeed.
+
+    In a group, as a TaskGroup raises it, one that says so is enough: it would come again.
+    """
+    if isinstance(error, BaseExceptionGroup) and any(map(is_final, error.exceptions)):
+        return True
     return isinstance(error, A2AError) or bool(getattr(error, "final", False))

@@ -33,20 +33,12 @@ class Ownership:
             TurnFinishedError: the task is gone or has ended, or the turn is over.
             FencedError: another attempt owns the turn.
         """
-        if head is None or head.incarnation != self.params.incarnation:
-            msg = "The task is gone."
+        met = on_refusal(head, self.params, token=self.token)
+        if head is None or met is Refused.OVER:
+            msg = "The turn is over, or its task is gone."
             raise TurnFinishedError(msg)
-        if head.is_terminal:
-            msg = "The task has ended."
-            raise TurnFinishedError(msg)
-        if self.token is None:
-            return head
+        if met is Refused.FENCED:
+            raise FencedError(current_version=head.version)
         # An own claim whose answer was lost may be found applied.
-        self.claimed = self.claimed or head.token == self.token
-        match on_refusal(head, self.params, token=self.token):
-            case Refused.OVER:
-                raise TurnFinishedError
-            case Refused.FENCED:
-                raise FencedError(current_version=head.version)
-            case Refused.REBASE:
-                return head
+        self.claimed = self.claimed or (self.token is not None and head.token == self.token)
+        return head

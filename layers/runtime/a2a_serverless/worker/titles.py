@@ -16,7 +16,7 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.storage.log import TaskLog
-from a2a_serverless.tasks.deliveries import is_over
+from a2a_serverless.tasks.deliveries import Refused, may_give_up, on_lost_claim
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.retry import RetryPolicy
@@ -41,9 +41,10 @@ async def claim(log: TaskLog, head: Head, own: Ownership, retry: RetryPolicy) ->
             raise TurnFinishedError from error
         except ConcurrencyError:
             newer = await log.head(head.task_id)
-            if newer is None or is_over(newer, own.params):
+            met = on_lost_claim(newer, own.params, retry)
+            if newer is None or met is Refused.OVER:
                 raise TurnFinishedError from None
-            if retry.is_exhausted(newer.attempts):
+            if met is Refused.FENCED:
                 raise FencedError(current_version=newer.version) from None
             head = newer
         else:
@@ -62,7 +63,7 @@ async def give_up(log: TaskLog, params: OperationParams, seen: Head) -> str | No
     reference = secrets.token_hex(8)
 
     def decide(head: Head) -> Commit | None:
-        if is_over(head, params) or head.token != seen.token:
+        if not may_give_up(head, params, seen=seen):
             return None
         text = FAILED.format(correlation_id=reference)
         return ending(head, TaskState.TASK_STATE_FAILED, text)

@@ -113,7 +113,11 @@ class UserTurn:
 
     @property
     def user(self) -> str:
-        """The authenticated caller's name; empty on an endpoint without authentication."""
+        """Who has sent the message; empty on an endpoint without authentication.
+
+        With API keys the key's name; with OIDC a digest of the token's issuer and subject, the
+        same for all requests of one user, which names nobody.
+        """
         return self._request.call_context.user.user_name
 
     @property

@@ -22,6 +22,7 @@ from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.entries import Entry, encode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, ContextWrite
+from a2a_serverless.worker.failures import StaleStateError
 from a2a_serverless.worker.ownership import Ownership
 from a2a_serverless.worker.waiting import first_of
 
@@ -38,6 +39,7 @@ class _Batch:
     entries: list[Entry] = field(default_factory=list)
     size: int = 0
     ends_turn: bool = False
+    state: ContextWrite | None = None
     urgent: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -69,14 +71,11 @@ class TurnWriter:
         self._may_write = may_write
         self._on_failure = on_failure
         self._batch: _Batch | None = None
-        self._state: str | None = None
         self._opened = asyncio.Event()
         self._committing = asyncio.Lock()
         self.head = head
         """The newest HEAD known to this attempt."""
         self.failure: Exception | None = None
-        self.state_version: int | None = None
-        """The version of the conversation's state that a write of it replaces; None: any."""
 
     @property
     def claimed(self) -> bool:
@@ -108,26 +107,23 @@ class TurnWriter:
         await asyncio.gather(self._pump_task, return_exceptions=True)
         self._drop()
 
-    def put(self, *entries: Entry) -> None:
-        """Add entries to the waiting batch."""
+    def put(self, *entries: Entry, state: ContextWrite | None = None) -> None:
+        """Add entries to the waiting batch, and the conversation's `state` where they end the turn."""
         if self.failure is not None:
             return
         batch = self._waiting()
         batch.entries.extend(entries)
         batch.size += len(encode_entries(entries))
+        batch.state = state or batch.state
         if batch.size >= FLUSH_BYTES:
             batch.urgent.set()
-
-    def put_state(self, value: str) -> None:
-        """Write the conversation's state, as JSON, with the next commit."""
-        self._state = value
 
     async def flush(self, *, ends_turn: bool = False) -> None:
         """Return when all that was put is committed; with `ends_turn` the turn is over then.
 
         Raises:
             FencedError, TurnFinishedError: the turn is not this attempt's any more.
-            ConcurrencyError: the conversation's state has changed since it was loaded.
+            StaleStateError: the conversation's state has changed since it was loaded.
             InvalidArgumentError: the batch cannot be stored.
             UnavailableError: nobody knows whether it was stored.
         """
@@ -174,7 +170,6 @@ class TurnWriter:
 
     def _drop(self) -> None:
         batch, self._batch = self._batch, None
-        self._state = None
         self._opened.clear()
         if batch is not None and not batch.done.done():
             batch.done.set_result(None)
@@ -194,11 +189,10 @@ class TurnWriter:
     async def _commit_waiting(self, batch: _Batch) -> None:
         self._batch = None
         self._opened.clear()
-        state, self._state = self._state, None
         if self.claimed:
             faults.point("between-commits")
         try:
-            await self._commit(batch, state)
+            await self._commit(batch)
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
             self.failure = error
             self._drop()
@@ -207,7 +201,7 @@ class TurnWriter:
             if not batch.done.done():
                 batch.done.set_result(None)
 
-    async def _commit(self, batch: _Batch, state: str | None) -> None:
+    async def _commit(self, batch: _Batch) -> None:
         for _ in range(MAX_REBASES):
             if not self._may_write():
                 msg = "The delivery is lost."
@@ -217,7 +211,7 @@ class TurnWriter:
                 token=self._own.token,
                 claims=self._own.must_claim,
                 ends_turn=batch.ends_turn,
-                context_write=self._context_write(state),
+                context_write=batch.state,
             )
             try:
                 self.head = await self._log.commit(self.head, commit)
@@ -226,26 +220,19 @@ class TurnWriter:
             except FencedError:
                 raise
             except ConcurrencyError as error:
-                await self._rebase(error)
+                await self._rebase(batch, error)
             else:
                 if commit.claims:
                     faults.point("after-claim")
                 self._own.claimed = True
-                if state is not None and self.state_version is not None:
-                    self.state_version += 1
                 return
         msg = f"The commit lost {MAX_REBASES} races."
         raise UnavailableError(msg)
 
-    def _context_write(self, state: str | None) -> ContextWrite | None:
-        if state is None:
-            return None
-        return ContextWrite(value=state, expected_version=self.state_version)
-
-    async def _rebase(self, lost: ConcurrencyError) -> None:
+    async def _rebase(self, batch: _Batch, lost: ConcurrencyError) -> None:
         """Go on from the newest HEAD, if the turn is still this attempt's."""
         head = self._own.check(await self._log.head(self.head.task_id))
-        if head.version == self.head.version:
+        if head.version == self.head.version and batch.state is not None:
             # HEAD did not move: what failed is the condition on the conversation's state.
-            raise lost
+            raise StaleStateError from lost
         self.head = head

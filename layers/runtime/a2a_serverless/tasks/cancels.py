@@ -1,0 +1,80 @@
+"""Cancel flags, and what the end of a canceled task asks of a worker: pure decisions."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.states import state_name
+
+
+class Canceled(Enum):
+    """How a worker ends a task as canceled."""
+
+    ALONE = "alone"
+    """No agent has seen the task: end it, from outside of any attempt."""
+    PAUSED = "paused"
+    """Tell the agent, then end the task from outside of any attempt: no turn is open."""
+    WAITING = "waiting"
+    """Tell the agent, then end the task with a commit that claims its turn."""
+    CLAIMED = "claimed"
+    """Claim the turn, so that its attempt stops; tell the agent, then end the task."""
+
+
+def on_cancel(head: Head, operation: Operation) -> Canceled:
+    """How to cancel a task that HEAD shows as it was read.
+
+    The agent knows a task of which it has had a turn; `cancel` asks for the agent in any case.
+    """
+    agent_knows_it = head.finished_turn > 0 or head.token is not None
+    if not agent_knows_it and operation.operation != "cancel":
+        return Canceled.ALONE
+    if not head.turn_is_open:
+        return Canceled.PAUSED
+    return Canceled.WAITING if head.token is None else Canceled.CLAIMED
+
+
+def check_open(head: Head | None) -> Head:
+    """HEAD of a task on which a cancel flag may be raised.
+
+    The flag is stored only if that still holds in the moment of its writing.
+
+    Raises:
+        TaskNotFoundError: there is no such task.
+        TaskTerminalStateError: it has ended: nobody would remove the flag.
+    """
+    if head is None:
+        raise TaskNotFoundError
+    if head.is_terminal:
+        msg = f"The task is {state_name(head.state)}."
+        raise TaskTerminalStateError(msg)
+    return head
+
+
+def counts_for(flagged: str, incarnation: str | None) -> bool:
+    """Whether a flag raised for the incarnation `flagged` counts for the task as it is now.
+
+    `incarnation` is that of the task's HEAD, None without one. What is left of an earlier task with
+    the same id cancels nothing.
+    """
+    return flagged == incarnation
+
+
+def may_remove(flagged: str, incarnation: str | None) -> bool:
+    """Whether the end of the task `incarnation` removes a flag raised for `flagged`.
+
+    A later task with the same id keeps its flag. None: whoever's flag it is.
+    """
+    return incarnation in (None, flagged)
+
+
+def deadline_ms(now_ms: int, timeout_s: float) -> int:
+    """When a cancel requested now has to be over, `timeout_s` later: milliseconds."""
+    return now_ms + int(timeout_s * 1000)
+
+
+def is_overdue(deadline: int, *, now_ms: int) -> bool:
+    """Whether the sweeper ends a cancel with this deadline: from that millisecond on."""
+    return deadline <= now_ms

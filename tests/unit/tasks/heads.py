@@ -1,0 +1,43 @@
+"""HEADs as the rules make them, for tests of what is decided on them."""
+
+from __future__ import annotations
+
+from a2a.types import Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+
+from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
+
+
+def opened(incarnation: str = "i") -> Head:
+    """A new task: its first turn waits."""
+    new = NewTask(
+        scope="s", task_id="t", context_id="c", incarnation=incarnation, request=_request("m1")
+    )
+    return open_task(new, now_ms=0, timing=Timing()).head
+
+
+def claimed(head: Head | None = None, token: str = "A") -> Head:
+    """The turn of HEAD, by default of a new task, with an owner."""
+    return stepped(head or opened(), Commit(token=token, claims=True))
+
+
+def moved(head: Head, state: TaskState) -> Head:
+    """HEAD after its owner, if it has one, has set a state."""
+    entries = (StatusChanged(TaskStatus(state=state)),)
+    return stepped(head, Commit(entries=entries, token=head.token))
+
+
+def followed(head: Head) -> Head:
+    """HEAD after a message for its next turn."""
+    return stepped(head, Commit(entries=(TurnOpened(_request("m2")),)))
+
+
+def stepped(head: Head, commit: Commit) -> Head:
+    """HEAD after a commit."""
+    return advance(head, commit, now_ms=0, timing=Timing()).head
+
+
+def _request(message_id: str) -> SendMessageRequest:
+    message = Message(message_id=message_id, role=Role.ROLE_USER, parts=[Part(text="hello")])
+    return SendMessageRequest(message=message)

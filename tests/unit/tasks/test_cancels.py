@@ -1,0 +1,89 @@
+"""What a cancel asks for, and whose flag it is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
+from a2a_serverless.tasks.cancels import (
+    Canceled,
+    check_open,
+    counts_for,
+    deadline_ms,
+    is_overdue,
+    may_remove,
+    on_cancel,
+)
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.repairs import operation_of
+from a2a_serverless.tasks.states import TERMINAL
+from tests.unit.tasks.heads import claimed, followed, moved, opened
+
+PAUSED = moved(claimed(), TaskState.TASK_STATE_INPUT_REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("head", "by_run", "by_cancel"),
+    [
+        pytest.param(opened(), Canceled.ALONE, Canceled.WAITING, id="no agent has seen it"),
+        pytest.param(claimed(), Canceled.CLAIMED, Canceled.CLAIMED, id="an attempt has it"),
+        pytest.param(followed(PAUSED), Canceled.WAITING, Canceled.WAITING, id="a later turn waits"),
+        pytest.param(PAUSED, Canceled.PAUSED, Canceled.PAUSED, id="paused"),
+    ],
+)
+def test_how_a_task_is_canceled(head: Head, by_run: Canceled, by_cancel: Canceled) -> None:
+    """The agent is told of what it knows; a cancel operation tells it in any case."""
+    assert on_cancel(head, operation("run", head)) is by_run
+    assert on_cancel(head, operation("cancel", head)) is by_cancel
+
+
+def test_a_flag_is_raised_on_an_open_task() -> None:
+    """Waiting, running or paused."""
+    for head in (opened(), claimed(), PAUSED):
+        assert check_open(head) is head
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_a_task_that_has_ended_takes_no_flag(state: TaskState) -> None:
+    """Nobody would remove it."""
+    with pytest.raises(TaskTerminalStateError):
+        check_open(moved(claimed(), state))
+
+
+def test_a_task_that_is_gone_takes_no_flag() -> None:
+    """There is nothing to cancel."""
+    with pytest.raises(TaskNotFoundError):
+        check_open(None)
+
+
+def test_a_flag_counts_for_its_own_task() -> None:
+    """Not for a later one of the same id, and not where there is none."""
+    assert counts_for("i", "i")
+    assert not counts_for("i", "j")
+    assert not counts_for("i", None)
+
+
+def test_the_end_of_a_task_removes_its_own_flag() -> None:
+    """A later task keeps its flag; who names no task removes any."""
+    assert may_remove("i", "i")
+    assert not may_remove("j", "i")
+    assert may_remove("i", None)
+
+
+def test_a_cancel_is_overdue_from_its_deadline_on() -> None:
+    """Not a millisecond before."""
+    deadline = deadline_ms(1_000, 2.5)
+    assert deadline == 3_500
+    assert [is_overdue(deadline, now_ms=now) for now in (3_499, 3_500, 9_999)] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def operation(kind: Literal["run", "cancel"], head: Head) -> Operation:
+    return Operation(operation=kind, params=operation_of(head, head.turn))

@@ -1,0 +1,42 @@
+"""What a commit has met that could not be stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError
+from a2a_serverless.tasks.conflicts import conflict, is_applied, is_still
+from tests.unit.tasks.heads import claimed, opened
+
+
+def test_a_commit_is_stored_on_the_head_it_was_made_on() -> None:
+    """Incarnation and version are those that its writer has seen; the due time may have moved."""
+    assert is_still(opened(), opened())
+    assert is_still(replace(opened(), sends=1, due_at=99), opened())
+
+
+def test_a_commit_is_not_stored_on_another_head() -> None:
+    """Neither on a later version, nor on a later task of the same id, nor on none."""
+    assert not is_still(claimed(), opened())
+    assert not is_still(opened("j"), opened())
+    assert not is_still(None, opened())
+
+
+def test_a_commit_is_known_by_its_id() -> None:
+    """What the log has at its version is its own commit, somebody else's, or nothing."""
+    assert is_applied("mine", "mine")
+    assert not is_applied("theirs", "mine")
+    assert not is_applied(None, "mine")
+
+
+def test_a_lost_race_names_the_version() -> None:
+    """The writer reads on from there."""
+    met = conflict(claimed(), opened())
+    assert isinstance(met, ConcurrencyError)
+    assert met.current_version == 2
+
+
+def test_a_commit_on_a_task_that_is_gone_finds_none() -> None:
+    """A later task with the same id is not the one that was written to."""
+    assert isinstance(conflict(None, opened()), TaskNotFoundError)
+    assert isinstance(conflict(opened("j"), opened()), TaskNotFoundError)

@@ -1,0 +1,108 @@
+"""What a worker does with a turn that others have changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.tasks.deliveries import (
+    Refused,
+    may_give_up,
+    on_current_turn,
+    on_lost_claim,
+    on_refusal,
+    waits_behind,
+)
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.repairs import operation_of
+from a2a_serverless.tasks.retry import RetryPolicy, attempts_started
+from tests.unit.tasks.heads import claimed, followed, moved, opened
+
+WAITS_FOR_CREDENTIALS = moved(claimed(), TaskState.TASK_STATE_AUTH_REQUIRED)
+WITH_NEXT = followed(WAITS_FOR_CREDENTIALS)
+COMPLETED = moved(claimed(), TaskState.TASK_STATE_COMPLETED)
+PAUSED = moved(claimed(), TaskState.TASK_STATE_INPUT_REQUIRED)
+FIRST = operation_of(opened(), 1)
+NEXT = operation_of(WITH_NEXT, WITH_NEXT.next_turn)
+RETRY = RetryPolicy(max_attempts=2)
+OVER = [
+    pytest.param(None, id="gone"),
+    pytest.param(opened("j"), id="another task"),
+    pytest.param(COMPLETED, id="ended"),
+]
+
+
+def test_a_delivery_works_on_the_current_turn() -> None:
+    """An operation of the next turn takes the number of the one that is worked on."""
+    assert on_current_turn(NEXT, WITH_NEXT).turn == 1
+    assert on_current_turn(FIRST, WITH_NEXT) == FIRST
+
+
+def test_a_delivery_goes_on_with_the_turn_that_it_names() -> None:
+    """Once the current one is done; a delivery of the current turn, or of a cancel, does not."""
+    assert waits_behind(WITH_NEXT, operation("run"))
+    assert not waits_behind(WITH_NEXT, operation("cancel"))
+    assert not waits_behind(WITH_NEXT, Operation(operation="run", params=FIRST))
+
+
+def test_nothing_waits_behind_a_turn_that_is_over() -> None:
+    """The task has ended, and the later turn never comes."""
+    assert not waits_behind(COMPLETED, operation("run"))
+
+
+@pytest.mark.parametrize("head", OVER)
+@pytest.mark.parametrize("token", ["A", None])
+def test_a_refused_writer_stops_where_its_task_has_ended(
+    head: Head | None, token: str | None
+) -> None:
+    """An attempt, and a writer outside of any."""
+    assert on_refusal(head, FIRST, token=token) is Refused.OVER
+
+
+def test_a_refused_attempt_stops_where_its_turn_is_over() -> None:
+    """A writer outside of any attempt needs no turn."""
+    assert on_refusal(PAUSED, FIRST, token="A") is Refused.OVER
+    assert on_refusal(PAUSED, FIRST, token=None) is Refused.REBASE
+
+
+def test_a_refused_attempt_is_fenced_by_another_owner() -> None:
+    """It goes on where the turn is its own or nobody's; a writer outside of any attempt does."""
+    assert on_refusal(claimed(token="B"), FIRST, token="A") is Refused.FENCED
+    assert on_refusal(claimed(token="A"), FIRST, token="A") is Refused.REBASE
+    assert on_refusal(opened(), FIRST, token="A") is Refused.REBASE
+    assert on_refusal(claimed(token="B"), FIRST, token=None) is Refused.REBASE
+
+
+@pytest.mark.parametrize("head", [*OVER, pytest.param(PAUSED, id="finished")])
+def test_a_lost_claim_ends_with_its_turn(head: Head | None) -> None:
+    """There is nothing left to claim."""
+    assert on_lost_claim(head, FIRST, RETRY) is Refused.OVER
+
+
+def test_a_lost_claim_is_repeated_while_there_are_attempts() -> None:
+    """It takes the turn from whoever has it, but not one whose attempts are used up."""
+    assert on_lost_claim(claimed(token="B"), FIRST, RETRY) is Refused.REBASE
+    assert on_lost_claim(claimed(claimed(), token="B"), FIRST, RETRY) is Refused.FENCED
+
+
+def test_a_turn_is_given_up_by_who_has_seen_its_last_attempt() -> None:
+    """Not where the turn is over, or somebody has taken it since."""
+    seen = claimed(claimed())
+    assert may_give_up(replace(seen, version=9), FIRST, seen=seen)
+    assert not may_give_up(claimed(seen, token="B"), FIRST, seen=seen)
+    assert not may_give_up(COMPLETED, FIRST, seen=seen)
+
+
+def test_an_attempt_counts_itself() -> None:
+    """HEAD counts those that have claimed the turn; one that has not is one more."""
+    assert attempts_started(opened(), is_claimed=False) == 1
+    assert attempts_started(claimed(), is_claimed=True) == 1
+    assert attempts_started(claimed(), is_claimed=False) == 2
+
+
+def operation(kind: Literal["run", "cancel"]) -> Operation:
+    return Operation(operation=kind, params=NEXT)
