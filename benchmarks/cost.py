@@ -146,7 +146,6 @@ def counts(tally: Tally, profile: Profile, memory: Mapping[str, float]) -> Count
     """What one task of a profile uses."""
     own = sum(OWN_S[name] * times * memory[name] for name, times in tally.invocations.items())
     waited = sum(seconds * memory[name] for name, seconds in profile.waits.items())
-    doors = tally.requests + tally.invocations["stream"]
     return Counts(
         write_units=tally.table.write_units,
         read_units=tally.table.read_units,
@@ -156,7 +155,11 @@ def counts(tally: Tally, profile: Profile, memory: Mapping[str, float]) -> Count
         invocations=sum(tally.invocations.values()),
         gb_seconds=own + waited * profile.tasks,
         logged_bytes=tally.logged_bytes(),
-        traces=doors * sampled(doors / profile.tasks * MILLION),
+        traces=sum(  # Lambda begins one for each message of a queue too, linked to its sender's
+            times * sampled(times / profile.tasks * MILLION)
+            for times in tally.invocations.values()
+            if times
+        ),
         sent_bytes=tally.sent_bytes,
     ).over(profile.tasks)
 

@@ -13,7 +13,7 @@ MILLION = 1_000_000
 GB = 1_000_000_000
 SECONDS_OF_MONTH = 30 * 86_400
 
-# aws.amazon.com/dynamodb/pricing/on-demand, also in the cost script of AWS's agent toolkit
+# aws.amazon.com/dynamodb/pricing/on-demand
 WRITE_UNIT = 0.625 / MILLION
 READ_UNIT = 0.125 / MILLION
 STORED_GB_MONTH = 0.25

@@ -1,7 +1,7 @@
 """A LangGraph graph behind a Worker: streamed tokens, and the chat kept across tasks.
 
 The model is LangChain's fake one, so that it runs without a key. Put yours in `MODEL`, for example
-`init_chat_model("anthropic:claude-sonnet-4-5")`; nothing else changes.
+`init_chat_model("PROVIDER:MODEL")`; nothing else changes.
 """
 
 from __future__ import annotations

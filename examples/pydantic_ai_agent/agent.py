@@ -1,7 +1,7 @@
 """A Pydantic AI agent behind a Worker: a tool, a typed result, and a question back to the user.
 
 The model is a function, so that it runs without a key. Put yours in `Agent(...)`, for example
-`Agent("anthropic:claude-sonnet-4-5", ...)`; nothing else changes.
+`Agent("PROVIDER:MODEL", ...)`; nothing else changes.
 """
 
 from __future__ import annotations
