@@ -108,7 +108,7 @@ class TurnWriter:
         self._drop()
 
     def put(self, *entries: Entry, state: ContextWrite | None = None) -> None:
-        """Add entries to the waiting batch, and the conversation's `state` where they end the turn."""
+        """Add entries to the batch that waits, and the conversation's `state` where a turn ends."""
         if self.failure is not None:
             return
         batch = self._waiting()
