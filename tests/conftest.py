@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["tests.emulators.fixtures", "tests.permission_report", "tests.secrecy"]
+pytest_plugins = [
+    "tests.artefact.report",
+    "tests.emulators.fixtures",
+    "tests.faults.report",
+    "tests.permission_report",
+    "tests.secrecy",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,8 @@
 
 chunks N PAUSE    N chunks, PAUSE seconds apart, then completed
 slow S / block S  S seconds without and with a blocked event loop, then three chunks
+held N            a chunk, and N - 1 more ones when the test has released it
+deaf              swallows every cancel until then, and emits nothing
 meet N            as `chunks 10 0.15`, once N attempts of this turn have started
 failing N         raises in its first N starts, then as `chunks 4 0`
 final             raises what no further attempt can help
@@ -13,6 +15,7 @@ ask               pauses for input; the next message says what comes then
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 from a2a_serverless.worker import FinalError, TaskContext, Worker
@@ -54,6 +57,24 @@ class Faulty(Worker):
     async def block(self, ctx: TaskContext, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - what this agent is for
         await self.chunks(ctx, 3, 0)
+
+    async def held(self, ctx: TaskContext, count: float) -> None:
+        await ctx.emit_text_artifact("0", artifact_id=ARTIFACT, append=True)
+        self._ledger.note("held", ctx.task_id)
+        while not self._is_released(ctx):  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.1)
+        for number in range(1, int(count)):
+            await ctx.emit_text_artifact(str(number), artifact_id=ARTIFACT, append=True)
+        await ctx.respond("Done.")
+
+    async def deaf(self, ctx: TaskContext) -> None:
+        self._ledger.note("held", ctx.task_id)
+        while not self._is_released(ctx):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.1)
+
+    def _is_released(self, ctx: TaskContext) -> bool:
+        return self._ledger.count(ctx.task_id, "released") > 0
 
     async def meet(self, ctx: TaskContext, count: float) -> None:
         while self._ledger.count(ctx.task_id, "started") < count:  # noqa: ASYNC110 - a file

@@ -28,7 +28,7 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.tasks.states import TERMINAL
 from tests.a2a_calls import REST, Agent, Answer
-from tests.faults import processes, traps
+from tests.faults import bad_days, processes, traps
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
 from tests.messages import request, texts
@@ -148,12 +148,13 @@ class World:
         running = processes.start(name, arguments, variables, self.folder / f"{name}.log")
         self.started.append(running)
         said = await running.says(ready)
+        bad_days.begin(name, self.variables)
         if kind == "api":
             self.http.base_url = httpx.URL(said)
             self.api = running
         return running
 
-    async def dies(self, victim: Running, point: str) -> None:
+    async def dies(self, victim: Running, point: str, *, within_s: float = SETTLE_S) -> None:
         """Wait until the process died by its own hand at `point`.
 
         Raises:
@@ -161,7 +162,7 @@ class World:
         """
         mark = self._mark(point)
         try:
-            code = await victim.ended(SETTLE_S)
+            code = await victim.ended(within_s)
         except AssertionError as error:
             raise NotReachedError(point) from error
         if code != -9 or not mark.exists():

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -28,9 +28,11 @@ from a2a_serverless.local.commands import push as push_command  # noqa: F401 - a
 from a2a_serverless.local.commands import sweep as sweep_command  # noqa: F401 - as above
 from a2a_serverless.local.commands import worker as worker_command
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
-from tests.faults import traps
+from tests.faults import bad_days, traps
 
 ROOT = Path(__file__).parents[2]
+PRELOADED = [__name__, "tests.e2e.forks", "a2a_serverless.local.commands.dev"]
+"""What the fork server loads, whoever starts it."""
 START_S = 30.0
 STOP_S = 20.0
 
@@ -51,6 +53,7 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
         del os.environ[name]
     os.environ.update(variables)
     traps.arm(variables)
+    bad_days.arm(current_process().name, variables)
     if period_s := variables.get(SWEEP_PERIOD):
         sweeping.PERIOD_S = float(period_s)
     if margin_s := variables.get(REDELIVERY_MARGIN):
@@ -109,17 +112,17 @@ def start(
 ) -> Running:
     """Start one process of the system."""
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(PRELOADED)
     process = context.Process(
         target=main, args=(list(arguments), dict(variables), output), name=name, daemon=True
     )
-    with _import_path():
+    with import_path():
         process.start()
     return Running(name, process, output)
 
 
 @contextmanager
-def _import_path() -> Iterator[None]:
+def import_path() -> Iterator[None]:
     """Lets the fork server, which the first process starts, find these tests."""
     before = os.environ.get("PYTHONPATH")
     package = str(Path(cli.__file__).parents[1])

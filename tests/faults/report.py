@@ -1,11 +1,16 @@
-"""What many runs of one scenario have shown, and the table of all of them."""
+"""What many runs of one scenario have shown; a plugin prints the table of all of them.
+
+tests/conftest.py registers it, as the controller of several test processes loads no other one.
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+
+import pytest
 
 PROPERTY = "kill point"
 
@@ -47,3 +52,28 @@ def table(rows: Iterable[Runs]) -> Iterator[str]:
             median, worst = statistics.median(row.recovery_s), max(row.recovery_s)
             times = (f"{median:.1f}", f"{worst:.1f}")
         yield f"{row.name:<34}" + "".join(f"{cell!s:>11}" for cell in (*counts, *times))
+
+
+def check(rows: Sequence[Runs]) -> None:
+    """Fail unless all rows are clean; the failure shows the table, and what was noted.
+
+    Raises:
+        AssertionError: some run missed its point, or has not shown what it was to show.
+    """
+    notes = [f"{runs.name}: {note}" for runs in rows for note in runs.notes]
+    assert all(runs.is_clean for runs in rows), "\n".join([*table(rows), *notes])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the kill points have shown."""
+    rows = [
+        Runs.from_json(value)
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        for name, value in report.user_properties
+        if name == PROPERTY
+    ]
+    if rows:
+        terminalreporter.section("kill points")
+        for line in table(rows):
+            terminalreporter.write_line(line)

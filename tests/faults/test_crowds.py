@@ -6,49 +6,137 @@ import asyncio
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from a2a.types import TaskState
 
 from tests.faults import processes
-from tests.faults.harness import IS_LONG, Emulators, End, World, lost_and_doubled, numbers, until
+from tests.faults.clients import Patient, Stream
+from tests.faults.crowd import COMPLETED, at_rest, counted, ends, number_of_tasks
+from tests.faults.harness import IS_LONG, Emulators, World, numbers, until
 from tests.faults.processes import Running
-from tests.faults.report import PROPERTY, Runs
+from tests.faults.report import PROPERTY, check
+from tests.faults.webhooks import SETTINGS, ids, states, told_states
+from tests.unit.push.receivers import Receiver, Request
 
 Record = Callable[[str, object], None]
 
 pytestmark = pytest.mark.emulators
 
-COMPLETED = TaskState.TASK_STATE_COMPLETED
+FLEET = ("worker", "worker", "sweep", "push", "api")
 
 
 @pytest.mark.timeout(900 if IS_LONG else 120)
 async def test_a_rolling_replacement_loses_nothing(
-    emulators: Emulators, tmp_path: Path, record_property: Record
+    push_emulators: Emulators, tmp_path: Path, record_property: Record
 ) -> None:
-    """All processes are replaced one by one, by SIGTERM, while tasks run on them.
+    """All processes are replaced one by one, by SIGTERM, while tasks are sent and run on them.
 
-    Workers have half a second to drain here, so that turns are given back as well.
+    A blocking send, a stream and a cancel are open at the API that goes. Workers have half a second
+    to drain here, so that turns are given back as well. Webhooks are told every state, in order.
     """
-    tasks = 200 if IS_LONG else 20
-    settings = {processes.DRAIN: "0.5", "A2A_MAX_ATTEMPTS": "10"}
-    async with emulators.world(tmp_path, **settings) as world:
-        fleet = [await world.start(kind) for kind in ("worker", "worker", "sweep", "api")]
-        sent = await _send(world, tasks, "chunks 6 0.3")
-        for replaced in fleet:
-            kind = replaced.name.partition("-")[0]
-            await world.start(kind)
-            assert await replaced.end() == 0, replaced.said()
-        ends = await _ends(world, sent, within_s=60 + tasks)
-        starts = len(world.ledger.entries(what="started"))
-        runs = _counted(f"all replaced: {starts} starts", ends, numbers(6))
-        record_property(PROPERTY, runs.to_json())
-        assert Counter(end.state for end in ends) == {COMPLETED: tasks}
-        assert runs.is_clean, runs
-        assert starts > tasks, "no turn was given back"
-        await world.drained()
+    rounds, tasks = (5, 200) if IS_LONG else (1, 20)
+    settings = {processes.DRAIN: "0.5", "A2A_MAX_ATTEMPTS": "10", **SETTINGS}
+    with Receiver() as receiver:
+        async with push_emulators.pushing_world(tmp_path, **settings) as world:
+            client = Patient(world)
+            fleet = [await world.start(kind, concurrency=8) for kind in FLEET]
+            is_replaced = asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                sending = group.create_task(_keep_sending(client, receiver, tasks, is_replaced))
+                for _ in range(rounds):
+                    fleet = [await _replace(client, old) for old in fleet]
+                is_replaced.set()
+            sent = sending.result()
+            ended = await ends(world, list(sent), within_s=60 + tasks)
+            starts = len([e for e in world.ledger.entries(what="started") if e.task_id in sent])
+            runs = counted(f"all replaced: {starts} starts", ended, numbers(6))
+            record_property(PROPERTY, runs.to_json())
+            assert Counter(end.state for end in ended) == {COMPLETED: len(sent)}
+            check([runs])
+            assert starts > len(sent), "no turn was given back"
+            assert await number_of_tasks(world) == len(sent) + 3 * rounds
+            await at_rest(world, within_s=60)
+            await _all_told(world, receiver, sent)
+
+
+async def _keep_sending(
+    client: Patient, receiver: Receiver, at_least: int, until_set: asyncio.Event
+) -> dict[str, str]:
+    """The tasks that were sent, one after the other; one in five has a webhook, of that path."""
+    sent: dict[str, str] = {}
+    while len(sent) < at_least or not until_set.is_set():
+        path = "" if len(sent) % 5 else f"/{len(sent)}"
+        webhook = receiver.url(path=path) if path else ""
+        answer = await client.send("chunks 6 0.3", webhook=webhook)
+        sent[answer.task["id"]] = path
+        await asyncio.sleep(0.1)
+    return sent
+
+
+async def _replace(client: Patient, old: Running) -> Running:
+    """Start another process of the same kind, then end the old one in order."""
+    kind = old.name.partition("-")[0]
+    if kind == "api":
+        return await _replace_api(client, old)
+    new = await client.world.start(kind, concurrency=8)
+    assert await old.end() == 0, old.said()
+    return new
+
+
+async def _replace_api(client: Patient, old: Running) -> Running:
+    """Replace the API over a blocking send, a stream and a cancel: the new one tells their ends.
+
+    The agents wait until the old one has gone, so that it cannot have told anybody.
+    """
+    world, stream = client.world, Stream()
+    earlier = world.ledger.entries(what="held")
+
+    def held() -> list[str]:
+        return [entry.task_id for entry in world.ledger.entries(what="held")[len(earlier) :]]
+
+    async def are_open() -> bool:
+        return len(set(held())) == 3 and bool(stream.chunks)
+
+    deaf = str((await client.send("deaf")).task["id"])
+    async with asyncio.TaskGroup() as group:
+        blocking = group.create_task(client.send("held 4", blocks=True))
+        streaming = group.create_task(client.follow("held 4", stream))
+        await until(are_open, "a blocking send and a stream are open")
+        before, new = world.http.base_url, await world.start("api")
+        after, world.http.base_url = world.http.base_url, before
+        group.create_task(client.cancel(deaf))
+        await until(lambda: world.registry.is_cancelled(deaf), "the cancel is open")
+        world.http.base_url = after
+        assert not blocking.done()
+        assert not streaming.done()
+        assert await old.end() == 0, old.said()
+        for task_id in set(held()):
+            world.ledger.note("released", task_id)
+    assert blocking.result().state == stream.state == "COMPLETED"
+    (artifact,) = blocking.result().task["artifacts"]
+    assert [part["text"] for part in artifact["parts"]] == stream.chunks == numbers(4)
+    assert stream.connections > 1, "the stream was not cut off"
+    assert (await world.end(deaf)).state == TaskState.TASK_STATE_CANCELED
+    return new
+
+
+async def _all_told(world: World, receiver: Receiver, sent: Mapping[str, str]) -> None:
+    """Wait until the webhooks were told of every state; nobody was told out of order."""
+    for task_id, path in sent.items():
+        owed = await states(world, task_id) if path else []
+
+        async def is_told(path: str = path, owed: Sequence[str] = owed) -> bool:
+            return len(ids(_sent_to(receiver, path))) >= len(owed)
+
+        await until(is_told, f"{path} is told")
+        assert told_states(_sent_to(receiver, path)) == owed
+
+
+def _sent_to(receiver: Receiver, path: str) -> list[Request]:
+    return [request for request in receiver.requests if request.target == path]
 
 
 @pytest.mark.timeout(1800 if IS_LONG else 120)
@@ -68,32 +156,22 @@ async def test_tasks_survive_workers_that_are_killed_all_the_time(
         killing = asyncio.create_task(_kill(world, fleet, order, kills))
         try:
             sent = await _send(world, tasks, f"chunks {chunks} 0.2")
-            ends = await _ends(world, sent, within_s=60 + tasks / 2)
+            ended = await ends(world, sent, within_s=60 + tasks / 2)
         finally:
             killing.cancel()
             await asyncio.wait([killing])
         assert killing.cancelled() or killing.result() == kills
         starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
         assert max(starts.values()) > 1, "no kill has met a running turn"
-        runs = _counted(f"a kill a second: {starts.total()} starts", ends, numbers(chunks))
+        runs = counted(f"a kill a second: {starts.total()} starts", ended, numbers(chunks))
         record_property(PROPERTY, runs.to_json())
-        assert runs.is_clean, runs
-        for end in ends:
+        check([runs])
+        for end in ended:
             if end.state != COMPLETED:
                 assert end.state == TaskState.TASK_STATE_FAILED, end
                 assert end.head.attempts == 5, end
         await world.start("worker")
         await world.drained(within_s=60)
-
-
-def _counted(name: str, ends: Sequence[End], chunks: Sequence[str]) -> Runs:
-    """A row of the table: a task that has failed may lack chunks, and has none twice."""
-    runs = Runs(name=name, runs=len(ends))
-    for end in ends:
-        lost, doubled = lost_and_doubled(end.chunks, chunks)
-        runs.lost += lost if end.state == COMPLETED else 0
-        runs.doubled += doubled
-    return runs
 
 
 async def _kill(world: World, fleet: list[Running], order: random.Random, kills: int | None) -> int:
@@ -116,28 +194,3 @@ async def _send(world: World, count: int, text: str) -> list[str]:
             return await world.send(text)
 
     return await asyncio.gather(*(one() for _ in range(count)))
-
-
-async def _ends(world: World, sent: list[str], *, within_s: float) -> list[End]:
-    """How all of them ended; waits for the slowest."""
-    open_tasks = set(sent)
-    slots = asyncio.Semaphore(16)
-
-    async def look(task_id: str) -> None:
-        async with slots:
-            head = await world.storage.head(task_id)
-            assert head is not None, f"{task_id} is lost"
-            if head.is_terminal:
-                open_tasks.discard(task_id)
-
-    async def have_all_ended() -> bool:
-        await asyncio.gather(*(look(task_id) for task_id in list(open_tasks)[:200]))
-        return not open_tasks
-
-    await until(have_all_ended, f"all of {len(sent)} tasks have ended", within_s)
-
-    async def end(task_id: str) -> End:
-        async with slots:
-            return await world.end(task_id)
-
-    return await asyncio.gather(*(end(task_id) for task_id in sent))

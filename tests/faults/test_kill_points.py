@@ -7,6 +7,7 @@ place. Then the task has to end as documented, with each chunk once, no message 
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ from tests.faults.harness import (
     numbers,
     until,
 )
-from tests.faults.report import PROPERTY, Runs, table
+from tests.faults.processes import Running
+from tests.faults.report import PROPERTY, Runs, check
 
 pytestmark = pytest.mark.emulators
 
@@ -339,8 +341,7 @@ async def test_a_kill_loses_doubles_and_holds_up_nothing(
                 group.create_task(one(case, runs, folder))
     for runs in rows:
         record_property(PROPERTY, runs.to_json())
-    notes = [f"{runs.name}: {note}" for runs in rows for note in runs.notes]
-    assert all(runs.is_clean for runs in rows), "\n".join([*table(rows), *notes])
+    check(rows)
 
 
 async def _run(case: Case, world: World, runs: Runs) -> None:
@@ -370,3 +371,60 @@ async def _run(case: Case, world: World, runs: Runs) -> None:
 
 def _said(world: World) -> str:
     return " | ".join(f"{running.name}: {running.said()}" for running in world.started)
+
+
+# -- runs that have shown nothing --------------------------------------------------------------
+
+
+async def ends_in_order(world: World, point: str) -> Expected:
+    """Nothing leads to the point before the process is told to end."""
+    victim = await world.start("sweep", point=point)
+    assert await victim.end() == 0, victim.said()
+    return await _missed(world, victim, point)
+
+
+async def is_killed_elsewhere(world: World, point: str) -> Expected:
+    """It dies as at its point, and at another place."""
+    victim = await world.start("sweep", point=point)
+    assert await victim.end(signal.SIGKILL) == -signal.SIGKILL
+    return await _missed(world, victim, point)
+
+
+async def runs_on(world: World, point: str) -> Expected:
+    """It never comes to its point."""
+    return await _missed(world, await world.start("sweep", point=point), point)
+
+
+async def _missed(world: World, victim: Running, point: str) -> Expected:
+    await world.dies(victim, point, within_s=0.5)
+    return Expected(task_id="never")
+
+
+async def hangs(world: World, point: str) -> Expected:
+    """There is no worker."""
+    head = await world.create(WORK)
+    await world.state(head.task_id, TaskState.TASK_STATE_COMPLETED, within_s=0.1)
+    return Expected(task_id=head.task_id)
+
+
+@pytest.mark.parametrize(
+    ("flow", "column"),
+    [
+        (ends_in_order, "unreached"),
+        (is_killed_elsewhere, "unreached"),
+        (runs_on, "unreached"),
+        (hangs, "stuck"),
+    ],
+)
+async def test_a_run_that_shows_nothing_has_failed(
+    flow: Flow, column: str, emulators: Emulators, tmp_path: Path
+) -> None:
+    """A process that did not die at its point, or a task that does not end, fails its row."""
+    case = Case(name="a row", point="after-dead-letter:1", flow=flow)
+    runs = Runs(name=case.name)
+    async with emulators.world(tmp_path) as world:
+        await _run(case, world, runs)
+    assert (runs.runs, getattr(runs, column), runs.recovery_s) == (1, 1, [])
+    assert runs.unreached + runs.stuck == 1
+    with pytest.raises(AssertionError, match="a row: "):
+        check([runs])

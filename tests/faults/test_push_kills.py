@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless import faults
-from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.states import state_name
 from tests.faults.harness import IS_LONG, Emulators, NotReachedError, World, until
-from tests.faults.report import PROPERTY, Runs, table
+from tests.faults.report import PROPERTY, Runs, check
+from tests.faults.webhooks import SETTINGS, Told, ids, states, told_states
 from tests.unit.push.receivers import OK, Receiver, Request, status
 
 pytestmark = pytest.mark.emulators
@@ -35,12 +33,6 @@ TASKS = 12 if IS_LONG else 8
 STREAM = ["push-stream-received", "push-wake-sent"]
 """While nobody is woken, in this order; the others need wakes, and come in any order."""
 DELIVERY = sorted(p for p in faults.POINTS if p.startswith("push-") and p not in STREAM)
-
-SETTINGS = {
-    "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1",
-    "A2A_PUSH_EVENTS": "statuses",
-    "A2A_PUSH_RETRY_BASE_S": "0.05",
-}
 
 CREATE = "CreateTaskPushNotificationConfig"
 
@@ -68,14 +60,6 @@ class Webhooks:
         return OK
 
 
-@dataclass(frozen=True)
-class Told:
-    """A receiver, and the states that he is to be told of."""
-
-    path: str
-    states: list[str]
-
-
 async def test_a_kill_loses_no_notification(
     push_emulators: Emulators, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -84,7 +68,7 @@ async def test_a_kill_loses_no_notification(
     for number in range(ROUNDS):
         await _round(number, push_emulators, tmp_path / str(number), runs)
     record_property(PROPERTY, runs.to_json())
-    assert runs.is_clean, "\n".join([*table([runs]), *runs.notes])
+    check([runs])
 
 
 async def _round(number: int, emulators: Emulators, folder: Path, runs: Runs) -> None:
@@ -126,17 +110,9 @@ async def _task(world: World, receiver: Receiver, number: int) -> tuple[Told, To
     await world.send("chunks 2 0", task=paused)
     await world.end(task_id)
     return (
-        Told(failing, await _states(world, task_id)),
-        Told(refusing, await _states(world, task_id, after=paused.version)),
+        Told(failing, await states(world, task_id)),
+        Told(refusing, await states(world, task_id, after=paused.version)),
     )
-
-
-async def _states(world: World, task_id: str, *, after: int = 0) -> list[str]:
-    """The states in a task's log."""
-    log = await world.storage.read(task_id, after=after)
-    assert log is not None
-    entries = [entry for record in log.records for entry in record.entries]
-    return [state_name(e.status.state) for e in entries if isinstance(e, StatusChanged)]
 
 
 async def _kill(world: World, point: str, runs: Runs) -> None:
@@ -152,7 +128,7 @@ async def _settled(world: World, hooks: Webhooks, owed: list[Told]) -> None:
     """Wait until everybody has been told of the last state, and no wake is left."""
 
     async def all_told() -> bool:
-        return all(len(_ids(hooks.requests[told.path])) >= len(told.states) for told in owed)
+        return all(len(ids(hooks.requests[told.path])) >= len(told.states) for told in owed)
 
     async def no_wake() -> bool:
         return await world.waiting(world.made.push_queue) == 0
@@ -161,21 +137,16 @@ async def _settled(world: World, hooks: Webhooks, owed: list[Told]) -> None:
     await until(no_wake, "without wakes")
 
 
-def _ids(requests: list[Request]) -> list[str]:
-    """Event ids, a repetition counted once where it follows its original."""
-    return [event_id for event_id, _ in groupby(request.event_id for request in requests)]
-
-
 def _check(told: Told, hooks: Webhooks, runs: Runs) -> None:
     """Whoever was told of an event again was told before of none behind it."""
     requests = hooks.requests[told.path]
-    ids = _ids(requests)
+    order = ids(requests)
     state_of = {request.event_id: request.state for request in requests}
     runs.lost += max(0, len(told.states) - len(state_of))
     runs.doubled += max(0, len(state_of) - len(told.states))
-    if len(ids) != len(state_of):
-        runs.notes.append(f"{told.path} was told out of order: {ids}")
-    if [state_of[event_id] for event_id in ids] != told.states:
+    if len(order) != len(state_of):
+        runs.notes.append(f"{told.path} was told out of order: {order}")
+    if told_states(requests) != told.states:
         runs.notes.append(f"{told.path} was told of {state_of}, not of {told.states}")
     settled = {r.event_id for r in (*hooks.accepted[told.path], *hooks.refused[told.path])}
     if settled != state_of.keys():

@@ -1,0 +1,194 @@
+"""AWS on a bad day, for whole processes: faults on every request of every client that one makes.
+
+    FAULTS_AWS=7:0.2                  seed and rate: a fifth of the requests meets a fault
+    FAULTS_AWS_MET=/path/of/a/folder  of records: for each process a file, a line for each fault
+    FAULTS_AWS_ATTEMPTS=1             how often the runtime sends one request, beside boto3's own
+                                      two repetitions, so that "no answer" comes out of it as well
+
+DynamoDB and SQS are met alike, reads and writes, receives, deletes and visibilities.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
+from botocore.exceptions import ReadTimeoutError
+from botocore.httpsession import URLLib3Session
+
+from a2a_serverless import aws
+from tests.faulty import apply_and_drop, refuse
+
+DAY: Final = "FAULTS_AWS"
+MET: Final = "FAULTS_AWS_MET"
+ATTEMPTS: Final = "FAULTS_AWS_ATTEMPTS"
+
+Fault = Callable[[Any], AWSResponse | None]
+
+EVERYWHERE: Final = ("answer lost", "throttled", "request lost", "server error", "error, applied")
+TRANSACTIONS: Final = ("conflict", *EVERYWHERE)
+BATCHES: Final = ("unprocessed", *EVERYWHERE)
+
+_wire = URLLib3Session(max_pool_connections=64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Met:
+    """One request that met a fault: of `api-0`, `dynamodb.GetItem`, `throttled`."""
+
+    process: str
+    operation: str
+    fault: str
+
+    @property
+    def kind(self) -> str:
+        """The kind of process."""
+        return self.process.partition("-")[0]
+
+
+class BadDay:
+    """Faults from a seed on the requests of a process's clients.
+
+    The first request of each operation meets one, and each later one with probability `rate`. The
+    kinds take turns, and the operations begin with different ones: so each kind is met by a
+    process that makes few requests.
+
+    Args:
+        process: its name in the record.
+        seed: of the choice.
+        rate: from 0 to 1.
+        record: the file to which `Met` are appended. Until it exists, see `begin`, nothing fails: a
+            process that cannot see its table at its start ends, which is no fault.
+    """
+
+    def __init__(self, process: str, seed: str, rate: float, record: Path) -> None:
+        self._process = process
+        self._rate = rate
+        self._record = record
+        self._random = random.Random(f"{process} {seed}")  # noqa: S311 - a seeded schedule
+        self._turns: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def attach(self, client: Any) -> None:
+        """Hang the faults on a client; once, however often it is asked for."""
+        client.meta.events.register("before-send", self._before_send, unique_id="bad-day")
+
+    def _before_send(self, request: Any, event_name: str, **_: Any) -> AWSResponse | None:
+        if not self._record.exists():
+            return None
+        fault = self._choose(event_name.removeprefix("before-send."))
+        return None if fault is None else _FAULTS[fault](request)
+
+    def _choose(self, operation: str) -> str | None:
+        kinds = _kinds(operation)
+        with self._lock:
+            if operation not in self._turns:
+                is_transaction = kinds is TRANSACTIONS
+                self._turns[operation] = 0 if is_transaction else len(self._turns)
+            elif self._random.random() >= self._rate:
+                return None
+            fault = kinds[self._turns[operation] % len(kinds)]
+            self._turns[operation] += 1
+        self._note(Met(process=self._process, operation=operation, fault=fault))
+        return fault
+
+    def _note(self, met: Met) -> None:
+        with self._lock, self._record.open("a", encoding="utf-8") as record:
+            record.write(f"{json.dumps(asdict(met))}\n")
+
+
+def arm(process: str, variables: Mapping[str, str]) -> None:
+    """Make it the day that the variables ask for, if they do, for all clients of this process.
+
+    Raises:
+        KeyError, ValueError: they are not of the form above.
+    """
+    if wanted := variables.get(DAY, ""):
+        seed, _, rate = wanted.partition(":")
+        day = BadDay(process, seed, float(rate), _record(process, variables))
+        make = aws.client
+
+        def client(service: str, *, long_poll: bool = False) -> Any:
+            made = make(service, long_poll=long_poll)
+            day.attach(made)
+            return made
+
+        mock.patch.object(aws, "client", client).start()
+    if attempts := variables.get(ATTEMPTS):
+        mock.patch.object(aws, "ATTEMPTS", int(attempts)).start()
+
+
+def begin(process: str, variables: Mapping[str, str]) -> None:
+    """Let the faults of a process begin, where the variables ask for any: it has started."""
+    if DAY in variables:
+        record = _record(process, variables)
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.touch()
+
+
+def met(folder: Path) -> list[Met]:
+    """What all processes have met so far."""
+    records = [path.read_text(encoding="utf-8") for path in sorted(folder.iterdir())]
+    return [Met(**json.loads(line)) for record in records for line in record.splitlines()]
+
+
+def _record(process: str, variables: Mapping[str, str]) -> Path:
+    return Path(variables[MET]) / process
+
+
+def _kinds(operation: str) -> tuple[str, ...]:
+    name = operation.rpartition(".")[2]
+    if name == "TransactWriteItems":
+        return TRANSACTIONS
+    return BATCHES if name.startswith("Batch") else EVERYWHERE
+
+
+def _lose(request: Any) -> AWSResponse:
+    raise ReadTimeoutError(endpoint_url=request.url)
+
+
+def _fail_after(request: Any) -> AWSResponse:
+    _wire.send(request)
+    return refuse("ServiceUnavailable", status=503)
+
+
+def _conflict(request: Any) -> AWSResponse:
+    """The first action of a transaction has met another transaction."""
+    actions = len(json.loads(request.body)["TransactItems"])
+    reasons = ["TransactionConflict", *["None"] * (actions - 1)]
+    return refuse("TransactionCanceledException", reasons=reasons)
+
+
+def _throttle(request: Any) -> AWSResponse:
+    is_sqs = "AmazonSQS" in str(request.headers["X-Amz-Target"])
+    return refuse("RequestThrottled" if is_sqs else "ProvisionedThroughputExceededException")
+
+
+def _leave_unprocessed(request: Any) -> AWSResponse:
+    """A batch of which nothing was done: how DynamoDB throttles one."""
+    wanted = json.loads(request.body)["RequestItems"]
+    left = {"Responses": {}, "UnprocessedKeys": wanted, "UnprocessedItems": wanted}
+    response: Any = AWSResponse("http://faulty", 200, HTTPHeaders(), None)
+    response._content = json.dumps(left).encode()  # what was read off the wire
+    answer: AWSResponse = response
+    return answer
+
+
+_FAULTS: Final[Mapping[str, Fault]] = {
+    "answer lost": apply_and_drop,
+    "request lost": _lose,
+    "throttled": _throttle,
+    "server error": lambda _: refuse("InternalServerError", status=500),
+    "error, applied": _fail_after,
+    "conflict": _conflict,
+    "unprocessed": _leave_unprocessed,
+}

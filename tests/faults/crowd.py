@@ -1,0 +1,72 @@
+"""Many tasks: how all of them ended, as a row of the table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from a2a.types import TaskState
+
+from a2a_serverless.storage.base import ListTasksQuery
+from tests.faults.harness import End, World, lost_and_doubled, until
+from tests.faults.report import Runs
+
+AT_ONCE = 16
+
+COMPLETED = TaskState.TASK_STATE_COMPLETED
+DAY_MS = 24 * 3600 * 1000
+"""Later than any turn is looked at, earlier than any task expires: an expired one is never due."""
+
+
+async def ends(world: World, sent: Sequence[str], *, within_s: float) -> list[End]:
+    """How all of them ended, in the order of `sent`; waits for the slowest."""
+    open_tasks = set(sent)
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def look(task_id: str) -> None:
+        async with slots:
+            head = await world.storage.head(task_id)
+            assert head is not None, f"{task_id} is lost"
+            if head.is_terminal:
+                open_tasks.discard(task_id)
+
+    async def have_all_ended() -> bool:
+        await asyncio.gather(*(look(task_id) for task_id in list(open_tasks)[:200]))
+        return not open_tasks
+
+    await until(have_all_ended, f"all of {len(sent)} tasks have ended", within_s)
+
+    async def end(task_id: str) -> End:
+        async with slots:
+            return await world.end(task_id)
+
+    return await asyncio.gather(*(end(task_id) for task_id in sent))
+
+
+def counted(name: str, ended: Sequence[End], chunks: Sequence[str]) -> Runs:
+    """A row of the table: a task that has not completed may lack chunks, and has none twice."""
+    runs = Runs(name=name, runs=len(ended))
+    for end in ended:
+        lost, doubled = lost_and_doubled(end.chunks, chunks)
+        runs.lost += lost if end.state == COMPLETED else 0
+        runs.doubled += doubled
+    return runs
+
+
+async def number_of_tasks(world: World) -> int:
+    """How many tasks there are: a message that was repeated has made one."""
+    total = (await world.storage.list_tasks(ListTasksQuery())).total_size
+    assert total is not None
+    return total
+
+
+async def at_rest(world: World, *, within_s: float) -> None:
+    """Wait until no queue holds a message, no flag is up, and nobody watches any task."""
+    await world.drained(within_s)
+
+    async def nothing_due() -> bool:
+        later_ms = world.storage.clock.now_ms() + DAY_MS
+        flags = await world.registry.overdue(later_ms)
+        return not flags and not await world.storage.due(later_ms)
+
+    await until(nothing_due, "without flag and due turn", within_s)

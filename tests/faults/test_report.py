@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.report import Runs, check, table
+
+CLEAN = Runs(name="all well", runs=3, recovery_s=[1.0, 3.0, 2.0])
+
+
+def test_clean_rows_pass() -> None:
+    """Every run reached its point, and lost, doubled and held up nothing."""
+    check([CLEAN, CLEAN])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"runs": 0},
+        {"unreached": 1},
+        {"lost": 1},
+        {"doubled": 1},
+        {"stuck": 1},
+        {"notes": ["two starts of the agent"]},
+    ],
+    ids=str,
+)
+def test_one_fault_fails_the_rows(fault: dict[str, Any]) -> None:
+    """So does a row of no run; the failure shows the table and what was noted."""
+    bad = Runs(name="between two", **{"runs": 3, **fault})
+    assert not bad.is_clean
+    with pytest.raises(AssertionError, match="between two") as failure:
+        check([CLEAN, bad])
+    for note in bad.notes:
+        assert f"between two: {note}" in str(failure.value)
+
+
+def test_a_row_travels_between_processes() -> None:
+    """What a test process records is what the controller prints."""
+    row = Runs(name="travels", runs=2, unreached=1, stuck=1, recovery_s=[0.5], notes=["a note"])
+    assert Runs.from_json(row.to_json()) == row
+    header, line = table([row])
+    assert header.split()[:6] == ["point", "runs", "unreached", "lost", "doubled", "stuck"]
+    assert line.split() == ["travels", "2", "1", "0", "0", "1", "0.5", "0.5"]
+
+
+def test_no_summary_depends_on_a_folder(pytestconfig: pytest.Config) -> None:
+    """Of several test processes the controller prints, and it loads tests/conftest.py alone."""
+    printing = {
+        Path(file)
+        for implementation in pytestconfig.hook.pytest_terminal_summary.get_hookimpls()
+        if (file := getattr(implementation.plugin, "__file__", None))
+    }
+    tests = Path(__file__).parents[1]
+    assert printing >= {tests / "faults" / "report.py", tests / "artefact" / "report.py"}
+    assert not {path for path in printing if path.name == "conftest.py"}

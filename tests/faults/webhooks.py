@@ -1,0 +1,45 @@
+"""What receivers of notifications are owed, and what they were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.states import state_name
+from tests.faults.harness import World
+from tests.unit.push.receivers import Request
+
+SETTINGS = {
+    "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1",
+    "A2A_PUSH_EVENTS": "statuses",
+    "A2A_PUSH_RETRY_BASE_S": "0.05",
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """A receiver, and the states that he is to be told of."""
+
+    path: str
+    states: list[str]
+
+
+async def states(world: World, task_id: str, *, after: int = 0) -> list[str]:
+    """The states in a task's log."""
+    log = await world.storage.read(task_id, after=after)
+    assert log is not None
+    entries = [entry for record in log.records for entry in record.entries]
+    return [state_name(e.status.state) for e in entries if isinstance(e, StatusChanged)]
+
+
+def ids(requests: Iterable[Request]) -> list[str]:
+    """Event ids, a repetition counted once where it follows its original."""
+    return [event_id for event_id, _ in groupby(request.event_id for request in requests)]
+
+
+def told_states(requests: Sequence[Request]) -> list[str]:
+    """The states that somebody was told of, in that order."""
+    state_of = {request.event_id: request.state for request in requests}
+    return [state_of[event_id] for event_id in ids(requests)]
