@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tests.model import unguarded
+from tests.model.explore import Finding
 from tests.model.rules import Rules
 
 
@@ -16,8 +17,22 @@ class Guard:
     does: str
     without: Rules
     scenario: str
+    breaks: str = ""
+    """The promise that is broken without it, in the words of the check that finds it."""
+    shows: tuple[str, ...] = ()
+    """What its counterexample cannot do without: texts that its steps have in this order."""
     is_backed: str = ""
     """Why its removal alone breaks nothing: what else does the same. Empty: it is missed."""
+    sum_of: tuple[str, ...] = ()
+    """The guards that this one is made of; empty: it is one decision of the project's."""
+
+    def is_found_by(self, finding: Finding | None) -> bool:
+        """Whether what the explorer has found without the guard is what it had to find."""
+        if finding is None:
+            return not self.breaks
+        steps = iter(finding.trace)
+        is_shown = all(any(text in step for step in steps) for text in self.shows)
+        return is_shown and finding.promise == self.breaks
 
 
 ON = Rules()
@@ -25,215 +40,289 @@ ON = Rules()
 GUARDS: tuple[Guard, ...] = (
     Guard(
         name="fence",
-        does="an attempt that does not own the turn stops, and its commits are refused",
+        does="`fence-rules` and `fence-worker` together: the rules refuse an attempt that does not"
+        " own the turn, and it stops",
         without=replace(ON, advance=unguarded.unfenced, on_refusal=unguarded.goes_on_when_fenced),
         scenario="workers that die",
+        breaks="an attempt writes while a later one runs its agent",
+        sum_of=("fence-rules", "fence-worker"),
     ),
     Guard(
         name="fence-worker",
         does="an attempt that finds another one in HEAD stops, and does not claim again",
         without=replace(ON, on_refusal=unguarded.goes_on_when_fenced),
         scenario="workers that die",
+        breaks="an attempt writes while a later one runs its agent",
     ),
     Guard(
         name="over-worker",
         does="an attempt that finds its turn over stops, and does not claim the next one",
         without=replace(ON, on_refusal=unguarded.goes_on_when_over),
         scenario="a task that pauses",
+        breaks="a chunk is missing",
     ),
     Guard(
         name="ack-last",
         does="a delivery is acknowledged after its last commit, and holds its group until then",
-        without=replace(ON, acknowledges_last=False, keeps_delivery=False),
+        without=replace(ON, acknowledges_last=False),
         scenario="workers that die",
+        breaks="the task never comes to rest",
     ),
     Guard(
         name="works-on-current",
-        does="an operation of a turn that waits works on the current turn, and does not wait",
-        without=replace(ON, next_turn_waits=True),
-        scenario="a turn behind one that may complete the task",
-        is_backed="the dead letter ends the task: failed, and not stuck",
+        does="an operation of a turn that waits works on the current turn, as that turn's attempt",
+        without=replace(ON, on_current_turn=unguarded.works_on_its_own_turn),
+        scenario="a turn behind one whose message is lost",
+        breaks="a chunk is missing",
+    ),
+    Guard(
+        name="goes-on",
+        does="a delivery that has worked on the current turn goes on with the one that it names",
+        without=replace(ON, waits_behind=unguarded.never_goes_on),
+        scenario="a turn behind one whose message is lost",
+        is_backed="the next turn is in the due index, and the sweeper sends it",
     ),
     Guard(
         name="turn-finished",
         does="a delivery of a finished turn, or of a task that has ended, is dropped",
         without=replace(ON, on_delivery=unguarded.runs_finished_turns),
         scenario="workers that die",
+        breaks="an agent starts on a turn that is finished",
     ),
     Guard(
         name="restart-discards",
         does="a claim of a claimed turn takes back what the earlier attempts wrote",
         without=replace(ON, advance=unguarded.keeps_what_dead_attempts_wrote),
         scenario="a task that pauses",
+        breaks="a chunk is doubled, or out of order",
     ),
     Guard(
         name="restart-base",
         does="a restart goes back to the turn's beginning, not to the task's",
         without=replace(ON, advance=unguarded.restarts_at_the_beginning),
         scenario="a task that pauses",
+        breaks="a chunk is missing",
     ),
     Guard(
         name="claim-before-start",
         does="a redelivered turn is claimed before its agent starts",
         without=replace(ON, on_delivery=unguarded.starts_without_a_claim),
         scenario="workers that die",
+        breaks="an attempt writes while a later one runs its agent",
     ),
     Guard(
         name="keeps-delivery",
         does="no agent starts on a delivery that has run out",
         without=replace(ON, keeps_delivery=False),
         scenario="commits without an answer",
+        breaks="an attempt writes while a later one runs its agent",
     ),
     Guard(
         name="version",
         does="a commit is stored only on the version that its writer has seen",
-        without=replace(ON, checks_version=False),
+        without=replace(ON, is_still=unguarded.is_of_any_version),
         scenario="workers that die",
+        breaks="a commit replaces another one",
     ),
     Guard(
         name="incarnation",
         does="a commit is stored only on the incarnation that its writer has seen",
-        without=replace(ON, checks_incarnation=False),
+        without=replace(ON, is_still=unguarded.is_of_any_incarnation),
         scenario="a task deleted and created again",
+        breaks="a writer of an old task writes to its successor",
     ),
     Guard(
         name="terminal",
         does="no transition leaves a terminal state",
         without=replace(ON, advance=unguarded.leaves_terminal_states),
         scenario="somebody else writes to the task",
+        breaks="a terminal state is left",
     ),
     Guard(
         name="busy",
         does="a task takes a message only while it waits for one",
         without=replace(ON, advance=unguarded.takes_messages_at_any_time),
         scenario="two follow-ups",
+        breaks="a chunk is missing",
     ),
     Guard(
         name="due-open",
         does="a new task's turn is in the due index",
         without=replace(ON, open_task=unguarded.opens_without_due),
         scenario="workers that die",
+        breaks="an unfinished turn has no watcher",
     ),
     Guard(
         name="due-follow-up",
         does="a follow-up's turn is in the due index",
         without=replace(ON, advance=unguarded.follow_ups_are_not_due),
         scenario="a task that pauses",
+        breaks="an unfinished turn has no watcher",
     ),
     Guard(
         name="due-claim",
         does="a claimed turn stays in the due index",
         without=replace(ON, advance=unguarded.claims_are_not_due),
         scenario="workers that die",
+        breaks="an unfinished turn has no watcher",
     ),
     Guard(
         name="copy-number",
         does="the sweeper's copy has a deduplication id of its own",
         without=replace(ON, overdue_turn=unguarded.sends_the_same_copy),
         scenario="messages that get lost",
+        breaks="the task never comes to rest",
     ),
     Guard(
         name="commit-id",
         does="a commit without an answer is found in the log by its id",
-        without=replace(ON, checks_commit_id=False),
+        without=replace(ON, is_applied=unguarded.is_never_applied),
         scenario="commits without an answer",
+        breaks="a chunk is doubled, or out of order",
     ),
     Guard(
         name="unanswered",
         does="a commit without an answer counts as made only if the log has it",
-        without=replace(ON, trusts_unanswered=True),
+        without=replace(ON, is_applied=unguarded.is_always_applied),
         scenario="commits without an answer",
+        breaks="an attempt writes past the fence",
     ),
     Guard(
         name="max-attempts",
         does="a turn's attempts are counted in HEAD and bounded",
-        without=replace(ON, counts_attempts=False),
+        without=replace(ON, retry_policy=unguarded.RetriesForEver),
         scenario="an agent that raises",
+        breaks="an agent is started more often than it may be",
+    ),
+    Guard(
+        name="counts-itself",
+        does="an attempt that has not claimed its turn counts its own start",
+        without=replace(ON, attempts_started=unguarded.counts_claims_alone),
+        scenario="an agent that raises",
+        is_backed="an attempt that is given back claims first, and the next delivery reads HEAD",
+    ),
+    Guard(
+        name="claim-bound",
+        does="a claim that has lost a race does not take a turn whose attempts are used up",
+        without=replace(ON, on_lost_claim=unguarded.claims_whatever_it_meets),
+        scenario="an agent that raises",
+        breaks="an agent is started more often than it may be",
+    ),
+    Guard(
+        name="gives-up-its-own",
+        does="a turn that others have taken meanwhile is not failed for its attempts",
+        without=replace(ON, may_give_up=unguarded.gives_up_whoever_has_it),
+        scenario="an agent that raises",
+        is_backed="who claims a turn whose attempts are used up is about to end it: a cancel",
     ),
     Guard(
         name="auth-turn-end",
         does="an agent that returns in auth-required ends its turn",
-        without=replace(ON, ends_auth_turns=False),
+        without=replace(ON, on_return=unguarded.leaves_auth_turns_open),
         scenario="a turn behind one that waits for credentials",
+        breaks="an agent starts on a turn that is finished",
     ),
     Guard(
         name="flag-before-start",
         does="no agent starts on a task whose cancel flag is up",
         without=replace(ON, on_delivery=unguarded.does_not_see_the_flag),
         scenario="a cancel of a waiting or running task",
+        breaks="an agent is started although the cancel was seen",
+    ),
+    Guard(
+        name="tells-agent",
+        does="an agent that has worked on a task is told of its cancel, whichever message comes",
+        without=replace(ON, on_cancel=unguarded.tells_the_running_agent_alone),
+        scenario="a cancel of a paused task",
+        breaks="an agent is not told that its task is canceled",
     ),
     Guard(
         name="overdue-cancel",
         does="the sweeper ends a cancel whose deadline has passed",
-        without=replace(ON, sweeps_cancels=False),
+        without=replace(ON, is_overdue=unguarded.is_never_overdue),
         scenario="a cancel of a paused task",
+        breaks="the task never comes to rest",
     ),
     Guard(
         name="flag-open-task",
         does="a flag is raised only on a task that has not ended",
-        without=replace(ON, flag_needs_open_task=False),
+        without=replace(ON, check_open=unguarded.takes_flags_at_any_time),
         scenario="a cancel of a waiting or running task",
         is_backed="the sweeper removes the flag at its deadline",
     ),
     Guard(
         name="flag-incarnation",
         does="a flag counts only for the incarnation that it names",
-        without=replace(ON, flag_names_incarnation=False),
+        without=replace(ON, counts_for=unguarded.counts_for_anybody),
         scenario="a task expired and created again",
+        breaks="a task is canceled that nobody asked to cancel",
     ),
     Guard(
         name="overdue-incarnation",
         does="an overdue cancel ends only the incarnation that its flag names",
         without=replace(ON, overdue_cancel=unguarded.cancels_the_successor),
         scenario="a task expired and created again",
+        breaks="a task is canceled that nobody asked to cancel",
     ),
     Guard(
         name="cleanup-incarnation",
         does="whoever has ended a task removes that task's flag, not its successor's",
-        without=replace(ON, cleanup_names_incarnation=False),
+        without=replace(ON, may_remove=unguarded.removes_any_flag),
         scenario="both incarnations are canceled",
+        breaks="the cancel flag of a task that has not ended is removed",
     ),
     Guard(
         name="dead-letter",
         does="a dead letter of a finished turn, or of another task, ends nothing",
         without=replace(ON, on_dead_letter=unguarded.buries_whatever_it_finds),
         scenario="dead letters",
+        breaks="a dead letter ends a turn that is not its own",
     ),
     Guard(
         name="complete-parts",
         does="a reader takes only commits of which it has all parts",
         without=replace(ON, commits=unguarded.TakesHalfCommits),
         scenario="readers beside transactions",
+        breaks="a reader sees half a commit",
+        shows=("visible item by item", "part 0 of version", "reader: reads events"),
     ),
     Guard(
         name="unbroken-order",
         does="a reader takes only commits that follow on the one before",
         without=replace(ON, commits=unguarded.LeavesGaps),
         scenario="readers beside transactions",
+        breaks="a reader sees half a commit, or one out of order",
+        shows=("visible item by item", "reader: reads events"),
     ),
     Guard(
         name="reads-on",
         does="a read goes on until its commits reach HEAD's version",
-        without=replace(ON, reads_up_to_head=False),
+        without=replace(ON, belonging_to=unguarded.stops_short),
         scenario="readers beside transactions",
+        breaks="a reader's commits and HEAD do not belong together",
+        shows=("reader: reads events", "reader: reads HEAD"),
     ),
     Guard(
         name="cut-at-head",
         does="a read leaves out commits beyond the HEAD it has seen",
-        without=replace(ON, cuts_at_head=False),
+        without=replace(ON, belonging_to=unguarded.takes_what_is_beyond_head),
         scenario="readers beside transactions",
+        breaks="a reader's commits and HEAD do not belong together",
+        shows=("visible item by item", "reader: reads events", "reader: reads HEAD"),
     ),
     Guard(
         name="first-chunk",
         does="the first chunk of an artifact goes out as a replacement",
         without=replace(ON, view=unguarded.AppendsFirstChunks),
         scenario="workers that die",
+        breaks="a subscriber has put together another artifact than the task has",
     ),
     Guard(
         name="restart-shown",
         does="subscribers are shown the artifacts that a restart has restored",
         without=replace(ON, events_of=unguarded.does_not_show_restarts),
         scenario="a task that pauses",
+        breaks="a subscriber has put together another artifact than the task has",
     ),
     Guard(
         name="fence-rules",

@@ -53,9 +53,11 @@ class Readers:
         label = f"reader: reads HEAD at version {head.version}"
         if inc_of(head) != reader.page_inc:
             return Move(f"{label}, of another task", state._replace(reader=Reader()))
-        if reader.page < head.version and rules.reads_up_to_head:
+        read = tuple(stored.record for stored in state.log[reader.version : reader.page])
+        records = rules.belonging_to(head, read, reader.page)
+        if records is None:
             return Move(f"{label}, reads on", state._replace(reader=reader._replace(page=-1)))
-        version = min(reader.page, head.version) if rules.cuts_at_head else reader.page
+        version = reader.version + len(records)
         after = state._replace(reader=Reader(reader.page_inc, version))
         if version != head.version:
             after = wrong(after, "a reader's commits and HEAD do not belong together")

@@ -1,6 +1,8 @@
-"""The project's own decisions that the model drives, and the conditions its backends enforce.
+"""The project's own decisions that the model drives.
 
-A guard is switched off by replacing one of these; see `guards.py`.
+A guard is switched off by replacing one of these; see `guards.py`. Two are no decisions but
+the order of two requests: those are switches, and tests of the worker and of the brokers show that
+the order is kept.
 """
 
 from __future__ import annotations
@@ -9,57 +11,68 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from a2a_serverless.storage.dynamodb_items import Commits
-from a2a_serverless.tasks import deliveries, repairs, rules
+from a2a_serverless.tasks import (
+    cancels,
+    conflicts,
+    deliveries,
+    reading,
+    repairs,
+    retry,
+    returns,
+    rules,
+)
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.worker.translation import TurnView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Pure functions of the project, and switches for what only a backend can enforce."""
+    """Pure functions of the project, each of which can be replaced."""
 
+    # what a commit does
     open_task: Callable[..., rules.Step] = rules.open_task
     advance: Callable[..., rules.Step] = rules.advance
-    on_delivery: Callable[..., deliveries.Delivered] = deliveries.on_delivery
-    on_dead_letter: Callable[..., deliveries.Delivered] = deliveries.on_delivery
-    on_refusal: Callable[..., deliveries.Refused] = deliveries.on_refusal
-    is_over: Callable[..., bool] = deliveries.is_over
-    overdue_turn: Callable[..., object] = repairs.overdue_turn
-    repeated_turn: Callable[..., object] = repairs.repeated_turn
-    overdue_cancel: Callable[..., bool] = repairs.overdue_cancel
-    fold: type[Fold] = Fold
-    view: type[TurnView] = TurnView
-    events_of: Callable[[Record, Fold], Iterable[Event]] = events_of
-    commits: type[Commits] = Commits
+    is_still: Callable[..., bool] = conflicts.is_still
+    is_applied: Callable[..., bool] = conflicts.is_applied
+    conflict: Callable[..., Exception] = conflicts.conflict
 
-    checks_version: bool = True
-    """A commit's condition on HEAD's version."""
-    checks_incarnation: bool = True
-    """A commit's condition on HEAD's incarnation."""
-    checks_commit_id: bool = True
-    """An unanswered commit is looked for in the log by its id."""
-    trusts_unanswered: bool = False
-    """An unanswered commit counts as applied."""
-    sweeps_cancels: bool = True
-    """The sweeper looks at cancel flags whose deadline has passed."""
-    cleanup_names_incarnation: bool = True
-    """A flag is removed only if it is that of the task which has ended."""
-    flag_names_incarnation: bool = True
-    """A flag counts only for the incarnation that it names."""
-    flag_needs_open_task: bool = True
-    """A flag is raised in one transaction with a check that the task has not ended."""
-    ends_auth_turns: bool = True
-    """An agent that returns in auth-required ends its turn."""
-    next_turn_waits: bool = False
-    """An operation of a turn behind the current one is given back."""
-    counts_attempts: bool = True
-    """Attempts that are used up fail the task."""
+    # what a worker does
+    on_delivery: Callable[..., deliveries.Delivered] = deliveries.on_delivery
+    on_current_turn: Callable[..., OperationParams] = deliveries.on_current_turn
+    waits_behind: Callable[..., bool] = deliveries.waits_behind
+    on_refusal: Callable[..., deliveries.Refused] = deliveries.on_refusal
+    on_lost_claim: Callable[..., deliveries.Refused] = deliveries.on_lost_claim
+    may_give_up: Callable[..., bool] = deliveries.may_give_up
+    on_return: Callable[..., returns.Returned] = returns.on_return
+    retry_policy: type[retry.RetryPolicy] = retry.RetryPolicy
+    attempts_started: Callable[..., int] = retry.attempts_started
+    view: type[TurnView] = TurnView
+
+    # cancels
+    on_cancel: Callable[..., cancels.Canceled] = cancels.on_cancel
+    check_open: Callable[..., Head] = cancels.check_open
+    counts_for: Callable[..., bool] = cancels.counts_for
+    may_remove: Callable[..., bool] = cancels.may_remove
+    deadline_ms: Callable[..., int] = cancels.deadline_ms
+    is_overdue: Callable[..., bool] = cancels.is_overdue
+
+    # repairs
+    overdue_turn: Callable[..., OperationParams | None] = repairs.overdue_turn
+    repeated_turn: Callable[..., OperationParams | None] = repairs.repeated_turn
+    overdue_cancel: Callable[..., bool] = repairs.overdue_cancel
+    on_dead_letter: Callable[..., deliveries.Delivered] = deliveries.on_delivery
+
+    # what readers see
+    commits: type[Commits] = Commits
+    belonging_to: Callable[..., tuple[Record, ...] | None] = reading.belonging_to
+    fold: type[Fold] = Fold
+    events_of: Callable[[Record, Fold], Iterable[Event]] = events_of
+
+    # the order of two requests
     keeps_delivery: bool = True
-    """No agent starts on a delivery that has run out: its visibility is extended before."""
+    """The agent starts after its delivery was extended, which one that has run out cannot be."""
     acknowledges_last: bool = True
     """A delivery is acknowledged after its last commit, not when it arrives."""
-    reads_up_to_head: bool = True
-    """A read goes on until its commits reach HEAD's version."""
-    cuts_at_head: bool = True
-    """A read leaves out commits beyond the HEAD that it has seen."""

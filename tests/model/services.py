@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
 
+from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.tasks.deliveries import Delivered
-from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.states import is_interrupted
 from tests.model.scenarios import Scenario
 from tests.model.state import Budget, Move, Op, Process, State, Write
 from tests.model.store import commit, delivered, insert, named, send, torn, wrong
 from tests.model.workers import has_ended, is_flagged, without_flag
-from tests.model.world import LATE_MS, SENDS, Refusal, World, inc_of, op_of, operation_of
+from tests.model.world import (
+    CANCEL_S,
+    LATE_MS,
+    NOW_MS,
+    SENDS,
+    Refusal,
+    World,
+    inc_of,
+    mark_of,
+    op_of,
+    operation_of,
+)
 
 
 class Services:
@@ -23,6 +33,7 @@ class Services:
         self._world = world
         self._rules = world.rules
         self._scenario = scenario
+        self._deadline = world.rules.deadline_ms(NOW_MS, CANCEL_S)
 
     def moves(self, state: State) -> Iterator[Move]:
         """Whatever they can do next, and what can happen to them."""
@@ -70,8 +81,12 @@ class Services:
             yield Move("time: the task expires", _spent(gone, "expires"), is_fair=False)
 
     def _accepts_cancel(self, state: State) -> bool:
-        assert state.head is not None
-        return not (self._rules.flag_needs_open_task and state.head.head.is_terminal)
+        """The flag is raised in one transaction with this check."""
+        try:
+            self._rules.check_open(state.head and state.head.head)
+        except (TaskNotFoundError, TaskTerminalStateError):
+            return False
+        return True
 
     def _retry(self, state: State) -> Iterator[Move]:
         """The client repeats its latest message: its turn, if it waits, is sent once more."""
@@ -79,7 +94,7 @@ class Services:
         head = state.head.head
         params = self._rules.repeated_turn(head, head.next_turn or head.turn)
         if params is not None:
-            op = op_of("run", cast("OperationParams", params))
+            op = op_of("run", params)
             after = send(_spent(state, "retries"), op)
             yield Move(f"API: gets a repeated message, sends {named(op)}", after, is_fair=False)
 
@@ -160,9 +175,9 @@ class Services:
         process = state.sweeper
         if process is None:
             yield from self._sweep_turn(state)
-            if state.flag and self._rules.sweeps_cancels:
-                after = state._replace(sweeper=Process("overdue", state.flag))
-                yield Move("sweeper: finds an overdue cancel", after)
+            if state.flag and self._rules.is_overdue(self._deadline, now_ms=LATE_MS):
+                after = state._replace(sweeper=Process("look", state.flag))
+                yield Move("sweeper: reads an overdue cancel flag", after)
             return
         idle = state._replace(sweeper=None)
         if state.budget.crash:
@@ -171,12 +186,6 @@ class Services:
             case "resend":
                 assert process.op is not None
                 yield Move(f"sweeper: sends {named(process.op)}", send(idle, process.op))
-            case "overdue":
-                is_raised = is_flagged(self._world, state, process.inc)
-                after = state._replace(
-                    sweeper=process._replace(phase="look" if is_raised else "cleanup")
-                )
-                yield Move("sweeper: reads the flag", after)
             case "look":
                 yield self._look(idle, process)
             case "end":
@@ -200,7 +209,7 @@ class Services:
         if not is_needed and not state.budget.hasty:
             return
         state = state if is_needed else _spent(state, "hasty")
-        op = op_of("run", cast("OperationParams", params))
+        op = op_of("run", params)
         postponed = self._world.seen(replace(head, sends=head.sends + 1))
         after = state._replace(head=postponed, sweeper=Process("resend", op.inc, op))
         yield Move("sweeper: postpones the overdue turn", after, is_fair=is_needed)
@@ -208,7 +217,7 @@ class Services:
     def _look(self, state: State, process: Process) -> Move:
         """The flag was up; now for HEAD."""
         seen = state.head
-        ends = self._rules.overdue_cancel(seen and seen.head, incarnation=f"i{process.inc}")
+        ends = self._rules.overdue_cancel(seen and seen.head, incarnation=mark_of(process.inc))
         after = process._replace(phase="end" if ends else "cleanup", seen=seen if ends else None)
         return Move("sweeper: reads HEAD", state._replace(sweeper=after))
 
@@ -228,7 +237,7 @@ class Services:
         if process is None:
             if state.dead:
                 op = state.dead[0]
-                taken = Process("decide", op.inc, op, flag=is_flagged(self._world, state, op.inc))
+                taken = Process("decide", op.inc, op, flag=is_flagged(self._world, state))
                 label = f"dead letters: takes {named(op)}, reads the flag"
                 yield Move(label, state._replace(undertaker=taken))
             return
@@ -242,7 +251,7 @@ class Services:
                 yield self._bury(state, process)
             case _:
                 after = state._replace(undertaker=None, dead=state.dead[1:])
-                if state.flag and has_ended(state, process.inc):
+                if state.head is None or state.head.head.is_terminal:
                     after = without_flag(self._world, after, process.inc)
                 yield Move("dead letters: cleans up, deletes the message", after)
 

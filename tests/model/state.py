@@ -77,6 +77,9 @@ class Worker(NamedTuple):
     seen: Seen | None = None
     """The newest HEAD that this attempt knows."""
     turn: int = 0
+    """The turn it works on."""
+    behind: bool = False
+    """It goes on with the turn that its operation names when it is done with the current one."""
     script: tuple[str, ...] = ()
     """The entries that the agent emits on this turn; the last one ends it."""
     claimed: bool = False

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from a2a.types import TaskState
 
+from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from tests.model.state import IDLE, Message, Op, Seen, State, Stored, Worker, Write
@@ -51,14 +52,11 @@ def commit(
     current = state.head
     if isinstance(step, Refusal):
         return step
-    if current is None:
-        return Refusal.OVER
+    head = current and current.head
+    if current is None or not world.rules.is_still(head, before.head):
+        met = world.rules.conflict(head, before.head)
+        return Refusal.OVER if isinstance(met, TaskNotFoundError) else Refusal.RACE
     after, stored = step
-    rules = world.rules
-    if rules.checks_incarnation and current.head.incarnation != before.head.incarnation:
-        return Refusal.OVER
-    if rules.checks_version and current.head.version != before.head.version:
-        return Refusal.RACE
     state = _watched(state, current, before, write, stored, runs=runs)
     at = stored.record.version - 1
     if at < len(state.log):
@@ -73,16 +71,14 @@ def commit(
 
 
 def is_applied(world: World, state: State, before: Seen, writer: str) -> bool:
-    """Whether an unanswered commit is in the log, as its writer can find out."""
-    if world.rules.trusts_unanswered:
-        return True
-    head = state.head
-    if not world.rules.checks_commit_id or head is None:
-        return False
-    if head.head.incarnation != before.head.incarnation:
-        return False
-    version = before.head.version + 1
-    return version <= len(state.log) and state.log[version - 1].record.commit_id == writer
+    """Whether an unanswered commit is in the log, as its writer can find out.
+
+    It looks at one item: that of the commit's version in the incarnation it was made on.
+    """
+    head, at = state.head, before.head.version
+    is_there = head is not None and head.head.incarnation == before.head.incarnation
+    stored = state.log[at].record.commit_id if is_there and at < len(state.log) else None
+    return world.rules.is_applied(stored, writer)
 
 
 def torn(state: State, before: Seen) -> State:

@@ -1,21 +1,37 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
-from tests.model.explore import explore
+from tests.model.__main__ import main
+from tests.model.explore import Finding, explore
 from tests.model.guards import GUARDS, Guard
 from tests.model.rules import Rules
 from tests.model.scenarios import LONG, SHORT, Scenario, named_scenario
 
+ROOT = Path(__file__).parents[2]
 IS_LONG = os.environ.get("A2A_MODEL") == "long"
 MISSED = [guard for guard in GUARDS if not guard.is_backed]
 BACKED = [guard for guard in GUARDS if guard.is_backed]
+BY_NAME = {guard.name: guard for guard in GUARDS}
 
 
 def _name(of: Guard | Scenario) -> str:
     return of.name
+
+
+def _changed(guard: Guard) -> dict[str, object]:
+    """What a guard that is off replaces."""
+    on = Rules()
+    return {
+        field.name: getattr(guard.without, field.name)
+        for field in fields(Rules)
+        if getattr(guard.without, field.name) != getattr(on, field.name)
+    }
 
 
 @pytest.mark.timeout(1800)
@@ -29,11 +45,11 @@ def test_no_interleaving_breaks_a_promise(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("guard", MISSED, ids=_name)
 def test_a_guard_that_is_off_is_missed(guard: Guard) -> None:
-    """Without the guard the explorer finds a broken promise and the steps that lead to it."""
+    """Without the guard the explorer finds the promise that it keeps broken, and the way there."""
     finding = explore(named_scenario(guard.scenario), guard.without).finding
     assert finding is not None
-    assert finding.promise
-    assert finding.trace
+    assert finding.promise == guard.breaks
+    assert guard.is_found_by(finding), finding.trace
 
 
 @pytest.mark.parametrize("guard", BACKED, ids=_name)
@@ -42,7 +58,72 @@ def test_a_guard_with_a_second_line_is_not_missed_alone(guard: Guard) -> None:
     assert explore(named_scenario(guard.scenario), guard.without).finding is None
 
 
-def test_every_guard_changes_something() -> None:
-    """A guard that is off differs from the rules as they are; each has a name of its own."""
-    assert all(guard.without != Rules() for guard in GUARDS)
-    assert len({guard.name for guard in GUARDS}) == len(GUARDS)
+def test_every_guard_is_one_decision() -> None:
+    """A guard that is off replaces one thing, or what those replace that it is the sum of."""
+    assert len(BY_NAME) == len(GUARDS)
+    for guard in GUARDS:
+        parts = [_changed(BY_NAME[name]) for name in guard.sum_of]
+        assert all(len(changed) == 1 for changed in parts or [_changed(guard)])
+        if parts:
+            assert _changed(guard) == {name: new for part in parts for name, new in part.items()}
+
+
+def test_every_guard_breaks_a_promise_or_has_a_second_line() -> None:
+    """One of the two is named, never both."""
+    assert all(bool(guard.breaks) != bool(guard.is_backed) for guard in GUARDS)
+
+
+def test_the_guarantees_name_guards_that_exist() -> None:
+    """What `docs/guarantees.md` calls a guard of the model is one, and has something to show."""
+    rows = (ROOT / "docs" / "guarantees.md").read_text().splitlines()
+    named = {
+        name
+        for row in rows
+        if row.startswith("|") and "model: " in row
+        for name in re.findall(r"`([a-z-]+)`", row.split("model: ")[1])
+    }
+    assert named
+    assert named <= {guard.name for guard in MISSED}
+
+
+def test_half_a_commit_needs_a_torn_read() -> None:
+    """Where every transaction shows at once, the guard against half commits is not missed."""
+    guard = BY_NAME["complete-parts"]
+    scenario = named_scenario(guard.scenario)
+    whole = replace(scenario, budget=scenario.budget._replace(torn=0))
+    assert explore(whole, guard.without).finding is None
+
+
+def test_a_finding_without_its_steps_does_not_count() -> None:
+    """The steps that a counterexample cannot do without have to be there, in their order."""
+    guard = BY_NAME["complete-parts"]
+    finding = explore(named_scenario(guard.scenario), guard.without).finding
+    assert finding is not None
+    backwards = Finding(promise=finding.promise, trace=finding.trace[::-1])
+    assert guard.is_found_by(finding)
+    assert not guard.is_found_by(backwards)
+    assert not guard.is_found_by(None)
+
+
+def test_the_command_prints_the_way_to_a_broken_promise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A guard is shown with what it does, every step without it, and the promise that breaks."""
+    monkeypatch.setattr("sys.argv", ["tests.model", "--guard", "terminal"])
+    assert main() == 0
+    shown = capsys.readouterr().out
+    assert "terminal: no transition leaves a terminal state." in shown
+    assert "1. API: creates the task" in shown
+    assert "a terminal state is left" in shown
+
+
+def test_the_command_fails_where_states_are_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Far fewer states than a scenario has to reach: an actor has stopped acting."""
+    name = "somebody else writes to the task"
+    poor = replace(named_scenario(name), least=10**6)
+    monkeypatch.setattr("tests.model.__main__.SHORT", (poor,))
+    monkeypatch.setattr("sys.argv", ["tests.model", "--scenario", name])
+    assert main() == 1
+    assert "TOO FEW STATES" in capsys.readouterr().out

@@ -5,7 +5,7 @@ They call the original and undo a single thing, so that everything else is the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +18,16 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.storage.dynamodb_items import Commits
-from a2a_serverless.tasks import deliveries, repairs, rules
+from a2a_serverless.tasks import cancels, conflicts, deliveries, reading, repairs, returns, rules
+from a2a_serverless.tasks.cancels import Canceled
 from a2a_serverless.tasks.deliveries import Delivered, Refused
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.returns import Returned
 from a2a_serverless.tasks.rules import Commit, Step
 from a2a_serverless.worker.translation import TurnView
 
@@ -92,6 +95,31 @@ def opens_without_due(*args: Any, **kwargs: Any) -> Step:
     return replace(step, head=replace(step.head, due_at=None))
 
 
+# -- conflicts -------------------------------------------------------------------------------
+
+
+def is_of_any_version(current: Head | None, seen: Head) -> bool:
+    return current is not None and conflicts.is_still(
+        current, replace(seen, version=current.version)
+    )
+
+
+def is_of_any_incarnation(current: Head | None, seen: Head) -> bool:
+    if current is None:
+        return False
+    return conflicts.is_still(current, replace(seen, incarnation=current.incarnation))
+
+
+def is_never_applied(stored_id: str | None, commit_id: str) -> bool:
+    del stored_id, commit_id
+    return False
+
+
+def is_always_applied(stored_id: str | None, commit_id: str) -> bool:
+    del stored_id, commit_id
+    return True
+
+
 # -- deliveries ------------------------------------------------------------------------------
 
 
@@ -116,6 +144,45 @@ def does_not_see_the_flag(
     return deliveries.on_delivery(head, operation, receives=receives, is_cancelled=False)
 
 
+def works_on_its_own_turn(params: OperationParams, head: Head) -> OperationParams:
+    del head
+    return params
+
+
+def never_goes_on(head: Head, operation: Operation) -> bool:
+    del head, operation
+    return False
+
+
+def claims_whatever_it_meets(
+    head: Head | None, params: OperationParams, retry: RetryPolicy
+) -> Refused:
+    met = deliveries.on_lost_claim(head, params, retry)
+    return Refused.REBASE if met is Refused.FENCED else met
+
+
+def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:
+    return deliveries.may_give_up(head, params, seen=replace(seen, token=head.token))
+
+
+def leaves_auth_turns_open(state: TaskState | None) -> Returned:
+    left = returns.on_return(state)
+    return Returned.ENDED if left is Returned.ENDS_TURN else left
+
+
+class RetriesForEver(RetryPolicy):
+    """No number of attempts is enough."""
+
+    def is_exhausted(self, attempts: int) -> bool:
+        del attempts
+        return False
+
+
+def counts_claims_alone(head: Head, *, is_claimed: bool) -> int:
+    del is_claimed
+    return head.attempts
+
+
 def goes_on_when_fenced(*args: Any, **kwargs: Any) -> Refused:
     refused = deliveries.on_refusal(*args, **kwargs)
     return Refused.REBASE if refused is Refused.FENCED else refused
@@ -124,6 +191,34 @@ def goes_on_when_fenced(*args: Any, **kwargs: Any) -> Refused:
 def goes_on_when_over(*args: Any, **kwargs: Any) -> Refused:
     refused = deliveries.on_refusal(*args, **kwargs)
     return Refused.REBASE if refused is Refused.OVER else refused
+
+
+# -- cancels ---------------------------------------------------------------------------------
+
+
+def tells_the_running_agent_alone(head: Head, operation: Operation) -> Canceled:
+    way = cancels.on_cancel(head, operation)
+    return Canceled.ALONE if way is Canceled.PAUSED and operation.operation == "run" else way
+
+
+def takes_flags_at_any_time(head: Head | None) -> Head:
+    assert head is not None
+    return head
+
+
+def counts_for_anybody(flagged: str, incarnation: str | None) -> bool:
+    del flagged, incarnation
+    return True
+
+
+def removes_any_flag(flagged: str, incarnation: str | None) -> bool:
+    del flagged, incarnation
+    return True
+
+
+def is_never_overdue(deadline: int, *, now_ms: int) -> bool:
+    del deadline, now_ms
+    return False
 
 
 # -- repairs ---------------------------------------------------------------------------------
@@ -152,10 +247,12 @@ def buries_whatever_it_finds(
 
 
 class TakesHalfCommits(Commits):
-    """A commit counts as complete with its first part."""
+    """A commit counts as complete with the parts that were there when the page ended."""
 
     def add(self, items: Iterable[Mapping[str, Any]]) -> None:
-        super().add({**item, "parts": {"N": "1"}} for item in items)
+        super().add(items)
+        if self._parts:
+            self._complete()
 
 
 class LeavesGaps(Commits):
@@ -165,6 +262,18 @@ class LeavesGaps(Commits):
         for item in items:
             self.version = int(item["SK"]["S"].split("#")[2]) - 1
             super().add([item])
+
+
+def stops_short(head: Head, records: Sequence[Record], reached: int) -> tuple[Record, ...] | None:
+    del reached
+    return reading.belonging_to(head, records, head.version)
+
+
+def takes_what_is_beyond_head(
+    head: Head, records: Sequence[Record], reached: int
+) -> tuple[Record, ...] | None:
+    is_whole = reading.belonging_to(head, records, reached) is not None
+    return tuple(records) if is_whole else None
 
 
 class AppendsFirstChunks(TurnView):

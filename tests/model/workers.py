@@ -1,15 +1,22 @@
 """The worker: the steps of `worker/adapter.py`, `titles.py`, `writer.py` and `canceling.py`.
 
-Phases: `load` (has a delivery), `claim`, `run` (the agent runs), `cancel` and `fail` (the task is
-to be ended), `refused …` (a commit met another HEAD), `unsure` (an answer is missing), `over`
-(acknowledge). A write of HEAD and log is one step, everything between two of them another.
+Phases: `load` (has a delivery), `look` (has read HEAD and log, not yet the cancel flag), `claim`,
+`run` (the agent runs), `cancel` and `fail` (the task is to be ended), `count` (an attempt that was
+not claimed is to be counted), `refused …` (a commit met another HEAD), `unsure` (an answer is
+missing), `over` (acknowledge).
+
+One request is one step. What takes several and is one step here, comes to the same: a read of HEAD
+and log is what one HEAD says (the reader's steps show that), and a flag is read with the HEAD that
+it is compared with, where a flag that counts counted already when it was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from a2a_serverless.tasks.cancels import Canceled
 from a2a_serverless.tasks.deliveries import Delivered, Refused
+from a2a_serverless.tasks.returns import Returned
 from tests.model.scenarios import Scenario
 from tests.model.state import IDLE, Move, Op, Plan, Seen, State, Worker, Write
 from tests.model.store import (
@@ -22,7 +29,15 @@ from tests.model.store import (
     with_worker,
     wrong,
 )
-from tests.model.world import Refusal, World, inc_of, operation_of, params_of
+from tests.model.world import (
+    STATES,
+    Refusal,
+    World,
+    inc_of,
+    mark_of,
+    operation_of,
+    params_of,
+)
 
 
 class Attempts:
@@ -32,6 +47,7 @@ class Attempts:
         self._world = world
         self._rules = world.rules
         self._scenario = scenario
+        self._retry = world.rules.retry_policy(max_attempts=scenario.most_attempts)
 
     def moves(self, state: State) -> Iterator[Move]:
         """Whatever a worker can do next, and what can happen to it."""
@@ -45,6 +61,8 @@ class Attempts:
         match worker.phase.split():
             case ["load"]:
                 yield self._load(state, index, worker, name)
+            case ["look"]:
+                yield self._look(state, index, worker, name)
             case ["over"]:
                 yield self._conclude(state, index, worker, name)
             case ["refused", phase]:
@@ -72,33 +90,44 @@ class Attempts:
     # -- a delivery ----------------------------------------------------------------------------
 
     def _load(self, state: State, index: int, worker: Worker, name: str) -> Move:
+        """HEAD and log: what the attempt decides on, and what its agent sees of the task."""
         op = worker.op
         assert op is not None
         seen = state.head
-        if seen is not None and inc_of(seen.head) != op.inc:
-            seen = None
-        wanted = self._rules.on_delivery(
-            seen and seen.head,
-            operation_of(op),
-            receives=worker.receives,
-            is_cancelled=is_flagged(self._world, state, op.inc),
-        )
-        label = f"{name}: reads HEAD, decides to {wanted.value}"
-        if seen is None or wanted is Delivered.DROP:
-            return Move(label, with_worker(state, index, worker._replace(phase="over")))
+        if seen is None or inc_of(seen.head) != op.inc:
+            gone = with_worker(state, index, worker._replace(phase="over"))
+            return Move(f"{name}: finds no task", gone)
         head = seen.head
-        if self._rules.keeps_delivery and has_run_out(state, worker) and wanted in _RUNS:
-            return Move(f"{name}: has lost its delivery", self._idle(state, index, worker))
-        if self._rules.next_turn_waits and op.kind == "run" and op.turn > head.turn:
-            return Move(f"{name}: lets it wait", self._idle(state, index, worker))
+        turn = self._rules.on_current_turn(params_of(op), head).turn
+        behind = self._rules.waits_behind(head, operation_of(op))
         script = self._world.script(state.log, op.inc, head.turn, head.turn_base)
-        worker = worker._replace(seen=seen, turn=head.turn, script=script)
-        if is_flagged(self._world, state, op.inc) and wanted in _RUNS:
+        worker = worker._replace(phase="look", seen=seen, turn=turn, behind=behind, script=script)
+        return Move(f"{name}: reads HEAD and log", with_worker(state, index, worker))
+
+    def _look(self, state: State, index: int, worker: Worker, name: str) -> Move:
+        """The cancel flag; then it decides, and keeps its delivery before anything begins."""
+        op, seen = worker.op, worker.seen
+        assert op is not None
+        assert seen is not None
+        is_cancelled = is_flagged(self._world, state)
+        wanted = self._rules.on_delivery(
+            seen.head, operation_of(op), receives=worker.receives, is_cancelled=is_cancelled
+        )
+        label = f"{name}: reads the cancel flag, decides to {wanted.value}"
+        if wanted is Delivered.DROP:
+            return Move(label, with_worker(state, index, worker._replace(phase="over")))
+        if is_cancelled and wanted in _RUNS:
             state = wrong(state, "an agent is started although the cancel was seen")
-        if wanted is Delivered.CANCEL:
-            worker = _canceling(worker, op, seen)
-        elif self._is_exhausted(head.attempts):
+        if wanted in _RUNS and self._retry.is_exhausted(seen.head.attempts):
             worker = worker._replace(phase="fail", token="")
+            return Move(f"{label}, gives up", with_worker(state, index, worker))
+        if self._rules.keeps_delivery and has_run_out(state, worker):
+            return Move(f"{name}: has lost its delivery", self._idle(state, index, worker))
+        if wanted is Delivered.CANCEL:
+            way = self._rules.on_cancel(seen.head, operation_of(op))
+            if way is Canceled.ALONE and _was_worked_on(state, worker):
+                state = wrong(state, "an agent is not told that its task is canceled")
+            worker = _canceling(worker, way)
         elif wanted is Delivered.CLAIM:
             worker = worker._replace(phase="claim", goal="run")
         else:
@@ -107,27 +136,33 @@ class Attempts:
         return Move(label, with_worker(state, index, worker))
 
     def _started(self, state: State, worker: Worker) -> State:
-        """The agent starts, on the HEAD that is read or claimed in the same moment."""
-        assert state.head is not None
-        assert worker.op is not None
-        head = state.head.head
-        is_finished = head.is_terminal or worker.turn <= max(head.finished_turn, state.returned)
-        if is_finished and inc_of(head) == worker.op.inc:
+        """The agent starts, on the HEAD that the attempt has read or claimed.
+
+        Somebody may have ended the task since, without a worker: no attempt can know. But no other
+        attempt may have come to its end: it had to have the delivery.
+        """
+        op, seen = worker.op, worker.seen
+        assert op is not None
+        assert seen is not None
+        turn = seen.head.turn
+        was_finished = seen.head.is_terminal or not seen.head.turn_is_open
+        has_returned = op.inc == state.incs and state.returned >= turn
+        if was_finished or has_returned:
             state = wrong(state, "an agent starts on a turn that is finished")
-        assert worker.seen is not None
-        if worker.seen.head.attempts + (not worker.claimed) > self._scenario.most_attempts:
+        starts = seen.head.attempts + (not worker.claimed)
+        if starts > self._scenario.most_attempts:
             state = wrong(state, "an agent is started more often than it may be")
-        return state._replace(runner=(worker.op.inc, worker.turn, worker.token))
+        return state._replace(runner=(op.inc, turn, worker.token))
 
     def _conclude(self, state: State, index: int, worker: Worker, name: str) -> Move:
         """Remove the flag of a task that has ended; then acknowledge."""
         op = worker.op
         assert op is not None
-        if state.flag and has_ended(state, op.inc):
+        if worker.seen is not None and state.head is not None and state.head.head.is_terminal:
             after = without_flag(self._world, state, op.inc)
             if after.flag != state.flag:
                 return Move(f"{name}: removes the cancel flag", after)
-        if op.kind == "run" and 0 < worker.turn < op.turn:
+        if worker.behind:
             letter = worker.token[:1] or "ABC"[index]
             numbers = {s.record.token for s in state.log if s.record.token}
             token = f"{letter}{sum(t[0] == letter for t in numbers) + 1}"
@@ -174,7 +209,8 @@ class Attempts:
                 return self._idle(state, index, worker)
             state = self._started(state, after)
         if plan.returns:
-            state = state._replace(returned=worker.turn)
+            assert worker.seen is not None
+            state = state._replace(returned=worker.seen.head.turn)
         if plan.then == "back":
             return self._idle(state, index, worker)
         return with_worker(state, index, after)
@@ -206,34 +242,29 @@ class Attempts:
 
     def _reload(self, state: State, index: int, worker: Worker, label: str, phase: str) -> Move:
         """Whether the title to the turn still holds on HEAD as it is now."""
-        params = params_of(Op("run", worker.op.inc if worker.op else 0, worker.turn))
         newer = state.head
-        over = Move(label, with_worker(state, index, worker._replace(phase="over")))
-        lost = Move(f"{label}, stops", self._idle(state, index, worker))
-        if newer is None or newer.head.incarnation != params.incarnation:
-            return over
-        head, again = newer.head, worker._replace(phase=phase, seen=newer)
-        if phase == "claim":
-            if self._rules.is_over(head, params):
-                return over
-            if self._is_exhausted(head.attempts):
-                return lost
-            return Move(label, with_worker(state, index, again))
-        if head.is_terminal:
-            return over
-        if not worker.token:
-            seen = worker.seen
-            is_anothers = phase == "fail" and seen is not None and head.token != seen.head.token
-            is_over = phase == "fail" and self._rules.is_over(head, params)
-            return over if is_anothers or is_over else Move(label, with_worker(state, index, again))
-        match self._rules.on_refusal(head, params, token=worker.token):
+        match self._title(worker, newer, phase):
             case Refused.OVER:
-                return over
+                return Move(label, with_worker(state, index, worker._replace(phase="over")))
             case Refused.FENCED:
-                return lost
+                return Move(f"{label}, stops", self._idle(state, index, worker))
             case _:
-                claimed = worker.claimed or head.token == worker.token
-                return Move(label, with_worker(state, index, again._replace(claimed=claimed)))
+                assert newer is not None
+                is_its_own = bool(worker.token) and newer.head.token == worker.token
+                claimed = worker.claimed or is_its_own
+                again = worker._replace(phase=phase, seen=newer, claimed=claimed)
+                return Move(label, with_worker(state, index, again))
+
+    def _title(self, worker: Worker, newer: Seen | None, phase: str) -> Refused:
+        rules, head = self._rules, newer.head if newer else None
+        params = params_of(Op("run", worker.op.inc if worker.op else 0, worker.turn))
+        if phase == "claim":
+            return rules.on_lost_claim(head, params, self._retry)
+        if phase == "fail" and not worker.token:
+            assert worker.seen is not None
+            may = head is not None and rules.may_give_up(head, params, seen=worker.seen.head)
+            return Refused.REBASE if may else Refused.OVER
+        return rules.on_refusal(head, params, token=worker.token or None)
 
     # -- the agent -----------------------------------------------------------------------------
 
@@ -241,7 +272,7 @@ class Attempts:
         """What an attempt may commit next."""
         op, token, must_claim = worker.op, worker.token, not worker.claimed
         assert op is not None
-        if is_flagged(self._world, state, op.inc):
+        if is_flagged(self._world, state):
             yield self._ending(worker._replace(phase="cancel"))
         if self._scenario.claims_early and must_claim and not worker.done:
             write = Write(("working",), token, claims=True)
@@ -253,11 +284,11 @@ class Attempts:
             yield Plan(f"commits chunk {texts[first][1:]}", write, "run", "run", first + 1)
         if left == 0 or (left > 0 and self._scenario.batches):
             write = Write((*texts[first:], end), token, claims=must_claim)
-            then = "run" if end == "auth" else "over"
+            then = "over" if self._rules.on_return(STATES[end]) is Returned.ENDED else "run"
             label = f"commits {'the rest and ' if left else ''}{end}"
             yield Plan(label, write, "run", then, len(texts) + 1, returns=then == "over")
         if left < 0:
-            write = Write((), token, claims=must_claim, ends=self._rules.ends_auth_turns)
+            write = Write((), token, claims=must_claim, ends=True)
             yield Plan("returns from its agent", write, "run", "over", worker.done, returns=True)
             if self._scenario.auth_goes_on:
                 write = Write(("completed",), token, claims=must_claim)
@@ -269,8 +300,8 @@ class Attempts:
         if not budget.raises or seen is None or worker.done > self._scenario.raises_up_to:
             return
         spent = state._replace(budget=budget._replace(raises=budget.raises - 1))
-        attempts = seen.head.attempts + (not worker.claimed)
-        if self._is_exhausted(attempts):
+        attempts = self._rules.attempts_started(seen.head, is_claimed=worker.claimed)
+        if self._retry.is_exhausted(attempts):
             after = with_worker(spent, index, worker._replace(phase="fail"))
         elif worker.claimed:
             after = self._idle(spent, index, worker)
@@ -296,9 +327,6 @@ class Attempts:
         write = Write(entries, token, claims=True)
         return Plan("claims the turn", write, "claim", worker.goal)
 
-    def _is_exhausted(self, attempts: int) -> bool:
-        return self._rules.counts_attempts and attempts >= self._scenario.most_attempts
-
     def _idle(self, state: State, index: int, worker: Worker) -> State:
         """The worker has let go of its delivery; the message comes again."""
         return with_worker(give_back(state, worker), index, IDLE)
@@ -307,21 +335,26 @@ class Attempts:
 _RUNS = {Delivered.CLAIM, Delivered.START}
 
 
-def _canceling(worker: Worker, op: Op, seen: Seen) -> Worker:
-    """Canceling with the agent told, or without one where no agent has seen the task."""
-    head = seen.head
-    is_known = head.turn > 1 or head.token is not None
-    with_agent = is_known or op.kind == "cancel"
-    token = worker.token if with_agent and head.turn_is_open else ""
-    phase = "claim" if token and head.token is not None else "cancel"
+def _canceling(worker: Worker, way: Canceled) -> Worker:
+    token = "" if way in (Canceled.ALONE, Canceled.PAUSED) else worker.token
+    phase = "claim" if way is Canceled.CLAIMED else "cancel"
     return worker._replace(phase=phase, goal="cancel", token=token)
 
 
-def is_flagged(world: World, state: State, inc: int) -> bool:
-    """Whether the cancel flag of an incarnation is up."""
-    if not world.rules.flag_names_incarnation:
-        return bool(state.flag)
-    return state.flag == inc
+def _was_worked_on(state: State, worker: Worker) -> bool:
+    """Whether the log, as the worker has read it, has a commit of an attempt."""
+    seen = worker.seen
+    if seen is None or state.head is None or inc_of(state.head.head) != inc_of(seen.head):
+        return False
+    return any(stored.record.token for stored in state.log[: seen.head.version])
+
+
+def is_flagged(world: World, state: State) -> bool:
+    """Whether a cancel flag is up that counts for the task as it is now."""
+    if not state.flag:
+        return False
+    task = state.head and state.head.head.incarnation
+    return world.rules.counts_for(mark_of(state.flag), task)
 
 
 def has_ended(state: State, inc: int) -> bool:
@@ -332,8 +365,8 @@ def has_ended(state: State, inc: int) -> bool:
 
 def without_flag(world: World, state: State, inc: int) -> State:
     """The state after a cleanup for `inc`."""
-    if world.rules.cleanup_names_incarnation and state.flag != inc:
+    if not state.flag or not world.rules.may_remove(mark_of(state.flag), mark_of(inc)):
         return state
-    if state.flag and not has_ended(state, state.flag):
+    if not has_ended(state, state.flag):
         state = wrong(state, "the cancel flag of a task that has not ended is removed")
     return state._replace(flag=0)

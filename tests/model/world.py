@@ -46,6 +46,7 @@ NOW_MS = 0
 LATE_MS = 10**15
 """A time at which everything is due: that a deadline has passed is a step like any other."""
 TIMING = Timing()
+CANCEL_S = 10
 SENDS = 4
 """Copies of a turn that the sweeper sends at most: more would show that none of them helps."""
 
@@ -122,7 +123,7 @@ class World:
             scope="s",
             task_id="t",
             context_id="c",
-            incarnation=f"i{inc}",
+            incarnation=mark_of(inc),
             request=request,
             idempotency_key="k",
         )
@@ -269,7 +270,7 @@ _ENDS = {"completed", "canceled", "failed", "rejected"}
 def params_of(op: Op) -> OperationParams:
     """The parameters of an operation as the rules know them."""
     return OperationParams.model_construct(
-        scope="s", task_id="t", incarnation=f"i{op.inc}", turn=op.turn, copy_number=op.copy
+        scope="s", task_id="t", incarnation=mark_of(op.inc), turn=op.turn, copy_number=op.copy
     )
 
 
@@ -282,6 +283,11 @@ def operation_of(op: Op) -> Operation:
 def op_of(kind: Kind, params: OperationParams) -> Op:
     """The model's name for an operation."""
     return Op(kind, int(params.incarnation[1:]), params.turn, params.copy_number)
+
+
+def mark_of(inc: int) -> str:
+    """The incarnation with a number."""
+    return f"i{inc}"
 
 
 def inc_of(head: Head) -> int:
