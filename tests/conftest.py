@@ -6,6 +6,7 @@ import pytest
 
 pytest_plugins = [
     "tests.artefact.report",
+    "tests.e2e.flood_report",
     "tests.emulators.fixtures",
     "tests.faults.report",
     "tests.permission_report",

@@ -109,17 +109,3 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
             folder=folder,
         )
         assert stack.end() == 0, stack.said()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how callers were served in a flood, beside how they were without."""
-    lines = [
-        value
-        for report in terminalreporter.stats.get("passed", [])
-        for name, value in report.user_properties
-        if name == "flood"
-    ]
-    if lines:
-        terminalreporter.section("flood")
-        for line in lines:
-            terminalreporter.write_line(line)

@@ -28,6 +28,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import aws_backends
 from tests.a2a_calls import message
 from tests.databases import LONG
+from tests.e2e.flood_report import PROPERTY
 from tests.issuers import AUDIENCE, Issuer, running_issuer
 
 CLIENTS = 20
@@ -205,8 +206,8 @@ def check_flood(
         assert endpoint.calls["allowed"] >= len(busy) > 0
         assert client.get(path).status_code == 200
     rate = refused.total() / SECONDS
-    record("flood", shown("without a flood", calm))
-    record("flood", shown(f"{CLIENTS} clients, {rate:.0f} refused/s", busy))
+    record(PROPERTY, shown("without a flood", calm))
+    record(PROPERTY, shown(f"{CLIENTS} clients, {rate:.0f} refused/s", busy))
     return refused
 
 
