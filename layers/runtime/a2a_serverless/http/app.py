@@ -21,12 +21,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.auth import (
     HEALTH_PATH,
     JWKS_PATH,
     OLDER_CARD_PATH,
     Authentication,
+    Authenticator,
     authenticator_of,
 )
 from a2a_serverless.http.card import deployed_card
@@ -105,14 +107,21 @@ def create_app(
     )
     describe(app)
     app.add_middleware(Negotiation, card=card)
+    _admit(app, settings, authenticator, clock)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(Exception, _unforeseen)
+    return app
+
+
+def _admit(
+    app: FastAPI, settings: Settings, authenticator: Authenticator | None, clock: Clock
+) -> None:
+    """What a request passes before its body means anything; what is added last comes first."""
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     if settings.requests_per_s:
         app.add_middleware(RateLimit, rate=settings.requests_per_s, clock=clock)
     app.add_middleware(Authentication, authenticator=authenticator)
     app.add_middleware(HeaderLimit, limit=settings.max_header_bytes)
-    app.add_exception_handler(HTTPException, _http_exception)
-    app.add_exception_handler(Exception, _unforeseen)
-    return app
 
 
 def _jsonrpc_routes(
