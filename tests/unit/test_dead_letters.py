@@ -10,7 +10,7 @@ from a2a.types import TaskState, TaskStatus
 from a2a_serverless.broker.base import operation_of
 from a2a_serverless.broker.memory import MemoryBroker
 from a2a_serverless.cancel.memory import MemoryCancelRegistry
-from a2a_serverless.errors import ConcurrencyError, ConfigurationError
+from a2a_serverless.errors import ConcurrencyError, ConfigurationError, UnavailableError
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
@@ -99,6 +99,21 @@ async def test_a_running_turn_is_failed_too(stack: Stack) -> None:
     commit = Commit(entries=(working,), token="t", claims=True)
     await stack.storage.commit(head, commit)
     assert await stack.dead_letters.handle(body(head)) == "failed"
+
+
+async def test_a_failed_task_is_told_although_the_rest_fails(
+    stack: Stack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next delivery finds the task ended: what this one has done, it says at once."""
+
+    async def fails(*_: object, **__: object) -> None:
+        raise UnavailableError("No answer.")
+
+    head = await stack.open()
+    monkeypatch.setattr(MemoryCancelRegistry, "cleanup", fails)
+    with pytest.raises(UnavailableError):
+        await stack.dead_letters.handle(body(head))
+    assert "dead_letter_failed" in [getattr(r, "action", "") for r in caplog.records]
 
 
 async def test_handling_twice_does_it_once(stack: Stack) -> None:

@@ -80,11 +80,13 @@ async def test_a_body_that_is_no_json(agent: Agent, content: bytes) -> None:
         ({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {}}, -32602),
         ({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": 5}}, -32602),
         ({"jsonrpc": "2.0", "id": 1, "method": ["GetTask"], "params": {}}, -32600),
+        ({"jsonrpc": "2.0", "id": "\ud800", "method": "GetTask", "params": {"id": "x"}}, -32600),
     ],
 )
 async def test_envelopes(client: httpx.AsyncClient, envelope: Any, code: int) -> None:
     """Each kind of wrong JSON-RPC request has its code (JSON-RPC 2.0, section 5.1)."""
-    response = await client.post("/", json=envelope, headers=VERSION)
+    content = json.dumps(envelope).encode()
+    response = await client.post("/", content=content, headers=JSON)
     assert_error(response, JSONRPC, code)
 
 

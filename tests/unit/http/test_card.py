@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from a2a.types import AgentCard
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, MessageToJson
 from pydantic import SecretStr
 
 from a2a_serverless.errors import ConfigurationError
@@ -95,6 +95,27 @@ async def test_a_card_may_offer_less(backends: Backends, card: AgentCard) -> Non
     fetched = await fetch(settings, backends, card)
     assert [i["url"] for i in fetched["supportedInterfaces"]] == [STREAM, OWN]
     assert "preferredTransport" not in fetched
+
+
+@pytest.mark.parametrize(
+    ("binding", "version", "tenant"),
+    [
+        ("HTTP+JSON", "1.0", "v1"),
+        ("HTTP+JSON", "1.0", "tasks"),
+        ("HTTP+JSON", "1.0", "message:send"),
+        ("HTTP+JSON", "1.0", "a/b"),
+        ("JSONRPC", "1.0", "x" * 257),
+        ("JSONRPC", "0.3", "acme"),
+    ],
+)
+def test_a_tenant_that_nobody_can_name(
+    tmp_path: Path, card: AgentCard, binding: str, version: str, tenant: str
+) -> None:
+    """A card that offers calls which no client can make stops the start."""
+    card.supported_interfaces.add(protocol_binding=binding, protocol_version=version, tenant=tenant)
+    (tmp_path / "card.json").write_text(MessageToJson(card), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="tenant that nobody can name"):
+        load_card("card.json", folder=tmp_path)
 
 
 async def test_a_card_may_name_tenants(backends: Backends, card: AgentCard) -> None:

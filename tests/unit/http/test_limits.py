@@ -334,9 +334,13 @@ async def test_no_refusal_is_left_to_the_sdk(
         *JSONRPC03Adapter.METHOD_TO_MODEL,
         "tasks/submit",
     ]
-    versions: list[dict[str, str]] = [{}, {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}]
+    versions: list[dict[str, str]] = [
+        {},
+        *({"A2A-Version": version} for version in ("1.0", "1.0.abc", "0.3", "0.3.x")),
+    ]
     contents: list[Any] = [{}, [], {"id": "nobody"}, {"id": 5}, {"taskId": "nobody", "id": "c"}]
-    for method, version, params, call_id in product(methods, versions, contents, [1, None]):
+    ids = [1, None, "\ud800"]
+    for method, version, params, call_id in product(methods, versions, contents, ids):
         counted.clear()
         body = rpc(method=method, params=params, id=call_id)
         response = await client.post("/", content=body, headers={**TYPED, **version})

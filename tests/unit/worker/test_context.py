@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,7 +17,15 @@ from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
 from tests.messages import said
-from tests.workers import Agent, Bench, S, artifact_texts, status_text, user_request
+from tests.workers import (
+    Agent,
+    Bench,
+    S,
+    artifact_texts,
+    params_of,
+    status_text,
+    user_request,
+)
 
 Handle = Callable[[TaskContext], Awaitable[None]]
 
@@ -393,6 +402,22 @@ async def test_the_state_may_be_stored_more_than_once() -> None:
     assert await bench.storage.load_context_version("ctx") == (2, 1)
 
 
+@pytest.mark.parametrize(
+    "data", [object(), {1: "a"}, 10**400, "\ud800"], ids=["object", "key", "number", "text"]
+)
+async def test_data_is_json(data: object) -> None:
+    """What no JSON can hold is refused, by the one error that says so, and nothing is ended."""
+
+    async def handle(ctx: TaskContext) -> None:
+        with pytest.raises(InvalidArgumentError):
+            await ctx.complete_json(data)
+        await ctx.respond("none")
+
+    _, task = await run(handle)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert status_text(task) == "none"
+
+
 async def test_the_state_is_json() -> None:
     """What no JSON can hold is refused where it is stored."""
     raised = []
@@ -446,6 +471,56 @@ async def test_a_cancel_is_one_whatever_the_state_is(*, is_stale: bool) -> None:
     assert task.status.state == (S.TASK_STATE_CANCELED if is_stale else S.TASK_STATE_COMPLETED)
     assert artifact_texts(task) == ({} if is_stale else {"final-answer": ["too late"]})
     assert await bench.storage.load_context("ctx") == ("another's" if is_stale else "mine")
+
+
+@pytest.mark.parametrize("ends_in", ["handle", "cancel"])
+async def test_a_running_agents_stale_end_is_a_cancel(ends_in: str) -> None:
+    """Who is canceled and ends otherwise with a stale state is canceled all the same, at once."""
+
+    class Completing(Handling):
+        async def cancel(self, ctx: TaskContext) -> None:
+            if ends_in == "cancel":
+                await ctx.complete("too late")
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.load_context()
+        await ctx.update_context("mine")
+        await bench.storage.update_context("ctx", "another's")
+        await bench.registry.request_cancel(ctx.task_id)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if ends_in == "handle":
+                await ctx.complete("too late")
+            raise
+
+    bench = Bench(WorkerExecutor(Completing(handle)), max_attempts=1)
+    head = await bench.send()
+    assert await bench.work()
+    assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
+    assert await bench.storage.load_context("ctx") == "another's"
+
+
+async def test_a_cancel_that_pauses_leaves_the_state() -> None:
+    """The cancel ends the task in the agent's place, and so nothing of its state is stored."""
+
+    class Asking(Handling):
+        async def cancel(self, ctx: TaskContext) -> None:
+            await ctx.request_input("Really?")
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.update_context("half")
+        await bench.registry.request_cancel(ctx.task_id)
+        await asyncio.Event().wait()
+
+    bench = Bench(WorkerExecutor(Asking(handle)))
+    head = await bench.send()
+    await bench.work()
+    assert await bench.storage.load_context("ctx") is None
+    await bench.broker.cancel_task(params_of(head))
+    assert await bench.work()
+    assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
+    assert await bench.storage.load_context("ctx") is None
 
 
 async def test_a_worker_needs_this_runtime() -> None:

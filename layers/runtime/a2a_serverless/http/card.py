@@ -25,6 +25,7 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.json_format import Parse, ParseError
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http.context import MAX_TENANT
 from a2a_serverless.settings import Settings
 
 _JSONRPC, _REST = TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value
@@ -36,6 +37,10 @@ SERVED = tuple(
 """What every deployment speaks, in the order in which the card names it."""
 
 _SOMEWHERE = "https://localhost"
+_FIRST_SEGMENTS = frozenset(
+    {".well-known", "api", "extendedAgentCard", "healthz", "message", "tasks", "v1"}
+)
+"""Of paths that are no tenant's."""
 
 
 def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
@@ -66,6 +71,10 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     if unknown:
         msg = f"The agent card {path} offers {', '.join(unknown)}, which nothing here serves."
         raise ConfigurationError(msg)
+    for way in _ways(card):
+        if not _can_be_named(way):
+            msg = f"The agent card {path} offers a tenant that nobody can name: {way.tenant}."
+            raise ConfigurationError(msg)
     return card
 
 
@@ -111,6 +120,21 @@ def _ways(card: AgentCard) -> list[AgentInterface]:
         AgentInterface(protocol_binding=binding, protocol_version=version, tenant=tenant)
         for binding, version, tenant in dict.fromkeys(named or ((*way, "") for way in SERVED))
     ]
+
+
+def _can_be_named(way: AgentInterface) -> bool:
+    """Whether clients of an interface can name its tenant, if it has one.
+
+    Requests of 0.3 have no tenants. In HTTP+JSON it is the first segment of a path, and some of
+    these are taken.
+    """
+    if not way.tenant:
+        return True
+    if way.protocol_version == PROTOCOL_VERSION_0_3 or len(way.tenant) > MAX_TENANT:
+        return False
+    return way.protocol_binding == _JSONRPC or not (
+        "/" in way.tenant or way.tenant.partition(":")[0] in _FIRST_SEGMENTS
+    )
 
 
 def _interfaces(ways: Sequence[AgentInterface], bases: Sequence[str]) -> list[AgentInterface]:

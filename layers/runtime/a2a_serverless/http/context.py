@@ -105,7 +105,7 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
             for name, value in context.state["headers"].items()
             if name not in _SECRET_HEADERS
         }
-        headers[VERSION_HEADER.lower()] = _version(request)
+        headers[VERSION_HEADER.lower()] = _minor(_version(request))
         context.state["headers"] = headers
         context.state[_OWN_TENANT] = getattr(request.scope.get("user"), "tenant", None)
         context.state[_BASE_URL] = str(request.base_url)
@@ -144,7 +144,7 @@ def check_version(request: Request, spoken: str) -> None:
 def _version(request: Request) -> str:
     """The protocol version of the header, or of the query (section 3.6.1)."""
     asked: Sequence[str] = [
-        request.headers.get(VERSION_HEADER, ""),
+        *request.headers.getlist(VERSION_HEADER),
         *(v for k, v in request.query_params.items() if k.lower() == VERSION_HEADER.lower()),
     ]
     version = next((v.strip() for v in asked if v.strip()), "")

@@ -56,6 +56,7 @@ from a2a_serverless.http.context import (
 )
 from a2a_serverless.http.errors import jsonrpc_error, rest_error, shown
 from a2a_serverless.http.streaming import Endpoint
+from a2a_serverless.tasks.identity import is_unicode
 
 SUBMIT_PATH = "/api/a2a/tasks"
 """Where clients of `tasks/submit` expect the JSON-RPC endpoint, which is the same one."""
@@ -120,8 +121,9 @@ def jsonrpc_guard(
     """Refuse here what the dispatcher would refuse in words of its parser, and uncounted.
 
     In this order: content type (-32005), JSON (-32700), envelope (-32600), method (-32601), the
-    method's version (-32009), extensions (-32008), parameters (-32602). `older_methods`: those of
-    0.1 and the like, which requests that name no version may call.
+    method's version (-32009) and what that version asks of an envelope, extensions (-32008),
+    parameters (-32602). `older_methods`: those of 0.1 and the like, which requests that name no
+    version may call.
     """
     checks = {**_JSONRPC_PARAMS, **_JSONRPC_PARAMS_0_3}
 
@@ -264,6 +266,12 @@ def _name_tenant(request: Request, body: Mapping[str, Any]) -> None:
 
 def request_id_of(envelope: Mapping[str, object]) -> str | int | None:
     """The id of a JSON-RPC request; None when it has none that JSON-RPC allows."""
-    request_id = envelope.get("id")
-    is_valid = isinstance(request_id, str | int) and not isinstance(request_id, bool)
-    return request_id if is_valid else None  # type: ignore[return-value]  # narrowed above
+    match envelope.get("id"):
+        case bool():
+            return None
+        case int() as number:
+            return number
+        case str() as text if is_unicode(text):  # no answer could name another one
+            return text
+        case _:
+            return None

@@ -172,11 +172,16 @@ class DurableRequestHandler(RequestHandler):
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
         """The task as it is now (section 3.1.3)."""
         with protocol_errors("get_task", params.id):
-            length = self._length(asked_length(params))
-            task = await self._storage(context).load_task(params.id, length)
+            task = await self.find_task(params, context)
             if task is None:
                 raise TaskNotFoundError
             return task
+
+    async def find_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
+        """The same; None, which is no refusal, where the caller sees no such task."""
+        with protocol_errors("get_task", params.id):
+            length = self._length(asked_length(params))
+            return await self._storage(context).load_task(params.id, length)
 
     @counted
     @validate_request_params

@@ -33,7 +33,6 @@ from a2a.utils.errors import (
     A2AError,
     InvalidParamsError,
     PushNotificationNotSupportedError,
-    TaskNotFoundError,
 )
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -47,7 +46,7 @@ from a2a_serverless.http.guard import SUBMIT_PATH, request_id_of, rewired
 from a2a_serverless.http.handler import DurableRequestHandler
 from a2a_serverless.http.streaming import Endpoint
 from a2a_serverless.tasks.events import Event
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.identity import digest, is_unicode
 from a2a_serverless.tasks.states import is_terminal
 
 Json = dict[str, Any]
@@ -161,11 +160,9 @@ class OlderDialects:
 
     async def _status(self, params: Params, context: ServerCallContext) -> Result:
         task_id = _text(params, "taskId")
-        try:
-            task = await self._handler.on_get_task(
-                GetTaskRequest(id=task_id, history_length=0), context
-            )
-        except TaskNotFoundError:
+        asked = GetTaskRequest(id=task_id, history_length=0)
+        task = await self._handler.find_task(asked, context)
+        if task is None:
             return {"task": {"id": task_id, "status": "not_found"}}
         return {"task": submitted(task)}
 
@@ -234,7 +231,7 @@ def _task_id(params: Params) -> str:
 
 def _text(params: Params, name: str) -> str:
     value = params.get(name)
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or not is_unicode(value):
         raise InvalidParamsError(message=f"{name} is missing: a text that names the task.")
     return value
 

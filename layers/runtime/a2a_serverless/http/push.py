@@ -139,7 +139,7 @@ class Receivers:
         if config.task_id not in ("", task_id):
             problem = "It is the message's task, or not given."
             raise refused_config([("taskId", problem)], at=_INLINE)
-        # No name server is asked for a message that comes to nothing.
+        # No name server is asked for a task that the caller does not see, or may not open.
         if not task_id:
             check_may_open(context)
         elif await self._storage(context).head(task_id) is None:

@@ -133,7 +133,10 @@ class Storage(ABC):
 
     @abstractmethod
     async def delete_context(self, context_id: str) -> int:
-        """Delete a context's tasks and its stored state; the number of tasks deleted."""
+        """Delete a context's tasks and its stored state; the number of tasks deleted.
+
+        Versions of the state begin anew. Who had loaded it before may replace what is stored after.
+        """
 
     @abstractmethod
     async def get_version(self, task_id: str) -> int | None:

@@ -98,9 +98,15 @@ def check_context_id(context_id: str) -> str:
     return context_id
 
 
-def _size(text: str) -> int:
-    """Bytes of `text`; 0 for one that is not Unicode (a lone surrogate)."""
+def is_unicode(text: str) -> bool:
+    """Whether `text` can be sent; one with a lone surrogate, which JSON can express, cannot."""
     try:
-        return len(text.encode())
+        text.encode()
     except UnicodeEncodeError:
-        return 0
+        return False
+    return True
+
+
+def _size(text: str) -> int:
+    """Bytes of `text`; 0 for one that is not Unicode."""
+    return len(text.encode()) if is_unicode(text) else 0

@@ -31,7 +31,13 @@ from a2a_serverless.tasks.returns import Returned, on_return
 from a2a_serverless.tasks.states import plain_state
 from a2a_serverless.worker.endings import CANCELED, FAILED, ending
 from a2a_serverless.worker.executor import TurnQueue
-from a2a_serverless.worker.failures import AgentFailedError, DeadlineError, contained, is_final
+from a2a_serverless.worker.failures import (
+    AgentFailedError,
+    DeadlineError,
+    StaleStateError,
+    contained,
+    is_final,
+)
 from a2a_serverless.worker.ownership import Ownership
 from a2a_serverless.worker.translation import describe
 from a2a_serverless.worker.turn import Turn
@@ -160,7 +166,7 @@ class Attempt:
         queue, writer = self._queue, self._writer
         error = _error_of(execution)
         if queue.has_ended:
-            await writer.flush()
+            await self._store_end()
             if error is not None and not is_cancelled:
                 self._log(
                     logging.WARNING, "error_after_end", "Agent raised at its end", cause=error
@@ -169,8 +175,7 @@ class Attempt:
         if self._stop_reason is not None:
             raise self._stop_reason
         if is_cancelled:
-            writer.put(*ending(writer.head, TaskState.TASK_STATE_CANCELED, CANCELED).entries)
-            await writer.flush()
+            await self._end_canceled()
             return
         if queue.fault is not None:
             raise queue.fault
@@ -180,6 +185,22 @@ class Attempt:
             msg = f"The agent returned {describe(queue.state)}: it has to end its turn."
             raise InvalidAgentEventError(msg)
         await writer.flush(ends_turn=True)
+
+    async def _store_end(self) -> None:
+        """Commit the agent's own end, which a stale state makes void: that of a cancel is left."""
+        try:
+            await self._writer.flush()
+        except StaleStateError:
+            if not self._cancel_requested.is_set():
+                raise
+            self._writer.discard()
+            await self._end_canceled()
+
+    async def _end_canceled(self) -> None:
+        self._writer.put(
+            *ending(self._writer.head, TaskState.TASK_STATE_CANCELED, CANCELED).entries
+        )
+        await self._writer.flush()
 
     async def _cancel(self, execution: asyncio.Task[None]) -> None:
         """Cancel `execute()`, tell `cancel()`, and give both the time that the client waits."""

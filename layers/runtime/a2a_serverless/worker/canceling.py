@@ -102,6 +102,7 @@ class Canceling:
             queue = TurnQueue(writer, TurnView(log.fold(), context.current_task), self._storage)
             await self._ask(context, queue)
             queue.shut()
+            await writer.drain()  # an end of the agent's own may be on its way
             has_ended = is_terminal(queue.state or TaskState.TASK_STATE_UNSPECIFIED)
             if isinstance(writer.failure, StaleStateError):  # so the agent's own end is not stored
                 writer.discard()

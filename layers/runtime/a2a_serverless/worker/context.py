@@ -340,7 +340,7 @@ def _parts(
 def _data_part(data: Any) -> Part:
     try:
         return new_data_part(data, media_type="application/json")
-    except ParseError as error:
+    except (ParseError, TypeError, ValueError, OverflowError) as error:
         msg = "What the worker sends as data is no JSON value."
         raise InvalidArgumentError(msg) from error
 

@@ -84,13 +84,17 @@ class DeadLetters:
                     text = FAILED.format(correlation_id=correlation_id)
                     return ending(head, TaskState.TASK_STATE_FAILED, text)
 
-        if not await end_task(log, task_id, decide):
+        if await end_task(log, task_id, decide):
+            # At once: if what follows fails, the next delivery finds nothing to tell.
+            self._report(operation, outcome, seen, correlation_id)
+        else:
             outcome = "dropped"
         faults.point("after-dead-letter")
         head = await log.head(task_id)
         if head is None or head.is_terminal:
             await registry.cleanup(task_id, incarnation=operation.params.incarnation)
-        self._report(operation, outcome, seen or head, correlation_id)
+        if outcome == "dropped":
+            self._report(operation, outcome, head, correlation_id)
         return outcome
 
     async def _set_aside(self, body: str, reason: str) -> None:

@@ -200,10 +200,19 @@ class TurnQueue(EventQueue):
         logger.warning("Event after the end of the turn", extra=extra)
         return False
 
+    @property
+    def _keeps_state(self) -> bool:
+        """Whether the agent has ended, and nobody ends the task in its place.
+
+        A failure and a cancel leave the state as it was; so does a pause of a task that is being
+        canceled, which the cancel ends.
+        """
+        is_final = self.state is not None and is_terminal(self.state)
+        return self.has_ended and (is_final or not self.is_cancelled)
+
     async def _write(self, entries: tuple[Entry, ...], *, ends_turn: bool = False) -> None:
         self._is_over = ends_turn
-        # What ends an attempt otherwise, a failure or a cancel, leaves the state as it was.
-        self._writer.put(*entries, state=self._state if self.has_ended else None)
+        self._writer.put(*entries, state=self._state if self._keeps_state else None)
         if self.has_ended or self._writer.is_full:
             # Where it fails, the attempt is told, and stops the agent.
             await self._writer.drain(ends_turn=ends_turn)

@@ -175,12 +175,12 @@ class Sweeper:
             return ending(head, TaskState.TASK_STATE_CANCELED, CANCEL_TIMED_OUT)
 
         has_ended = await end_task(log, task_id, decide)
-        faults.point("after-overdue-cancel")
-        await registry.cleanup(task_id, incarnation=overdue.incarnation)
         if has_ended:
             metrics.count("ForcedCancels")
             extra = {"action": "cancel_at_deadline", **fields}
             _log.warning("A task was canceled at its deadline", extra=extra)
+        faults.point("after-overdue-cancel")
+        await registry.cleanup(task_id, incarnation=overdue.incarnation)
         return "canceled" if has_ended else "removed"
 
     def _wait_s(self, log: TaskLog, sends: int) -> float:

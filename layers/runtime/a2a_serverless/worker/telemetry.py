@@ -73,7 +73,7 @@ def _trace(log: Log, operation: Operation) -> Mapping[str, str]:
     """
     brought, turn = operation.request_context, log.head.turn
     is_its_own = operation.operation == "cancel" or operation.params.turn == turn
-    opened_in = log.records[turn - 1].trace
-    if opened_in is None or (brought and is_its_own):
+    if brought and is_its_own:
         return brought
-    return {tracing.HEADER: opened_in}
+    opened_in = log.records[turn - 1].trace
+    return {tracing.HEADER: opened_in} if opened_in else {}
