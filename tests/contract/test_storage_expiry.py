@@ -125,6 +125,15 @@ async def test_a_late_writer_of_an_expired_task_is_refused(
     assert await storage.read("t") == new.log
 
 
+async def test_an_expired_turn_is_not_postponed(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """Also where its items are still stored: nobody sends what nobody could run."""
+    opened = await storage.open_task("ctx", request(), ttl_s=HOUR)
+    clock.advance(HOUR)
+    assert await storage.postpone(opened.head, due_at=clock.now_ms() + 1, sends=1) is False
+
+
 async def test_a_reader_of_an_old_incarnation_gets_nothing(
     storage: DurableStorage, clock: ManualClock
 ) -> None:

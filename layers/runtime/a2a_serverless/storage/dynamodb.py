@@ -265,7 +265,7 @@ class DynamoStorage(DurableStorage):
                 Key=key(self._partition(head.task_id), items.HEAD),
                 UpdateExpression="SET due_at = :due_at, sends = :sends",
                 ConditionExpression="incarnation = :incarnation AND version = :version"
-                " AND sends = :seen AND due_at = :due_before",
+                " AND sends = :seen AND due_at = :due_before AND expires_at > :now",
                 ExpressionAttributeValues={
                     ":due_at": attribute(due_at),
                     ":sends": attribute(sends),
@@ -273,6 +273,7 @@ class DynamoStorage(DurableStorage):
                     ":version": attribute(head.version),
                     ":seen": attribute(head.sends),
                     ":due_before": attribute(head.due_at),
+                    ":now": attribute(self._now_s()),
                 },
             )
         except ConditionFailedError:

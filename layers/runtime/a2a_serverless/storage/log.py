@@ -125,7 +125,7 @@ class TaskLog(ABC):
 
     @abstractmethod
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
-        """Move HEAD's due time without a commit; False when HEAD has changed since."""
+        """Move HEAD's due time without a commit; False when HEAD has changed since, or expired."""
 
     @abstractmethod
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
