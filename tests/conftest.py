@@ -9,6 +9,7 @@ pytest_plugins = [
     "tests.e2e.flood_report",
     "tests.emulators.fixtures",
     "tests.faults.report",
+    "tests.followers",
     "tests.permission_report",
     "tests.secrecy",
 ]

@@ -18,6 +18,7 @@ from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
 from tests.conformance.conftest import Door, opened
 from tests.conformance.older_clients import Client01, Client03, RpcError, Seen, Talker, sent
+from tests.followers import Followers
 from tests.scripted_worker import ScriptedWorker
 
 SUBMIT_PATH = "/api/a2a/tasks"
@@ -211,12 +212,12 @@ class TestRepetition:
         assert len(worker.started) == 1
 
     async def test_of_a_message_to_a_running_task(
-        self, client: Client01, worker: ScriptedWorker
+        self, client: Client01, worker: ScriptedWorker, followers: Followers
     ) -> None:
         """It joins the turn that is under way."""
         both = [asyncio.create_task(client.send("wait", task=Seen("mine"))) for _ in range(2)]
         await worker.waiting.wait()
-        await asyncio.sleep(0.2)
+        await followers.reach(2)
         worker.gate.set()
         first, second = await asyncio.gather(*both)
         assert first == second

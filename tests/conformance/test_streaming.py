@@ -10,6 +10,7 @@ from a2a.types import AgentCapabilities, AgentCard
 
 from tests.a2a_calls import message
 from tests.conformance.conftest import Door, states
+from tests.followers import Followers
 from tests.scripted_worker import ScriptedWorker
 
 SEND = "SendStreamingMessage"
@@ -104,21 +105,26 @@ class TestSending:
 
 class TestSubscribing:
     async def test_it_begins_with_the_task_as_it_is(
-        self, door: Door, worker: ScriptedWorker
+        self, door: Door, worker: ScriptedWorker, followers: Followers
     ) -> None:
         """3.1.6: the first event is the Task at the time of the subscription."""
         task_id = await task_id_of(door, "wait")
         await worker.waiting.wait()
-        asyncio.get_running_loop().call_later(0.2, worker.gate.set)
-        events = await door.events(SUBSCRIBE, {"id": task_id})
+        following = asyncio.create_task(door.events(SUBSCRIBE, {"id": task_id}))
+        await followers.reach(1)
+        worker.gate.set()
+        events = await following
         assert events[0]["task"]["id"] == task_id
         assert states(events) == ["WORKING", "COMPLETED"]
 
-    async def test_it_stays_through_a_pause_to_the_end(self, door: Door) -> None:
+    async def test_it_stays_through_a_pause_to_the_end(
+        self, door: Door, followers: Followers
+    ) -> None:
         """3.1.6: a task that waits for its user is followed into its next turns."""
         task_id = (await door.send("ask")).task["id"]
+        followers.forget()
         following = asyncio.create_task(door.events(SUBSCRIBE, {"id": task_id}))
-        await asyncio.sleep(0.3)
+        await followers.reach(1)
         await door.send("ask", taskId=task_id, messageId="m-2")
         await door.send("go", taskId=task_id, messageId="m-3")
         shown = states(await following)
@@ -126,20 +132,24 @@ class TestSubscribing:
         assert shown.count("INPUT_REQUIRED") == 2
         assert shown[-1] == "COMPLETED"
 
-    async def test_all_subscribers_see_the_same(self, door: Door, worker: ScriptedWorker) -> None:
+    async def test_all_subscribers_see_the_same(
+        self, door: Door, worker: ScriptedWorker, followers: Followers
+    ) -> None:
         """3.5.2: the same events in the same order for every stream of a task."""
         task_id = await task_id_of(door, "wait")
         await worker.waiting.wait()
         subscriptions = [
             asyncio.create_task(door.events(SUBSCRIBE, {"id": task_id})) for _ in range(3)
         ]
-        await asyncio.sleep(0.3)
+        await followers.reach(3)
         worker.gate.set()
         first, second, third = await asyncio.gather(*subscriptions)
         assert first == second == third
         assert len(first) == 4
 
-    async def test_one_that_leaves_harms_nobody(self, door: Door, worker: ScriptedWorker) -> None:
+    async def test_one_that_leaves_harms_nobody(
+        self, door: Door, worker: ScriptedWorker, followers: Followers
+    ) -> None:
         """3.5.2: neither the other streams nor the task."""
         if door.is_buffered:
             pytest.skip("API Gateway hands a stream over when it is complete")
@@ -147,7 +157,7 @@ class TestSubscribing:
             task_id = (await anext(leaving))["task"]["id"]
             await worker.waiting.wait()
             staying = asyncio.create_task(door.events(SUBSCRIBE, {"id": task_id}))
-            await asyncio.sleep(0.2)
+            await followers.reach(2)
         worker.gate.set()
         assert states(await staying)[-1] == "COMPLETED"
         assert (await door.call("GetTask", {"id": task_id})).state == "COMPLETED"

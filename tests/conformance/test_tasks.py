@@ -9,6 +9,7 @@ import pytest
 
 from tests.a2a_calls import REST
 from tests.conformance.conftest import Door
+from tests.followers import Followers
 from tests.scripted_worker import ScriptedWorker
 
 IMMEDIATELY = {"returnImmediately": True}
@@ -155,12 +156,14 @@ class TestCanceling:
         answer = await door.send("go", taskId=task_id, messageId="m-2")
         assert answer.reason == "UNSUPPORTED_OPERATION"
 
-    async def test_subscribers_see_it(self, door: Door, worker: ScriptedWorker) -> None:
+    async def test_subscribers_see_it(
+        self, door: Door, worker: ScriptedWorker, followers: Followers
+    ) -> None:
         """3.1.6: canceled is an end as any other."""
         sent = await door.send("obey", configuration=IMMEDIATELY)
         task_id = sent.task["id"]
         following = asyncio.create_task(door.events("SubscribeToTask", {"id": task_id}))
-        await asyncio.sleep(0.3)
+        await followers.reach(1)
         await door.call("CancelTask", {"id": task_id})
         last = (await following)[-1]
         assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
