@@ -356,11 +356,13 @@ class Outcome:
         """Without what the answers of two new tasks may differ in.
 
         A key makes the same id in every scope. A stream polls as often as the machine lets it, once
-        its message is on the queue.
+        its message is on the queue. A time of a whole second is shorter than another one.
         """
         sent = next((n for n, call in enumerate(self.calls) if '"SendMessage"' in call), None)
         calls = self.calls if sent is None else self.calls[: sent + 1]
-        return replace(self, body=self.body.replace("<task>", "<new>"), calls=sorted(calls))
+        headers = {name: value for name, value in self.headers.items() if name != "content-length"}
+        body = self.body.replace("<task>", "<new>")
+        return replace(self, headers=headers, body=body, calls=sorted(calls))
 
     def reason(self) -> str:
         """In words; in the number of JSON-RPC where the answer has no word for it."""
