@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
+from tests.summaries import print_section
+
 PROPERTY = "artefact"
 
 
@@ -46,13 +48,9 @@ def table(figures: Iterable[Figure]) -> Iterator[str]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print sizes and times."""
-    figures = [
-        Figure.from_json(value)
-        for report in terminalreporter.stats.get("passed", [])
-        for name, value in report.user_properties
-        if name == PROPERTY
-    ]
-    if figures:
-        terminalreporter.section("artefact")
-        for line in table(figures):
-            terminalreporter.write_line(line)
+    print_section(
+        terminalreporter,
+        "artefact",
+        PROPERTY,
+        lambda values: table([Figure.from_json(value) for value in values]),
+    )

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.summaries import print_section
+
 PROPERTY = "flood"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the lines that the flood's tests have recorded."""
-    lines = [
-        value
-        for report in terminalreporter.stats.get("passed", [])
-        for name, value in report.user_properties
-        if name == PROPERTY
-    ]
-    if lines:
-        terminalreporter.section(PROPERTY)
-        for line in lines:
-            terminalreporter.write_line(line)
+    print_section(terminalreporter, "flood", PROPERTY, lambda lines: lines)

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
+from tests.summaries import print_section
+
 PROPERTY = "kill point"
 
 
@@ -66,14 +68,9 @@ def check(rows: Sequence[Runs]) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what the kill points have shown."""
-    rows = [
-        Runs.from_json(value)
-        for outcome in ("passed", "failed")
-        for report in terminalreporter.stats.get(outcome, [])
-        for name, value in report.user_properties
-        if name == PROPERTY
-    ]
-    if rows:
-        terminalreporter.section("kill points")
-        for line in table(rows):
-            terminalreporter.write_line(line)
+    print_section(
+        terminalreporter,
+        "kill points",
+        PROPERTY,
+        lambda values: table([Runs.from_json(value) for value in values]),
+    )

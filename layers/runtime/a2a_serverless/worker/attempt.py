@@ -187,7 +187,7 @@ class Attempt:
         await writer.flush(ends_turn=True)
 
     async def _store_end(self) -> None:
-        """Commit the agent's own end, which a stale state makes void: that of a cancel is left."""
+        """Commit the agent's own end; where its state is stale and a cancel is asked for, that."""
         try:
             await self._writer.flush()
         except StaleStateError:

@@ -20,6 +20,7 @@ from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.tasks.entries import Caller, Entry, Replied, StatusChanged
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.returns import Returned, on_return
 from a2a_serverless.tasks.rules import ContextWrite
 from a2a_serverless.tasks.states import is_terminal
 from a2a_serverless.worker.translation import TurnView
@@ -103,11 +104,7 @@ class TurnQueue(EventQueue):
     @property
     def has_ended(self) -> bool:
         """Whether the agent has emitted what ends the turn."""
-        state = self._view.state
-        return self._is_over or (
-            state is not None
-            and (is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED)
-        )
+        return self._is_over or on_return(self._view.state) is Returned.ENDED
 
     async def enqueue_event(self, event: Event) -> None:
         """Log an event.
