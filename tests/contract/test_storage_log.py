@@ -256,14 +256,52 @@ async def test_an_unfinished_turn_is_due(storage: DurableStorage, clock: ManualC
         due = await storage.due(clock.now_ms() + int(after_s * 1000))
         return head.task_id in {one.task_id for one in due}
 
-    waiting_s, running_s = storage.timing.waiting_s, storage.timing.running_s
+    waiting_s, lease_s = storage.timing.waiting_s, storage.timing.lease_s
     assert not await is_due(waiting_s - 0.001)
     assert await is_due(waiting_s)
     head = await storage.commit(head, claim("t1"))
-    assert not await is_due(running_s - 0.001)
-    assert await is_due(running_s)
+    assert not await is_due(lease_s - 0.001)
+    assert await is_due(lease_s)
     head = await storage.commit(head, Commit(token="t1", entries=(status(COMPLETED),)))
-    assert not await is_due(10 * running_s)
+    assert not await is_due(10 * lease_s)
+
+
+async def test_the_owner_of_a_turn_renews_its_lease(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """The due time moves without a commit; later commits leave it where the renewal put it."""
+    seen = await storage.commit(await opened(storage), claim("t1"))
+    await storage.commit(seen, Commit(token="t1", entries=(piece("one"),)))
+    later = clock.now_ms() + 1_000_000
+    assert await storage.renew(seen, token="t1", due_at=later)
+    renewed = await storage.head(seen.task_id)
+    assert renewed is not None
+    assert (renewed.due_at, renewed.version) == (later, 3)
+    stale = replace(renewed, due_at=seen.due_at)
+    await storage.commit(stale, Commit(token="t1", entries=(piece("two"),)))
+    committed = await storage.head(seen.task_id)
+    assert committed is not None
+    assert committed.due_at == later
+
+
+@pytest.mark.parametrize("end", ["finished", "taken", "deleted", "expired"])
+async def test_a_turn_of_others_is_not_renewed(
+    storage: DurableStorage, clock: ManualClock, end: str
+) -> None:
+    """A renewal that comes late neither revives a finished turn nor postpones another attempt's."""
+    head = await storage.commit(await opened(storage), claim("t1"))
+    match end:
+        case "finished":
+            await storage.commit(head, Commit(token="t1", entries=(status(COMPLETED),)))
+        case "taken":
+            await storage.commit(head, claim("t2"))
+        case "deleted":
+            await storage.delete_task(head.task_id)
+        case _:
+            clock.advance(storage.timing.ttl_s + 1)
+    before = await storage.head(head.task_id)
+    assert not await storage.renew(head, token="t1", due_at=clock.now_ms() + 1)
+    assert await storage.head(head.task_id) == before
 
 
 async def test_the_longest_overdue_comes_first(storage: DurableStorage, clock: ManualClock) -> None:

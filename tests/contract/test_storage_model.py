@@ -196,6 +196,14 @@ class Comparison(RuleBasedStateMachine):
             self.real.postpone(pair[1], due_at=due_at, sends=sends),
         )
 
+    @rule(pair=heads, token=TOKENS, later=st.integers(1, 10**6))
+    def renew(self, pair: Pair, token: str, later: int) -> None:
+        due_at = self.clock.now_ms() + later
+        self.both(
+            self.model.renew(pair[0], token=token, due_at=due_at),
+            self.real.renew(pair[1], token=token, due_at=due_at),
+        )
+
     @rule(pair=heads, after=st.integers(0, 4))
     def read(self, pair: Pair, after: int) -> None:
         task_id = pair[0].task_id

@@ -37,7 +37,7 @@ START_S = 30.0
 STOP_S = 20.0
 
 SWEEP_PERIOD = "FAULTS_SWEEP_PERIOD_S"
-REDELIVERY_MARGIN = "FAULTS_REDELIVERY_MARGIN_S"
+LEASE = "FAULTS_LEASE_S"
 DRAIN = "FAULTS_DRAIN_S"
 """Times that a deployment cannot choose, shortened so that a test need not wait a minute."""
 
@@ -56,8 +56,9 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
     bad_days.arm(current_process().name, variables)
     if period_s := variables.get(SWEEP_PERIOD):
         sweeping.PERIOD_S = float(period_s)
-    if margin_s := variables.get(REDELIVERY_MARGIN):
-        settings.LAMBDA_REDELIVERY_MARGIN_S = int(margin_s)
+    if lease_s := variables.get(LEASE):
+        settings.LEASE_S = float(lease_s)
+        settings.RENEW_BEFORE_S = float(lease_s) / 2
     if drain_s := variables.get(DRAIN):
         worker_command.DRAIN_S = float(drain_s)
     sys.exit(cli.main(list(arguments)))

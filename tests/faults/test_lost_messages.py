@@ -31,7 +31,7 @@ async def test_a_message_that_was_lost_after_the_claim(
     The longest run is 1 s here, and the turn is looked at a second after it; by default it is
     15 minutes and one.
     """
-    settings = {"A2A_RUN_LIMIT_S": "1", processes.REDELIVERY_MARGIN: "1"}
+    settings = {processes.LEASE: "2"}
     async with emulators.world(tmp_path, **settings) as world:
         await world.start("api")
         victim = await world.start("worker", point="after-claim:1")

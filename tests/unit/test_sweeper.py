@@ -23,7 +23,7 @@ from tests.clocks import ManualClock
 from tests.messages import agent_message, request
 
 WAITING_S = 60
-RUNNING_S = 960
+LEASE_S = 300
 TIMEOUT_S = 10
 
 
@@ -49,7 +49,7 @@ class Stack:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def __post_init__(self) -> None:
-        timing = Timing(waiting_s=WAITING_S, running_s=RUNNING_S)
+        timing = Timing(waiting_s=WAITING_S, lease_s=LEASE_S)
         self.storage = MemoryStorage(clock=self.clock, timing=timing)
         self.broker = RecordingBroker(self.clock)
         self.registry = MemoryCancelRegistry(
@@ -142,7 +142,7 @@ async def test_the_bound_holds_after_any_number_of_sends(stack: Stack) -> None:
 async def test_a_claimed_turn_is_sent_again_too(stack: Stack) -> None:
     """A message may be lost after the claim; beyond the longest run nobody works on the turn."""
     head = await stack.claim(await stack.open())
-    stack.clock.advance(RUNNING_S - 1)
+    stack.clock.advance(LEASE_S - 1)
     assert await stack.sweep() == SweepReport()
     stack.clock.advance(1)
     assert await stack.sweep() == SweepReport(sent=1)

@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.tasks.rules import Timing
 
-LAMBDA_REDELIVERY_MARGIN_S = 60
+LEASE_S = 300.0
+RENEW_BEFORE_S = 120.0
+"""How long a claimed turn is left alone, and how much of it is left when its worker renews it."""
 
 _PREFIX: Final = "A2A_"
 
@@ -125,7 +127,8 @@ class Settings(BaseModel):
         return Timing(
             ttl_s=self.ttl_days * 86_400,
             waiting_s=self.waiting_s,
-            running_s=self.run_limit_s + LAMBDA_REDELIVERY_MARGIN_S,
+            lease_s=LEASE_S,
+            renew_before_s=RENEW_BEFORE_S,
         )
 
 

@@ -12,7 +12,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.repairs import overdue_cancel, overdue_turn, repeated_turn
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
 
-TIMING = Timing(waiting_s=60, running_s=900)
+TIMING = Timing(waiting_s=60, lease_s=900)
 NOW = 1_000_000
 DUE = NOW + 60_000
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
@@ -25,7 +27,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, content_digest, open_task
 
-TIMING = Timing(ttl_s=100, waiting_s=60, running_s=900)
+TIMING = Timing(ttl_s=100, waiting_s=60, lease_s=900)
 NOW = 1_000_000
 
 
@@ -125,6 +127,13 @@ def test_an_attempt_is_fenced_after_its_turn_has_ended() -> None:
     """A finished turn has no owner."""
     with pytest.raises(FencedError):
         step(paused(), status(TaskState.TASK_STATE_COMPLETED), token="A")
+
+
+def test_a_claim_of_the_owner_changes_nothing() -> None:
+    """Two writers of one attempt may both claim: the second is an ordinary commit of the owner."""
+    owned = claimed()
+    again = step(owned, token="A", claims=True, now_ms=NOW + 50)
+    assert again == replace(owned, version=owned.version + 1)
 
 
 def test_a_finished_turn_cannot_be_claimed() -> None:

@@ -280,6 +280,25 @@ class DynamoStorage(DurableStorage):
             return False
         return True
 
+    async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
+        try:
+            await self._table.update(
+                Key=key(self._partition(head.task_id), items.HEAD),
+                UpdateExpression="SET due_at = :due_at",
+                ConditionExpression="incarnation = :incarnation AND #token = :token"
+                " AND expires_at > :now",
+                ExpressionAttributeNames={"#token": "token"},
+                ExpressionAttributeValues={
+                    ":due_at": attribute(due_at),
+                    ":incarnation": attribute(head.incarnation),
+                    ":token": attribute(token),
+                    ":now": attribute(self._now_s()),
+                },
+            )
+        except ConditionFailedError:
+            return False
+        return True
+
     # -- listing -------------------------------------------------------------------------------
 
     async def _context_heads(self, context_id: str) -> list[Head]:

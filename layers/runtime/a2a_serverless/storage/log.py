@@ -128,5 +128,16 @@ class TaskLog(ABC):
         """Move HEAD's due time without a commit; False when HEAD has changed since, or expired."""
 
     @abstractmethod
+    async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
+        """Move the due time of a turn that the attempt with `token` still owns, without a commit.
+
+        False when it does not: the turn is over, another attempt has claimed it, or the task is
+        gone. Commits made since `head` was read do not matter.
+
+        Raises:
+            UnavailableError: no answer within the retry budget; the outcome is unknown.
+        """
+
+    @abstractmethod
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
         """Return when the task may have moved beyond `version`, at the latest after `timeout_s`."""

@@ -23,6 +23,7 @@ from a2a_serverless.storage.log import Due, Log
 from a2a_serverless.tasks.conflicts import conflict, is_applied, is_still
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
+from a2a_serverless.tasks.leases import may_renew
 from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
 
@@ -149,6 +150,15 @@ class MemoryStorage(DurableStorage):
             if current != head or head.due_at is None:
                 return False
             self._tables.heads[self._key(head.task_id)] = replace(head, due_at=due_at, sends=sends)
+        return True
+
+    async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
+        key = self._key(head.task_id)
+        with self._tables.lock:
+            current = self._live(key)
+            if current is None or not may_renew(current, incarnation=head.incarnation, token=token):
+                return False
+            self._tables.heads[key] = replace(current, due_at=due_at)
         return True
 
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
@@ -347,7 +357,7 @@ class MemoryStorage(DurableStorage):
 
 
 def _postponed(write: Write, current: Head) -> Head:
-    """HEAD after a commit; what the sweeper has postponed since `write.before` was read stays."""
+    """Return HEAD after a commit; a due time moved since `write.before` was read stays."""
     before, after = write.before, write.after
     if before is None:
         return after

@@ -43,13 +43,15 @@ from a2a_serverless.tasks.states import is_interrupted, is_terminal, state_name
 class Timing:
     """How long things may take, in seconds.
 
-    `waiting_s` is how long a turn may stay unclaimed before the sweeper sends it again;
-    `running_s` lies beyond the longest run of an attempt.
+    `waiting_s` is how long a turn may stay unclaimed before the sweeper sends it again. `lease_s`
+    is how long it leaves a claimed turn alone; the worker that has the turn renews that lease when
+    less than `renew_before_s` of it is left.
     """
 
     ttl_s: float = 30 * 24 * 3600
     waiting_s: float = 60
-    running_s: float = 960
+    lease_s: float = 300
+    renew_before_s: float = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,8 @@ class Commit:
     """One atomic change of a task.
 
     `token` names the attempt that writes; None is a writer outside of any attempt. `claims` makes
-    that attempt the owner of the open turn. `ends_turn` says that the agent's work on it is over;
+    that attempt the owner of the open turn; where it is the owner already, it changes nothing.
+    `ends_turn` says that the agent's work on it is over;
     terminal states and input-required say so by themselves. `idempotency_key` and `push`, an inline
     configuration, belong to the message that opens a turn.
     """
@@ -140,6 +143,8 @@ def advance(head: Head, commit: Commit, *, now_ms: int, timing: Timing) -> Step:
         TaskNotAcceptingMessagesError: a message for a task that does not wait for one.
     """
     _check(head, commit)
+    if head.token == commit.token:
+        commit = replace(commit, claims=False)
     entries = _expand(head, commit)
     opens = any(isinstance(entry, TurnOpened) for entry in entries)
     after = replace(head, version=head.version + 1)
@@ -226,7 +231,7 @@ def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
         head,
         token=commit.token,
         attempts=head.attempts + 1,
-        due_at=now_ms + int(timing.running_s * 1000),
+        due_at=now_ms + int(timing.lease_s * 1000),
         # A restart brings back the metadata of the turn's start, which only the log knows.
         metadata=head.metadata if head.token is None or head.metadata == b"" else None,
         replied=head.replied and head.token is None,
