@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -32,6 +33,7 @@ from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.keeper import Duty, Keeper, OnBlocked
 from tests.messages import request
 
 S = TaskState
@@ -132,6 +134,20 @@ async def complete(context: RequestContext, queue: EventQueue) -> None:
     await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
 
 
+class InlineKeeper(Keeper):
+    """A keeper without a thread: its duties follow the clock of the test's own loop."""
+
+    @asynccontextmanager
+    async def over(self, *duties: Duty, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        running = [asyncio.create_task(duty(stop)) for duty in duties]
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.gather(*running)
+
+
 class Bench:
     """Memory backends and one worker; `deliver` takes the next operation, `work` runs it."""
 
@@ -150,7 +166,12 @@ class Bench:
         self.registry = self.backends.registry
         self.broker = self.backends.broker
         self.adapter = WorkerAdapter(
-            self.backends, agent, self.settings, clock=clock, has_heartbeat=has_heartbeat
+            self.backends,
+            agent,
+            self.settings,
+            clock=clock,
+            has_heartbeat=has_heartbeat,
+            keeper=None if has_heartbeat else InlineKeeper(),
         )
         self.clock = self.adapter.clock
 

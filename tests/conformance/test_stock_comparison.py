@@ -17,6 +17,7 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import MessageToDict
 
 import tests.conformance.sample_executors as x
+from a2a_serverless.worker.attempt import NO_ENDING
 from tests.asgi_streams import live
 from tests.conformance.sides import Play, Script, Side, durable, outcome, stock
 
@@ -288,7 +289,7 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "state": ("WORKING", "FAILED", "unended"),
         "message": (
             None,
-            "The agent returned in TASK_STATE_WORKING: it has to end its turn.",
+            NO_ENDING.format("TASK_STATE_WORKING"),
             "unended",
         ),
     },
@@ -297,7 +298,7 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "state": (None, "FAILED", "unended"),
         "message": (
             None,
-            "The agent returned without any event: it has to end its turn.",
+            NO_ENDING.format("none"),
             "unended",
         ),
         "history": (None, ["user: hello"], "durable"),

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,7 @@ async def _working(backends: Backends) -> AsyncIterator[None]:
         await complete(context, queue)
 
     adapter = WorkerAdapter(backends, Agent(execute), Settings(), has_heartbeat=False)
-    adapter.watch = Watch(SystemClock(), interval_s=0.01)
+    adapter.beside = replace(adapter.beside, watch=Watch(SystemClock(), interval_s=0.01))
     serving = asyncio.create_task(adapter.serve(concurrency=AT_ONCE))
     try:
         yield

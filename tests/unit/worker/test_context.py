@@ -14,6 +14,7 @@ from a2a.types import Part, SendMessageConfiguration, SendMessageRequest, Task
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
 from tests.messages import said
@@ -319,7 +320,7 @@ async def test_a_worker_that_does_not_end_its_turn_fails() -> None:
 
     _, task = await run(handle)
     assert task.status.state == S.TASK_STATE_FAILED
-    assert status_text(task) == "The agent returned without any event: it has to end its turn."
+    assert status_text(task) == NO_ENDING.format("none")
 
 
 async def test_the_next_turn_knows_what_was_before() -> None:

@@ -23,6 +23,7 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
+from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.events import Event
 from tests.messages import said
@@ -379,3 +380,55 @@ async def test_an_impossible_event_fails_the_task(fault: str, is_caught: bool) -
     _, task = await run(execute)
     assert task.status.state == S.TASK_STATE_FAILED
     assert status_text(task) == sentence
+
+
+async def test_tasks_that_emit_at_once_share_no_commit_beyond_its_limit() -> None:
+    """Four artifacts of 1.5 MB by gather are stored as they are one after the other."""
+
+    async def together(context: RequestContext, queue: EventQueue) -> None:
+        chunks = (chunk(context, "x" * 1_500_000, artifact_id=f"a{n}") for n in range(4))
+        await asyncio.gather(*(queue.enqueue_event(one) for one in chunks))
+        await complete(context, queue)
+
+    bench = Bench(Agent(together))
+    task = await bench.send()
+    assert await bench.work()
+    now = await bench.task(task)
+    assert now.status.state == S.TASK_STATE_COMPLETED
+    assert [len(artifact.parts[0].text) for artifact in now.artifacts] == [1_500_000] * 4
+
+
+async def test_an_agent_emits_from_a_loop_of_its_own() -> None:
+    """Calls from an agent's thread run in the queue's loop, and are stored in their order."""
+
+    async def elsewhere(context: RequestContext, queue: EventQueue) -> None:
+        for text in ("one ", "two "):
+            event = chunk(context, text)
+            await asyncio.to_thread(asyncio.run, queue.enqueue_event(event))
+        await asyncio.to_thread(lambda: asyncio.run(complete(context, queue)))
+
+    bench = Bench(Agent(elsewhere))
+    task = await bench.send()
+    async with asyncio.timeout(60):
+        assert await bench.work()
+    now = await bench.task(task)
+    assert now.status.state == S.TASK_STATE_COMPLETED
+    assert artifact_texts(now) == {"a": ["one ", "two "]}
+
+
+async def test_a_fault_of_an_event_reaches_the_loop_that_emits_it() -> None:
+    """An event that no task can hold raises where it was emitted."""
+    raised: list[BaseException] = []
+
+    async def wrong(context: RequestContext, queue: EventQueue) -> None:
+        event = TaskArtifactUpdateEvent(task_id=context.task_id, artifact=Artifact())
+        try:
+            await asyncio.to_thread(lambda: asyncio.run(queue.enqueue_event(event)))
+        except InvalidAgentEventError as error:
+            raised.append(error)
+
+    bench = Bench(Agent(wrong))
+    task = await bench.send()
+    assert await bench.work()
+    assert "artifactId" in str(raised[0])
+    assert (await bench.task(task)).status.state == S.TASK_STATE_FAILED

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from a2a.server.agent_execution import RequestContext
@@ -16,6 +18,7 @@ from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.worker.heartbeat import RENEW_AFTER, Heartbeat
+from a2a_serverless.worker.keeper import Keeper
 from tests.workers import Agent, Bench, PacedClock, S, chunk, complete, status
 
 BEAT_S = 0.6
@@ -60,13 +63,17 @@ class Handle(OperationHandle):
             await asyncio.Event().wait()
 
 
-def heartbeat(handle: Handle, lost: asyncio.Event | None = None) -> Heartbeat:
+@asynccontextmanager
+async def heartbeat(handle: Handle, lost: asyncio.Event | None = None) -> AsyncIterator[Heartbeat]:
     on_lost = (lost or asyncio.Event()).set
-    return Heartbeat(handle, visibility_s=BEAT_S, clock=SystemClock(), on_lost=on_lost)
+    beat = Heartbeat(handle, visibility_s=BEAT_S, clock=SystemClock(), on_lost=on_lost)
+    await beat.take()
+    async with Keeper().over(beat.beat):
+        yield beat
 
 
 def beating() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name == "heartbeat"]
+    return [t for t in threading.enumerate() if t.name == "keeper"]
 
 
 async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
@@ -76,7 +83,7 @@ async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
         assert handle.thrice.wait(WAIT_S)  # blocks this event loop
     assert not beat.lost
     assert handle.extended[:3] == [BEAT_S] * 3
-    assert "heartbeat" in handle.threads
+    assert "keeper" in handle.threads
     assert beating() == []
 
 

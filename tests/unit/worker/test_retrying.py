@@ -223,7 +223,7 @@ async def test_an_unanswered_commit_is_left_to_the_next_attempt(
 async def test_a_commit_that_was_applied_without_an_answer_counts_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The lost answer of a claim does not use up two attempts."""
+    """The lost answer of a claim neither uses up an attempt nor stops the agent."""
     clock = PacedClock()
     bench = Bench(Agent(complete), clock=clock, retry_base_s=0)
     task = await bench.send()
@@ -238,14 +238,16 @@ async def test_a_commit_that_was_applied_without_an_answer_counts_once(
 
     monkeypatch.setattr(type(bench.storage), "commit", forgetful)
 
-    async def silent(_context: RequestContext, _queue: EventQueue) -> None:
+    async def silent(context: RequestContext, queue: EventQueue) -> None:
         await clock.sleep(100)
+        await complete(context, queue)
 
     bench.adapter.agent = Agent(silent)
     working = asyncio.create_task(bench.work())
-    await clock.pass_time(2)
-    assert await working is False
-    assert (await bench.head(task)).attempts == 1
+    await clock.pass_time(101)
+    assert await working is True
+    now = await bench.head(task)
+    assert (now.attempts, now.state) == (1, S.TASK_STATE_COMPLETED)
 
 
 async def test_an_unexpected_error_gives_the_delivery_back(

@@ -10,6 +10,7 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker.attempt import NO_ENDING
 from tests.messages import request
 from tests.workers import (
     Agent,
@@ -243,9 +244,7 @@ async def test_an_agent_that_returns_without_an_ending_fails_its_task() -> None:
     assert await bench.work()
     done = await bench.task(task)
     assert done.status.state == S.TASK_STATE_FAILED
-    assert status_text(done) == (
-        "The agent returned in TASK_STATE_WORKING: it has to end its turn."
-    )
+    assert status_text(done) == (NO_ENDING.format("TASK_STATE_WORKING"))
     assert artifact_texts(done) == {"a": ["half"]}
 
 

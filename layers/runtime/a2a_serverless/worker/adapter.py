@@ -33,13 +33,14 @@ from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.wiring import Backends
-from a2a_serverless.worker.attempt import Attempt, Limits
+from a2a_serverless.worker.attempt import Attempt, Companions, Limits
 from a2a_serverless.worker.canceling import Canceling
 from a2a_serverless.worker.carrying import CarryingAgent
+from a2a_serverless.worker.claims import Ownership, claim, give_up
+from a2a_serverless.worker.exits import survive_exits
 from a2a_serverless.worker.heartbeat import Heartbeat
-from a2a_serverless.worker.ownership import Ownership
+from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.telemetry import observed_attempt, observed_cancel, observed_delivery
-from a2a_serverless.worker.titles import claim, give_up
 from a2a_serverless.worker.turn import caller_of, turn_of
 from a2a_serverless.worker.verdict import DONE, LOST, Verdict, again
 from a2a_serverless.worker.watch import Watch
@@ -63,6 +64,7 @@ class WorkerAdapter:
         clock: by default the machine's.
         deadline_margin_s: how long before its deadline a turn is given back.
         has_heartbeat: False where the broker keeps a delivery for as long as a turn can take.
+        keeper: runs what goes on while the agent blocks its event loop; by default in a thread.
 
     Raises:
         ConfigurationError: A2A_CONTEXT_VARIABLES names what is no context variable.
@@ -77,6 +79,7 @@ class WorkerAdapter:
         clock: Clock | None = None,
         deadline_margin_s: float = DEADLINE_MARGIN_S,
         has_heartbeat: bool = True,
+        keeper: Keeper | None = None,
     ) -> None:
         self.backends = backends
         self.agent = agent
@@ -88,7 +91,7 @@ class WorkerAdapter:
             base_s=settings.retry_base_s,
             cap_s=settings.retry_cap_s,
         )
-        self.watch = Watch(self.clock)
+        self.beside = Companions(watch=Watch(self.clock), keeper=keeper or Keeper())
         self.deadline_margin_s = deadline_margin_s
         self.has_heartbeat = has_heartbeat
 
@@ -100,6 +103,7 @@ class WorkerAdapter:
         time before it the turn is given back.
         """
         faults.point("after-receive")
+        survive_exits(asyncio.get_running_loop())
         with observed_delivery(handle):
             try:
                 verdict = await _Delivery(self, handle, deadline).verdict()
@@ -242,7 +246,7 @@ class _Delivery:
             turn=turn_of(log, tracing.carried()),  # what the agent calls belongs to its attempt
             storage=self._storage,
             registry=self._registry,
-            watch=adapter.watch,
+            beside=adapter.beside,
             limits=Limits(
                 retry=adapter.retry,
                 cancel_timeout_s=adapter.settings.cancel_timeout_s,
@@ -278,7 +282,8 @@ class _Delivery:
             clock=self._adapter.clock,
             on_lost=on_lost,
         )
-        await stack.enter_async_context(heartbeat)
+        await heartbeat.take()
+        await stack.enter_async_context(self._adapter.beside.keeper.over(heartbeat.beat))
         return lambda: not heartbeat.lost
 
     async def _give_up(self, params: OperationParams, head: Head) -> Verdict:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from a2a.server.agent_execution import AgentExecutor
@@ -20,6 +21,7 @@ from a2a_serverless.errors import (
     InvalidAgentEventError,
     InvalidArgumentError,
     TurnFinishedError,
+    UnavailableError,
 )
 from a2a_serverless.observability import metrics
 from a2a_serverless.storage.durable import DurableStorage
@@ -29,16 +31,17 @@ from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.retry import RetryPolicy, attempts_started
 from a2a_serverless.tasks.returns import Returned, on_return
 from a2a_serverless.tasks.states import plain_state
+from a2a_serverless.worker.claims import Hold, Ownership
 from a2a_serverless.worker.endings import CANCELED, FAILED, ending
 from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.exits import contained
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     DeadlineError,
     StaleStateError,
-    contained,
     is_final,
 )
-from a2a_serverless.worker.ownership import Ownership
+from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.translation import describe
 from a2a_serverless.worker.turn import Turn
 from a2a_serverless.worker.verdict import DONE, Verdict, again
@@ -48,7 +51,10 @@ from a2a_serverless.worker.writer import TurnWriter
 
 logger = logging.getLogger(__name__)
 
-CLAIM_WITHIN_S = 1.0
+NO_ENDING = (
+    "The agent returned without ending its turn (its last state: {}): "
+    "await ctx.complete(…), or was an await forgotten?"
+)
 CANCEL_HEARD_S = 1.0
 """How long `execute()` has to end by itself before `cancel()` is called beside it."""
 
@@ -60,6 +66,14 @@ class Limits:
     retry: RetryPolicy
     cancel_timeout_s: float
     stop_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companions:
+    """What stands beside all attempts of a process."""
+
+    watch: Watch
+    keeper: Keeper
 
 
 class Attempt:
@@ -76,7 +90,7 @@ class Attempt:
         turn: Turn,
         storage: DurableStorage,
         registry: CancelRegistry,
-        watch: Watch,
+        beside: Companions,
         limits: Limits,
         clock: Clock,
     ) -> None:
@@ -85,12 +99,13 @@ class Attempt:
         self._turn = turn
         self._storage = storage
         self._registry = registry
-        self._watch = watch
+        self._beside = beside
         self._limits = limits
         self._clock = clock
         self._cancel_requested = asyncio.Event()
         self._stopped = asyncio.Event()
         self._stop_reason: Exception | None = None
+        self._was_blocked = False
 
     def stop(self, reason: Exception) -> None:
         """End the attempt as soon as possible; the first reason counts."""
@@ -121,8 +136,18 @@ class Attempt:
             on_cancel=self._request_cancel,
             on_head=self._observe,
         )
+        home = asyncio.get_running_loop()
+        self._hold = Hold(
+            self._storage,
+            head,
+            own,
+            clock=self._clock,
+            is_writing=lambda: not self._writer.is_idle,
+            on_claimed=lambda head: _tell(home, self._writer.adopt, head),
+        )
+        kept = self._beside.keeper.over(self._hold.keep, on_blocked=self._blocked)
         try:
-            async with self._writer, self._watch.over(watched):
+            async with self._writer, self._beside.watch.over(watched), kept:
                 verdict = await self._verdict()
             if verdict.is_done:
                 state = plain_state(self._writer.head.state)
@@ -146,10 +171,7 @@ class Attempt:
         execution = asyncio.create_task(
             contained(self._agent.execute(self._turn.context, self._queue))
         )
-        timers = [
-            asyncio.create_task(self._claim_in_time()),
-            asyncio.create_task(self._keep_deadline()),
-        ]
+        deadline = asyncio.create_task(self._keep_deadline())
         try:
             stops = (self._stopped.wait(), self._cancel_requested.wait())
             await first_of(*stops, tasks=[execution])
@@ -159,7 +181,7 @@ class Attempt:
                 await self._cancel(execution)
             await self._settle(execution, is_cancelled=is_cancelled)
         finally:
-            await self._end(execution, *timers)
+            await self._end(execution, deadline)
 
     async def _settle(self, execution: asyncio.Task[None], *, is_cancelled: bool) -> None:
         """Commit the end of the turn, or raise what keeps it from ending."""
@@ -182,8 +204,7 @@ class Attempt:
         if error is not None:
             raise AgentFailedError from error
         if on_return(queue.state) is not Returned.ENDS_TURN:
-            msg = f"The agent returned {describe(queue.state)}: it has to end its turn."
-            raise InvalidAgentEventError(msg)
+            raise InvalidAgentEventError(NO_ENDING.format(describe(queue.state)))
         await writer.flush(ends_turn=True)
 
     async def _store_end(self) -> None:
@@ -222,12 +243,6 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - the agent's edge: the task is canceled anyway
             self._log(logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error)
 
-    async def _claim_in_time(self) -> None:
-        """Show within a second that the turn is taken, whatever the agent does."""
-        await self._clock.sleep(CLAIM_WITHIN_S)
-        if not self._writer.claimed and self._writer.is_idle:
-            self._queue.start_working()
-
     async def _keep_deadline(self) -> None:
         if self._limits.stop_at is not None:
             await self._clock.sleep(max(0, self._limits.stop_at - self._clock.monotonic()))
@@ -254,6 +269,13 @@ class Attempt:
             self._writer.observe(head)
         except (FencedError, TurnFinishedError) as reason:
             self.stop(reason)
+
+    def _blocked(self, seconds: float, place: str) -> None:
+        """Say once a turn that its loop was blocked: the other turns of the process waited too."""
+        if not self._was_blocked:
+            self._was_blocked = True
+            text = "The event loop was blocked for %.1f s at %s"
+            self._log(logging.WARNING, "loop_blocked", text, seconds, place)
 
     # -- failing -------------------------------------------------------------------------------
 
@@ -294,6 +316,7 @@ class Attempt:
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
         delay_s = 0 if at_once else self._limits.retry.delay_s(attempts)
+        await self._postpone(delay_s)
         self._log(
             logging.WARNING,
             "deadline" if at_once else "retry",
@@ -303,6 +326,14 @@ class Attempt:
             delay_s=delay_s,
         )
         return again(delay_s)
+
+    async def _postpone(self, delay_s: float) -> None:
+        """Keep the sweeper from a turn that comes again by itself, where its lease is too short."""
+        if delay_s > self._storage.timing.renew_before_s:
+            try:
+                await self._hold.renew(delay_s)
+            except UnavailableError as error:  # at worst a copy is sent
+                self._log(logging.WARNING, "renewal_failed", "Lease not renewed: %s", error)
 
     def _log(
         self,
@@ -315,6 +346,11 @@ class Attempt:
     ) -> None:
         ids = {"action": action, "task_id": self._params.task_id, "turn": self._params.turn}
         logger.log(level, text, *args, extra=ids | fields, exc_info=cause)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[Head], None], head: Head) -> None:
+    with suppress(RuntimeError):  # the loop has ended, and the attempt with it
+        loop.call_soon_threadsafe(callback, head)
 
 
 def _error_of(task: asyncio.Task[None]) -> BaseException | None:

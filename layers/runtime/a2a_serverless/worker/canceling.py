@@ -21,11 +21,11 @@ from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.states import is_terminal
+from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.endings import CANCELED, end_task, ending
 from a2a_serverless.worker.executor import TurnQueue
-from a2a_serverless.worker.failures import StaleStateError, contained
-from a2a_serverless.worker.ownership import Ownership
-from a2a_serverless.worker.titles import claim
+from a2a_serverless.worker.exits import contained
+from a2a_serverless.worker.failures import StaleStateError
 from a2a_serverless.worker.translation import TurnView
 from a2a_serverless.worker.turn import cancel_context_of
 from a2a_serverless.worker.waiting import limited

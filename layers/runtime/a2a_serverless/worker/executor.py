@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from a2a.auth.user import User
 from a2a.server.agent_execution import RequestContext
@@ -25,6 +25,8 @@ from a2a_serverless.tasks.rules import ContextWrite
 from a2a_serverless.tasks.states import is_terminal
 from a2a_serverless.worker.translation import TurnView
 from a2a_serverless.worker.writer import TurnWriter
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -80,13 +82,15 @@ class TurnQueue(EventQueue):
     """The queue of one attempt: what is enqueued becomes the task's log.
 
     An event that ends the turn is committed when `enqueue_event` returns; others follow in order,
-    within 0.1 s. After the end of the turn and after `close` events are dropped, and logged.
+    within 0.1 s. After the end of the turn and after `close` events are dropped, and logged. Calls
+    from another event loop, as of an agent's thread, run in the queue's own.
     """
 
     def __init__(self, writer: TurnWriter, view: TurnView, storage: DurableStorage) -> None:
         self._writer = writer
         self._view = view
         self._storage = storage
+        self._home = asyncio.get_running_loop()
         self._is_closed = False
         self._is_over = False
         self._state: ContextWrite | None = None
@@ -112,7 +116,7 @@ class TurnQueue(EventQueue):
         Raises:
             InvalidAgentEventError: no A2A task can hold it; the turn fails.
         """
-        await self._enqueue(event)
+        await self._at_home(self._enqueue(event))
 
     async def end_with(self, event: Event) -> None:
         """Log an event that ends the turn, also where its state alone would not.
@@ -120,30 +124,15 @@ class TurnQueue(EventQueue):
         Raises:
             InvalidAgentEventError: as `enqueue_event`.
         """
-        await self._enqueue(event, ends_turn=True)
+        await self._at_home(self._enqueue(event, ends_turn=True))
 
     async def reply(self, message: Message) -> None:
         """Answer with a message, also after task events; ends the turn."""
-        if self._takes("Message"):
-            status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=message)
-            entries = (Replied(message), StatusChanged(status, archive=True))
-            self._view.add(entries)
-            await self._write(entries)
-
-    def start_working(self) -> None:
-        """Show that somebody works on a turn whose agent has not said anything yet."""
-        if self._view.state is None:
-            working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
-            self._view.add((working,))
-            self._writer.put(working)
+        await self._at_home(self._reply(message))
 
     async def load_state(self) -> Any | None:
-        """The conversation's state, with what this turn has stored already; None without any."""
-        if self._state is not None:
-            return json.loads(self._state.value)
-        context_id = self._writer.head.context_id
-        value, self._state_version = await self._storage.load_context_version(context_id)
-        return value
+        """Return the conversation's state, with what this turn has stored; None without any."""
+        return await self._at_home(self._load_state())
 
     async def store_state(self, value: Any) -> None:
         """Store the conversation's state with the agent's end of the turn, and with no other end.
@@ -151,15 +140,13 @@ class TurnQueue(EventQueue):
         Without a `load_state` before, the version to replace is read here: of two tasks that write
         at the same time one is refused, and none overwrites the other silently.
         """
-        if self._state_version is None:
-            await self.load_state()
-        self._state = context_write(value, self._state_version)
+        await self._at_home(self._store_state(value))
 
     async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
         """Take no more events; return when those taken are committed, unless `immediate`."""
         self.shut()
         if not immediate:
-            await self._writer.drain()
+            await self._at_home(self._writer.drain())
 
     def shut(self) -> None:
         """Take no more events."""
@@ -179,9 +166,37 @@ class TurnQueue(EventQueue):
     ) -> None:
         await self.close()
 
+    async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call in the queue's own loop, whichever loop the caller runs in."""
+        if asyncio.get_running_loop() is self._home:
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
+
+    async def _reply(self, message: Message) -> None:
+        if self._takes("Message"):
+            status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=message)
+            entries = (Replied(message), StatusChanged(status, archive=True))
+            self._view.add(entries)
+            await self._write(entries)
+
+    async def _load_state(self) -> Any | None:
+        if self._state is not None:
+            return json.loads(self._state.value)
+        context_id = self._writer.head.context_id
+        value, self._state_version = await self._storage.load_context_version(context_id)
+        return value
+
+    async def _store_state(self, value: Any) -> None:
+        if self._state_version is None:
+            await self._load_state()
+        self._state = context_write(value, self._state_version)
+
     async def _enqueue(self, event: Event, *, ends_turn: bool = False) -> None:
         # The agent yields here, so that one that emits all the time can still be cancelled.
         await asyncio.sleep(0)
+        # Of several tasks that emit at once each waits: a commit holds one batch and one event.
+        while self._writer.is_full:
+            await self._writer.drain()
         if self._takes(type(event).__name__):
             try:
                 entries = self._view.entries_of(event)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from a2a.utils.errors import A2AError
 
 from a2a_serverless.errors import A2AServerlessError
@@ -32,19 +30,6 @@ class StaleStateError(A2AServerlessError):
 
 class DeadlineError(A2AServerlessError):
     """The time of the invocation runs out."""
-
-
-async def contained(call: Awaitable[None]) -> None:
-    """Await a call of the agent; `sys.exit()` in it ends the attempt, not the worker.
-
-    Raises:
-        AgentFailedError: the agent, or a library of its, wanted to end the process.
-    """
-    try:
-        await call
-    except SystemExit as error:
-        msg = "The agent called sys.exit()."
-        raise AgentFailedError(msg) from error
 
 
 def is_final(error: BaseException | None) -> bool:

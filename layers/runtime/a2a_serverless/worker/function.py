@@ -16,6 +16,7 @@ from a2a_serverless.observability.logs import log_context
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.exits import run_to_end
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class WorkerFunction:
             deadline = self._clock.monotonic() + left_s
         try:
             with log_context(request_id=getattr(context, "aws_request_id", None)):
-                failed = self._loop.run_until_complete(self._process(records, deadline))
+                failed = run_to_end(self._loop, self._process(records, deadline))
         finally:
             metrics.flush()
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}

@@ -207,4 +207,4 @@ def _copy(struct: Struct) -> Struct:
 
 def describe(state: TaskState | None) -> str:
     """A state for a sentence to the client."""
-    return "without any event" if state is None else f"in {state_name(state)}"
+    return "none" if state is None else state_name(state)

@@ -22,13 +22,12 @@ from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.entries import Entry, encode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, ContextWrite
+from a2a_serverless.worker.claims import MAX_REBASES, Ownership
 from a2a_serverless.worker.failures import StaleStateError
-from a2a_serverless.worker.ownership import Ownership
 from a2a_serverless.worker.waiting import first_of
 
 FLUSH_AFTER_S = 0.1
 FLUSH_BYTES = 64 * 1024
-MAX_REBASES = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -162,6 +161,11 @@ class TurnWriter:
         if not is_older:
             self._own.check(head)
 
+    def adopt(self, head: Head) -> None:
+        """Go on from a HEAD that was committed for this attempt beside its writer."""
+        if head.version > self.head.version:
+            self.head = head
+
     def _waiting(self) -> _Batch:
         if self._batch is None:
             self._batch = _Batch(self._clock.monotonic())
@@ -217,9 +221,7 @@ class TurnWriter:
                 self.head = await self._log.commit(self.head, commit)
             except (TaskNotFoundError, TaskTerminalStateError) as error:
                 raise TurnFinishedError from error
-            except FencedError:
-                raise
-            except ConcurrencyError as error:
+            except ConcurrencyError as error:  # also where the keeper has claimed on a newer HEAD
                 await self._rebase(batch, error)
             else:
                 if commit.claims:

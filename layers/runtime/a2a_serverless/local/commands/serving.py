@@ -18,6 +18,7 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.readiness import check_backends
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
+from a2a_serverless.worker.exits import run_to_end
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -70,7 +71,8 @@ def serve(backends: Backends, serving: Coroutine[Any, Any, None], *, drain_s: fl
 
     A signal closes the broker; what then still runs after `drain_s` seconds is cancelled.
     """
-    return asyncio.run(_serve(backends, serving, drain_s))
+    with asyncio.Runner() as runner:
+        return run_to_end(runner.get_loop(), _serve(backends, serving, drain_s))
 
 
 async def _serve(backends: Backends, serving: Coroutine[Any, Any, None], drain_s: float) -> int:

@@ -1,0 +1,235 @@
+"""Owning a turn: the claim, what every newer HEAD says about it, its lease, and giving it up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from a2a.types import TaskState
+
+from a2a_serverless import faults
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    FencedError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+    TurnFinishedError,
+    UnavailableError,
+)
+from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.tasks.deliveries import Refused, may_give_up, on_lost_claim, on_refusal
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.leases import lease_end
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker.endings import FAILED, end_task, ending
+from a2a_serverless.worker.waiting import first_of
+
+logger = logging.getLogger(__name__)
+
+MAX_REBASES: Final = 16
+"""How often a write of the turn's owner is put on a HEAD that others have moved meanwhile."""
+CLAIM_AFTER_S: Final = 1.0
+"""How long an agent may say nothing before its turn is shown as taken."""
+AGAIN_S: Final = 5.0
+"""How long a claim or renewal waits that AWS did not answer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Ownership:
+    """A writer's claim to a turn.
+
+    `claimed` says that HEAD has the token. Without a token the writer is outside of any attempt:
+    it needs no more than a task that has not ended.
+    """
+
+    params: OperationParams
+    token: str | None = None
+    claimed: bool = False
+
+    @property
+    def must_claim(self) -> bool:
+        """Return True when the next commit of an attempt has to claim the turn."""
+        return self.token is not None and not self.claimed
+
+    def check(self, head: Head | None) -> Head:
+        """Return HEAD, if the turn is still this writer's, or unclaimed.
+
+        Raises:
+            TurnFinishedError: the task is gone or has ended, or the turn is over.
+            FencedError: another attempt owns the turn.
+        """
+        met = on_refusal(head, self.params, token=self.token)
+        if head is None or met is Refused.OVER:
+            msg = "The turn is over, or its task is gone."
+            raise TurnFinishedError(msg)
+        if met is Refused.FENCED:
+            raise FencedError(current_version=head.version)
+        # An own claim whose answer was lost, or that the keeper has made, is found applied.
+        self.claimed = self.claimed or (self.token is not None and head.token == self.token)
+        return head
+
+
+async def claim(log: TaskLog, head: Head, own: Ownership, retry: RetryPolicy) -> Head:
+    """Make `own` the owner of its turn, whichever attempt owned it before; return the new HEAD.
+
+    Raises:
+        TurnFinishedError: the turn is over.
+        FencedError: others have used up the turn's attempts meanwhile.
+        UnavailableError: too many races were lost.
+    """
+
+    def check(newer: Head | None) -> Head:
+        met = on_lost_claim(newer, own.params, retry)
+        if newer is None or met is Refused.OVER:
+            raise TurnFinishedError
+        if met is Refused.FENCED:
+            raise FencedError(current_version=newer.version)
+        return newer
+
+    return await _claim(log, head, own, check)
+
+
+async def claim_unclaimed(log: TaskLog, head: Head, own: Ownership) -> Head:
+    """Make `own` the owner of its turn, unless another attempt is; return the newest HEAD.
+
+    Raises:
+        TurnFinishedError: the turn is over.
+        FencedError: another attempt owns it.
+        UnavailableError: too many races were lost.
+    """
+    return await _claim(log, head, own, own.check)
+
+
+async def _claim(
+    log: TaskLog, head: Head, own: Ownership, check: Callable[[Head | None], Head]
+) -> Head:
+    for _ in range(MAX_REBASES):
+        try:
+            claimed = await log.commit(head, Commit(token=own.token, claims=True))
+        except (TaskNotFoundError, TaskTerminalStateError) as error:
+            raise TurnFinishedError from error
+        except ConcurrencyError:
+            head = check(await log.head(head.task_id))
+            if head.token == own.token:  # by the other one that writes for this attempt
+                own.claimed = True
+                return head
+        else:
+            own.claimed = True
+            faults.point("after-claim")
+            return claimed
+    msg = f"The claim lost {MAX_REBASES} races."
+    raise UnavailableError(msg)
+
+
+class Hold:
+    """Keeps hold of one turn while its agent runs, as a duty of the keeper.
+
+    The turn of an agent that says nothing for a second, or that blocks its loop, is claimed; and
+    the lease of a claim is renewed, so that the sweeper sends no copies of a turn that is worked
+    on.
+
+    Args:
+        log: the tasks of the turn's scope.
+        head: HEAD as the attempt has begun on it.
+        own: the attempt's claim, which its writer shares.
+        clock: tells when.
+        is_writing: True while the attempt's own writer has something to commit.
+        on_claimed: takes HEAD after a claim that was made here.
+    """
+
+    def __init__(
+        self,
+        log: TaskLog,
+        head: Head,
+        own: Ownership,
+        *,
+        clock: Clock,
+        is_writing: Callable[[], bool],
+        on_claimed: Callable[[Head], None],
+    ) -> None:
+        self._log = log
+        self._head = head
+        self._own = own
+        self._clock = clock
+        self._is_writing = is_writing
+        self._on_claimed = on_claimed
+
+    async def keep(self, stop: asyncio.Event) -> None:
+        """Claim the turn and renew its lease until `stop`, or until it is not the attempt's."""
+        try:
+            if await self._claimed(stop):
+                await self._renewed(stop)
+        except (FencedError, TurnFinishedError):
+            pass  # the attempt's own watch tells it
+
+    async def _claimed(self, stop: asyncio.Event) -> bool:
+        """Claim when the writer does not; False when it was stopped before."""
+        wait_s, was_writing = CLAIM_AFTER_S, False
+        while not await self._stopped(stop, wait_s):
+            if not self._own.must_claim:
+                return True
+            if self._is_writing() and not was_writing:
+                was_writing = True  # its first commit claims, unless the agent blocks the loop
+                continue
+            try:
+                head = await claim_unclaimed(self._log, self._head, self._own)
+            except UnavailableError as error:
+                wait_s = self._failed("claim", error)
+            else:
+                self._on_claimed(head)
+                return True
+        return False
+
+    async def _renewed(self, stop: asyncio.Event) -> None:
+        timing = self._log.timing
+        wait_s = timing.lease_s - timing.renew_before_s
+        while not await self._stopped(stop, wait_s):
+            wait_s = timing.lease_s - timing.renew_before_s
+            try:
+                if not await self.renew(0):
+                    return
+            except UnavailableError as error:
+                wait_s = min(self._failed("renewal", error), wait_s)
+
+    async def renew(self, after_s: float) -> bool:
+        """Let the lease begin anew in `after_s` seconds; False when the turn is not the attempt's.
+
+        Raises:
+            UnavailableError: no answer within the retry budget.
+        """
+        due_at = lease_end(self._clock.now_ms() + int(after_s * 1000), self._log.timing)
+        token = self._own.token
+        return token is not None and await self._log.renew(self._head, token=token, due_at=due_at)
+
+    async def _stopped(self, stop: asyncio.Event, seconds: float) -> bool:
+        await first_of(self._clock.sleep(seconds), stop.wait())
+        return stop.is_set()
+
+    def _failed(self, what: str, error: UnavailableError) -> float:
+        extra = {"action": f"{what}_failed", "task_id": self._head.task_id}
+        logger.warning("The turn's %s got no answer: %s", what, error, extra=extra)
+        return AGAIN_S
+
+
+async def give_up(log: TaskLog, params: OperationParams, seen: Head) -> str | None:
+    """Fail a task whose attempts are used up; return the reference in its message, for the log.
+
+    None when there was nothing to fail: the turn is over, or another attempt has taken it since
+    `seen`.
+    """
+    reference = secrets.token_hex(8)
+
+    def decide(head: Head) -> Commit | None:
+        if not may_give_up(head, params, seen=seen):
+            return None
+        text = FAILED.format(correlation_id=reference)
+        return ending(head, TaskState.TASK_STATE_FAILED, text)
+
+    return reference if await end_task(log, params.task_id, decide) else None

@@ -1,0 +1,247 @@
+"""What has to go on while an agent blocks its event loop: a loop in a thread beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any, Final
+
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.worker.waiting import first_of
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.25
+BLOCKED_S: Final = 1.0
+REPORT_AFTER_S: Final = 10.0
+"""How often the agent's loop is asked for an answer; from when on it counts as blocked; and when
+a blockage is reported that has not ended by then."""
+
+Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+"""Runs in the keeper's loop until the event is set, and returns soon after."""
+
+OnBlocked = Callable[[float, str], None]
+"""Takes the seconds for which the loop was blocked, and the place in the code as FILE:LINE."""
+
+_PACKAGE = str(Path(__file__).parents[1])
+_LIBRARIES: Final = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    _PACKAGE,
+    "<frozen",
+)
+
+
+class Keeper:
+    """Runs the duties of a process's turns in one thread, for as long as there are any.
+
+    An agent may block the event loop that it runs in: its delivery is renewed, its turn claimed
+    and the claim's lease renewed all the same. Between two invocations of a Lambda no thread is
+    left. One keeper belongs to one event loop, that of the agents.
+
+    >>> async def run(keeper: Keeper, heartbeat: Heartbeat) -> None:
+    ...     async with keeper.over(heartbeat.beat):
+    ...         time.sleep(600)  # the heartbeat goes on
+    """
+
+    def __init__(self) -> None:
+        self._side: _Side | None = None
+
+    @asynccontextmanager
+    async def over(self, *duties: Duty, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
+        """Run duties beside the block; they have ended when it is left.
+
+        `on_blocked` is called, in the keeper's thread, for each blockage of the loop that runs the
+        block.
+
+        Raises:
+            UnavailableError: no thread could be started.
+        """
+        if self._side is None or self._side.has_left:
+            self._side = _Side()
+        side = self._side
+        side.users += 1
+        try:
+            listener = side.listen(on_blocked)
+            running = [side.start(duty) for duty in duties]
+            try:
+                yield
+            finally:
+                side.listeners.discard(listener)
+                await _ended(running)
+        finally:
+            side.users -= 1
+            if not side.users:
+                if self._side is side:
+                    self._side = None
+                await side.end()
+
+
+class _Running:
+    """One duty in the keeper's loop."""
+
+    def __init__(self, duty: Duty, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._stop = asyncio.Event()
+        self.done = asyncio.run_coroutine_threadsafe(duty(self._stop), loop)
+
+    def stop(self) -> None:
+        """Ask the duty to return; harmless when its loop has ended."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+
+async def _ended(running: list[_Running]) -> None:
+    """Stop duties and return when they have ended; what one has raised is logged."""
+    for duty in running:
+        duty.stop()
+    ends = [asyncio.wrap_future(duty.done) for duty in running]
+    for error in await asyncio.gather(*ends, return_exceptions=True):
+        if isinstance(error, Exception):
+            logger.error("A keeper's duty failed", extra={"action": "keeper"}, exc_info=error)
+
+
+class _Side:
+    """The thread, its loop, and what it sees of the loop that it stands beside."""
+
+    def __init__(self) -> None:
+        """Start the thread; UnavailableError when there is none to be had."""
+        self.users = 0
+        self.has_left = False
+        self.listeners: set[OnBlocked] = set()
+        self._home = asyncio.get_running_loop()
+        self._home_thread = threading.get_ident()
+        self._has_ended = self._home.create_future()
+        self._duties: list[_Running] = []
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise _no_thread() from error
+        self._ready.wait()
+
+    def start(self, duty: Duty) -> _Running:
+        """Begin a duty, in the context of the caller: what it logs says whose it is."""
+        if self._loop is None:
+            raise _no_thread()
+        running = _Running(duty, self._loop)
+        self._duties.append(running)
+        running.done.add_done_callback(lambda _: self._duties.remove(running))
+        return running
+
+    def listen(self, on_blocked: OnBlocked | None) -> OnBlocked:
+        """Tell `on_blocked` of blockages, in the context of the caller; return what listens."""
+        context = copy_context()
+
+        def listener(seconds: float, place: str) -> None:
+            if on_blocked is not None:
+                context.run(on_blocked, seconds, place)
+
+        self.listeners.add(listener)
+        return listener
+
+    async def end(self) -> None:
+        """Return when the thread has ended."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+        await self._has_ended
+        self._thread.join()  # the future was its last act
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._stay())
+        finally:
+            self._ready.set()  # also when there was no loop to be had
+            with suppress(RuntimeError):  # the home loop is closed: there is nothing to tell
+                self._home.call_soon_threadsafe(self._resolve)
+
+    def _resolve(self) -> None:
+        if not self._has_ended.done():
+            self._has_ended.set_result(None)
+
+    async def _stay(self) -> None:
+        """Look at the home loop until the end, or until that loop has died with its turns."""
+        self._stop = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._ready.set()
+        lag = _Lag(self._home, self._home_thread)
+        absent = 0
+        while not self._stop.is_set():
+            await first_of(asyncio.sleep(LOOK_S), self._stop.wait())
+            # Between two runs of the home loop there is a moment in which it does not run.
+            absent = 0 if self._home.is_running() else absent + 1
+            if absent > 1:
+                break
+            blocked = lag.look()
+            if blocked is not None:
+                for listener in tuple(self.listeners):
+                    listener(*blocked)
+        self.has_left = True
+        for duty in tuple(self._duties):
+            duty.stop()
+        await asyncio.gather(
+            *(asyncio.wrap_future(duty.done) for duty in tuple(self._duties)),
+            return_exceptions=True,
+        )
+
+
+class _Lag:
+    """Notices that a loop does not answer, and where its thread stands meanwhile."""
+
+    def __init__(self, home: asyncio.AbstractEventLoop, thread_id: int) -> None:
+        self._home = home
+        self._thread_id = thread_id
+        self._asked_at = 0.0
+        self._is_waiting = False
+        self._place = ""
+        self._is_reported = False
+
+    def look(self) -> tuple[float, str] | None:
+        """Return seconds and place of a blockage that is to be reported now, else None."""
+        lag_s = time.monotonic() - self._asked_at
+        if not self._is_waiting:
+            return self._ask()
+        if lag_s >= BLOCKED_S and not self._place:
+            self._place = _place_of(self._thread_id)
+        if lag_s >= REPORT_AFTER_S and not self._is_reported:
+            self._is_reported = True
+            return lag_s, self._place
+        return None
+
+    def _ask(self) -> tuple[float, str] | None:
+        """Ask the loop for an answer; return the blockage that has ended with the last one."""
+        ended = (self._answered_after_s, self._place) if self._place else None
+        was_reported, self._is_reported, self._place = self._is_reported, False, ""
+        self._asked_at, self._is_waiting = time.monotonic(), True
+        with suppress(RuntimeError):  # the loop is closed: `_Side` sees that
+            self._home.call_soon_threadsafe(self._answer)
+        return None if was_reported else ended
+
+    def _answer(self) -> None:
+        self._answered_after_s = time.monotonic() - self._asked_at
+        self._is_waiting = False
+
+
+def _place_of(thread_id: int) -> str:
+    """Return FILE:LINE of the innermost frame that is not a library's."""
+    innermost = frame = sys._current_frames().get(thread_id)  # noqa: SLF001 - the one way to it
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_LIBRARIES):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return f"{innermost.f_code.co_filename}:{innermost.f_lineno}" if innermost else "unknown"
+
+
+def _no_thread() -> UnavailableError:
+    return UnavailableError("No thread could be started to keep the delivery.")

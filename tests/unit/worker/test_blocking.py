@@ -1,0 +1,351 @@
+"""What holds while an agent blocks its event loop, or keeps every thread of it busy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.rules import Commit, Timing
+from a2a_serverless.worker import keeper as keepers
+from a2a_serverless.worker.claims import CLAIM_AFTER_S, Ownership, claim_unclaimed
+from a2a_serverless.worker.keeper import Keeper
+from a2a_serverless.worker.sweeper import Sweeper
+from tests.workers import Agent, Bench, PacedClock, S, chunk, complete, params_of
+
+WAIT_S = 60
+
+
+def stored(bench: Bench) -> Head:
+    """HEAD of the only task, read without the event loop."""
+    assert isinstance(bench.storage, MemoryStorage)
+    (head,) = bench.storage._tables.heads.values()
+    return head
+
+
+def block(until: Callable[[], bool]) -> None:
+    """Block the event loop until a condition holds."""
+    deadline = time.monotonic() + WAIT_S
+    while not until():
+        assert time.monotonic() < deadline, "the condition never held"
+        time.sleep(0.01)
+
+
+def keepers_alive() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "keeper"]
+
+
+async def test_a_blocking_agent_is_shown_working() -> None:
+    """The turn is claimed, and its start counted, though the agent never gives its loop back."""
+    seen: list[Head] = []
+
+    async def blocking(context: RequestContext, queue: EventQueue) -> None:
+        block(lambda: stored(bench).token is not None)
+        seen.append(stored(bench))
+        await complete(context, queue)
+
+    bench = Bench(Agent(blocking), has_heartbeat=True)
+    await bench.send()
+    assert await bench.work()
+    assert [(head.state, head.attempts) for head in seen] == [(S.TASK_STATE_WORKING, 1)]
+    assert (stored(bench).state, stored(bench).attempts) == (S.TASK_STATE_COMPLETED, 1)
+
+
+async def test_what_was_emitted_before_the_blockage_follows_the_claim() -> None:
+    """A batch that waits for its commit, and is overtaken by the claim, is committed behind it."""
+
+    async def blocking(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "before"))
+        block(lambda: stored(bench).token is not None)
+        await complete(context, queue)
+
+    bench = Bench(Agent(blocking), has_heartbeat=True)
+    task = await bench.send()
+    assert await bench.work()
+    now = await bench.task(task)
+    assert now.status.state == S.TASK_STATE_COMPLETED
+    assert [part.text for part in now.artifacts[0].parts] == ["before"]
+    assert stored(bench).attempts == 1
+
+
+async def test_the_lease_of_a_blocking_agent_is_renewed() -> None:
+    """The sweeper finds nothing to send while the agent holds its loop."""
+    first: list[int | None] = []
+
+    async def blocking(context: RequestContext, queue: EventQueue) -> None:
+        block(lambda: stored(bench).token is not None)
+        first.append(stored(bench).due_at)
+        block(lambda: stored(bench).due_at != first[0])
+        await complete(context, queue)
+
+    bench = Bench(Agent(blocking), has_heartbeat=True)
+    bench.storage.timing = Timing(lease_s=60, renew_before_s=59.5)
+    await bench.send()
+    assert await bench.work()
+    assert stored(bench).due_at is None
+
+
+async def test_a_blockage_is_logged_once_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    """The warning names seconds, file and line; a second blockage of the turn adds none."""
+
+    def warnings() -> list[logging.LogRecord]:
+        return [r for r in caplog.records if r.__dict__.get("action") == "loop_blocked"]
+
+    async def blocking(context: RequestContext, queue: EventQueue) -> None:
+        for _ in range(2):
+            time.sleep(keepers.BLOCKED_S + 3 * keepers.LOOK_S)  # noqa: ASYNC251 - what agents do
+            async with asyncio.timeout(WAIT_S):
+                while not warnings():  # noqa: ASYNC110 - it is logged in another thread
+                    await asyncio.sleep(0.01)
+        await complete(context, queue)
+
+    bench = Bench(Agent(blocking), has_heartbeat=True)
+    task = await bench.send()
+    assert await bench.work()
+    (warning,) = warnings()
+    assert warning.__dict__["task_id"] == task.task_id
+    line = blocking.__code__.co_firstlineno + 2
+    text = warning.getMessage()
+    assert text.startswith("The event loop was blocked for ")
+    assert text.endswith(f" s at {__file__}:{line}")
+
+
+async def test_a_blockage_that_does_not_end_is_reported_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that is killed in the middle of the blockage has said where it stood."""
+    monkeypatch.setattr(keepers, "REPORT_AFTER_S", 1.5)
+    reported = threading.Event()
+    async with Keeper().over(on_blocked=lambda _, __: reported.set()):
+        assert reported.wait(WAIT_S)  # blocks this event loop
+
+
+async def test_threads_of_the_agent_do_not_hold_up_its_end() -> None:
+    """A turn is concluded when its agent is done, whatever its threads still do."""
+    release = threading.Event()
+
+    async def busy(context: RequestContext, queue: EventQueue) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(100):  # more than the loop's pool has
+            loop.run_in_executor(None, release.wait, WAIT_S)
+        await complete(context, queue)
+
+    bench = Bench(Agent(busy), has_heartbeat=True)
+    await bench.send()
+    try:
+        async with asyncio.timeout(WAIT_S / 2):
+            assert await bench.work()
+        assert bench.broker.is_empty  # type: ignore[attr-defined]
+    finally:
+        release.set()
+    assert keepers_alive() == []
+
+
+async def test_no_thread_is_left_between_turns() -> None:
+    """One keeper serves all turns that run, and ends with the last."""
+    together = asyncio.Barrier(3)
+    threads: list[int] = []
+
+    async def met(context: RequestContext, queue: EventQueue) -> None:
+        await together.wait()
+        threads.append(len(keepers_alive()))
+        await complete(context, queue)
+
+    bench = Bench(Agent(met), has_heartbeat=True)
+    for _ in range(3):
+        await bench.send()
+    assert await asyncio.gather(*(bench.work() for _ in range(3))) == [True] * 3
+    assert threads == [1, 1, 1]
+    assert keepers_alive() == []
+
+
+def test_a_keeper_ends_with_the_loop_of_its_turns() -> None:
+    """Where the agents' loop has died, no heartbeat keeps their deliveries from other workers."""
+    stopped = threading.Event()
+
+    async def duty(stop: asyncio.Event) -> None:
+        await stop.wait()
+        stopped.set()
+
+    async def dies() -> None:
+        async with Keeper().over(duty):
+            asyncio.get_running_loop().call_soon(raising, SystemExit())
+            await asyncio.Event().wait()
+
+    loop = asyncio.new_event_loop()
+    main = loop.create_task(dies())
+    with pytest.raises(SystemExit):
+        loop.run_until_complete(main)
+    assert stopped.wait(WAIT_S)
+    for thread in keepers_alive():
+        thread.join(WAIT_S)
+    assert keepers_alive() == []
+    main.cancel()
+    loop.run_until_complete(asyncio.gather(main, return_exceptions=True))
+    loop.close()
+
+
+def raising(error: BaseException) -> None:
+    raise error
+
+
+async def test_without_a_thread_no_turn_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that cannot start another thread gives the turn back."""
+
+    def exhausted(_: object) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    agent = Agent(complete)
+    bench = Bench(agent, has_heartbeat=True)
+    task = await bench.send()
+    monkeypatch.setattr(threading.Thread, "start", exhausted)
+    assert await bench.work() is False
+    assert agent.started == []
+    assert (await bench.head(task)).attempts == 0
+
+
+# -- by a clock --------------------------------------------------------------------------------
+
+
+async def test_a_long_turn_is_claimed_once_and_never_sent_again() -> None:
+    """Its lease is renewed all the time, so that it is neither overdue nor counted as stuck."""
+    clock = PacedClock()
+
+    async def long(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(3000)
+        await complete(context, queue)
+
+    bench = Bench(Agent(long), clock=clock, visibility_s=10_000)
+    task = await bench.send()
+    sweeper = Sweeper(bench.storage, bench.broker, bench.registry, clock=clock)
+    working = asyncio.create_task(bench.work())
+    for _ in range(49):
+        await clock.pass_time(60)
+        report = await sweeper.sweep()
+        assert (report.sent, report.passed, report.failed) == (0, 0, 0)
+    await clock.pass_time(120)
+    assert await working
+    now = await bench.head(task)
+    assert (now.attempts, now.sends, now.due_at) == (1, 0, None)
+    assert bench.broker.is_empty  # type: ignore[attr-defined]
+
+
+async def test_a_short_turn_renews_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of three minutes less a second costs no renewal."""
+    clock = PacedClock()
+
+    async def short(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(180)
+        await complete(context, queue)
+
+    bench = Bench(Agent(short), clock=clock)
+    renewals = counted(monkeypatch, bench, "renew")
+    await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(181)
+    assert await working
+    assert renewals == []
+
+
+async def test_an_unanswered_renewal_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal that AWS does not answer is repeated long before the lease is over."""
+    clock = PacedClock()
+
+    async def long(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(400)
+        await complete(context, queue)
+
+    bench = Bench(Agent(long), clock=clock)
+    task = await bench.send()
+    calls = counted(monkeypatch, bench, "renew", UnavailableError(), UnavailableError())
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(200)
+    assert len(calls) == 3
+    assert (await bench.head(task)).due_at == clock.now_ms() + (300 - 200 + 191) * 1000
+    await clock.pass_time(300)
+    assert await working
+
+
+async def test_a_turn_that_waits_long_for_its_retry_is_left_alone() -> None:
+    """Its lease lasts beyond the back-off, so that the sweeper sends no copy of it."""
+    clock = PacedClock()
+
+    async def failing(_context: RequestContext, _queue: EventQueue) -> None:
+        raise ValueError
+
+    bench = Bench(Agent(failing), clock=clock)
+    bench.adapter.retry = RetryPolicy(base_s=250, jitter=lambda: 1.0)
+    task = await bench.send()
+    assert await bench.work() is False
+    assert (await bench.head(task)).due_at == clock.now_ms() + (250 + 300) * 1000
+
+
+async def test_a_claim_beside_the_writer_takes_no_turn_from_others() -> None:
+    """Another attempt's claim stays, and the late one learns that it is fenced."""
+    bench = Bench(Agent(complete))
+    task = await bench.send()
+    other = await bench.storage.commit(task, Commit(token="other", claims=True))
+    own = Ownership(params=params_of(task), token="own")
+    with pytest.raises(Exception, match="Another attempt owns the turn"):
+        await claim_unclaimed(bench.storage, task, own)
+    assert await bench.head(task) == other
+
+
+async def test_a_claim_that_the_writer_has_made_is_not_made_again() -> None:
+    """Of two claims of one attempt the second finds the first: no restart, one attempt."""
+    bench = Bench(Agent(complete))
+    task = await bench.send()
+    first = await bench.storage.commit(task, Commit(token="own", claims=True))
+    own = Ownership(params=params_of(task), token="own")
+    assert await claim_unclaimed(bench.storage, task, own) == first
+    assert own.claimed
+    assert first.attempts == 1
+
+
+async def test_a_silent_agent_is_claimed_after_a_second() -> None:
+    """An agent that awaits for long is shown working too, by one claim."""
+    clock = PacedClock()
+
+    async def silent(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(100)
+        await complete(context, queue)
+
+    bench = Bench(Agent(silent), clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(CLAIM_AFTER_S)
+    now = await bench.head(task)
+    assert (now.state, now.version, now.attempts) == (S.TASK_STATE_WORKING, 2, 1)
+    await clock.pass_time(100)
+    assert await working
+    assert (await bench.head(task)).version == 3
+
+
+def counted(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench, method: str, *failures: Exception
+) -> list[object]:
+    """Note the calls of a method of the storage; the first ones fail as told."""
+    real: Callable[..., Coroutine[Any, Any, Any]] = getattr(type(bench.storage), method)
+    calls: list[object] = []
+    left = list(failures)
+
+    async def noted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if left:
+            raise left.pop(0)
+        return await real(*args, **kwargs)
+
+    monkeypatch.setattr(type(bench.storage), method, noted)
+    return calls

@@ -1,0 +1,178 @@
+"""An agent that wants to end the process ends its attempt, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless.broker.memory import MemoryOperationHandle
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.exits import contained, run_to_end, survive_exits
+from a2a_serverless.worker.failures import AgentFailedError
+from a2a_serverless.worker.function import WorkerFunction
+from tests.messages import request
+from tests.workers import Agent, Bench, S, complete, params_of
+
+WAIT_S = 30
+
+
+async def exits() -> NoReturn:
+    await asyncio.sleep(0)
+    sys.exit(3)
+
+
+async def interrupts() -> NoReturn:
+    await asyncio.sleep(0)
+    raise KeyboardInterrupt
+
+
+async def in_a_task(call: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.ensure_future(call())
+
+
+async def in_gather(call: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.gather(call(), asyncio.sleep(0))
+
+
+async def in_a_group(call: Callable[[], Any]) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(call())
+
+
+async def in_a_grandchild(call: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.create_task(in_a_task(call))
+
+
+async def in_itself(call: Callable[[], Awaitable[None]]) -> None:
+    await call()
+
+
+PLACES = [in_itself, in_a_task, in_gather, in_a_group, in_a_grandchild]
+
+
+@pytest.mark.parametrize("call", [exits, interrupts])
+@pytest.mark.parametrize("place", PLACES)
+async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
+    place: Callable[[Any], Awaitable[None]], call: Callable[[], Awaitable[None]]
+) -> None:
+    """The turn is tried again, and a turn of another task beside it is not touched."""
+    healthy = asyncio.Event()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.get_user_input() == "exit":
+            await place(call)
+        await healthy.wait()
+        await complete(context, queue)
+
+    agent = Agent(execute)
+    bench = Bench(agent, retry_base_s=0.001)
+    bad, good = await bench.send("exit"), await bench.send("work")
+    async with asyncio.timeout(WAIT_S):
+        neighbour = asyncio.create_task(bench.adapter.process(await _of(bench, good.task_id)))
+        for attempt in (1, 2, 3):
+            assert await bench.work() is (attempt == 3)
+        healthy.set()
+        assert await neighbour
+    assert ((await bench.head(bad)).state, (await bench.head(bad)).attempts) == (
+        S.TASK_STATE_FAILED,
+        3,
+    )
+    now = await bench.head(good)
+    assert (now.state, now.attempts) == (S.TASK_STATE_COMPLETED, 1)
+
+
+async def _of(bench: Bench, task_id: str) -> Any:
+    """The delivery of a task; others are given back."""
+    while (handle := await bench.deliver()).operation.params.task_id != task_id:
+        await handle.nack(delay_seconds=0.01)
+    return handle
+
+
+def test_an_exit_in_a_callback_does_not_end_the_function(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Both turns of the batch complete: the one with the callback, and its neighbour."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.get_user_input() == "exit":
+            asyncio.get_running_loop().call_soon(sys.exit, 3)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await complete(context, queue)
+
+    settings = Settings()
+    backends = memory_backends(settings)
+    function = WorkerFunction(backends, Agent(execute), settings)
+
+    async def records() -> list[dict[str, Any]]:
+        made = []
+        for text in ("exit", "work"):
+            opened = await backends.storage.open_task("ctx", request(text))
+            await backends.broker.run_task(params_of(opened.head))
+            handle = await anext(backends.broker.receive_task_operations())
+            assert isinstance(handle, MemoryOperationHandle)
+            made.append(handle.record())
+        return made
+
+    try:
+        event = {"Records": asyncio.run(records())}
+        assert function.handle(event, None) == {"batchItemFailures": []}
+    finally:
+        function.close()
+    assert "exit_in_callback" in [r.__dict__.get("action") for r in caplog.records]
+
+
+def test_an_exit_of_the_work_itself_is_passed_on() -> None:
+    """What is not an agent's may end the process."""
+
+    async def work() -> None:
+        sys.exit(4)
+
+    loop = asyncio.new_event_loop()
+    try:
+        with pytest.raises(SystemExit, match="4"):
+            run_to_end(loop, work())
+    finally:
+        loop.close()
+
+
+async def test_tasks_of_the_runtime_are_not_wrapped() -> None:
+    """The factory changes what agents create, and passes on to the factory before it."""
+    loop = asyncio.get_running_loop()
+    made: list[Any] = []
+
+    def noting(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
+        made.append(coro)
+        return asyncio.Task(coro, loop=loop, **options)
+
+    loop.set_task_factory(noting)
+    try:
+        survive_exits(loop)
+        survive_exits(loop)
+        own = asyncio.sleep(0)
+        await asyncio.create_task(own)
+        assert made == [own]
+        with pytest.raises(AgentFailedError, match=r"sys\.exit"):
+            await asyncio.create_task(contained(in_a_task(exits)))
+        assert made[-1].__qualname__ == "exits"
+    finally:
+        loop.set_task_factory(None)
+
+
+async def test_a_contained_task_that_never_starts_leaves_no_warning() -> None:
+    """A task that is cancelled before its first step closes its coroutine."""
+    survive_exits(asyncio.get_running_loop())
+
+    async def agent() -> None:
+        child = asyncio.create_task(exits())
+        child.cancel()
+        await asyncio.gather(child, return_exceptions=True)
+
+    await asyncio.create_task(contained(agent()))
