@@ -18,6 +18,7 @@ from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker import FinalError, TaskContext, Worker
+from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
 from tests.contract.brokers import fauxqs_queues
@@ -285,7 +286,7 @@ async def test_a_turn_without_an_ending(run: Run) -> None:
 
     task = await run(handle)
     assert task.status.state == S.TASK_STATE_FAILED
-    assert status_text(task).startswith("The agent returned in TASK_STATE_WORKING")
+    assert status_text(task) == NO_ENDING.format("TASK_STATE_WORKING")
     assert artifact_texts(task) == {"answer": ["half"]}
 
 
