@@ -10,7 +10,6 @@ the environment. LOG is written as by `benchmarks.stream_probe`; a read is a SEL
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 import time
 from pathlib import Path
@@ -31,6 +30,7 @@ from fastapi import FastAPI
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from a2a_serverless.local.http_server import bind
 from benchmarks.stream_agent import Ticker
 from benchmarks.stream_probe import Notes
 
@@ -95,7 +95,7 @@ async def main(log: Path, database: Path) -> None:
     await stream.initialize()
     handler = DefaultRequestHandler(Ticker(), store, CARD, event_stream=stream)
     app = FastAPI(routes=create_rest_routes(handler))
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = bind(0)
     print(f"A2A at http://127.0.0.1:{listening.getsockname()[1]},", flush=True)
     config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False)
     await uvicorn.Server(config).serve(sockets=[listening])
