@@ -65,16 +65,20 @@ def ended(head: Head) -> bool:
     return head.is_terminal
 
 
-async def written(storage: MemoryStorage) -> Head:
-    """A completed task: submitted; working, 1, 2; 3; completed."""
+async def running(storage: MemoryStorage) -> Head:
+    """A task whose agent works: submitted; working, 1, 2; 3."""
     head = (await storage.open_task("c", request())).head
     for commit in (
         Commit(entries=(WORKING, chunk("1"), chunk("2")), token="A", claims=True),
         Commit(entries=(chunk("3"),), token="A"),
-        Commit(entries=(COMPLETED,), token="A"),
     ):
         head = await storage.commit(head, commit)
     return head
+
+
+async def written(storage: MemoryStorage) -> Head:
+    """The same, completed."""
+    return await storage.commit(await running(storage), Commit(entries=(COMPLETED,), token="A"))
 
 
 async def follow(tail: Tail) -> list[Delivery]:
@@ -188,18 +192,46 @@ async def test_settling_gives_up_at_its_deadline() -> None:
 
 
 async def test_a_reader_who_is_too_slow_is_ended_at_the_deadline() -> None:
-    """However much is left; the next reader goes on behind the last event that was taken."""
+    """While the task goes on; the next reader goes on behind the last event that was taken."""
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    head = await running(storage)
+    tail, _ = await Tail.resume(storage, head.task_id, await start_of(storage, head))
+    taken = await take_slowly(tail, clock, deadline=2.0)
+    assert [shown(d) for d in taken] == ["working", "1"]
+    await storage.commit(head, Commit(entries=(COMPLETED,), token="A"))
+    tail, _ = await Tail.resume(storage, head.task_id, taken[-1].cursor)
+    assert [shown(d) for d in await follow(tail)] == ["2", "3", "completed"]
+
+
+async def test_what_a_finished_task_owes_is_not_cut_at_the_deadline() -> None:
+    """A read that took longer than the whole limit, and a slow reader, get all that is left."""
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
     head = await written(storage)
     tail, _ = await Tail.resume(storage, head.task_id, await start_of(storage, head))
+    clock.advance(1.0)
+    taken = await take_slowly(tail, clock, deadline=0.2)
+    assert [shown(d) for d in taken] == ["working", "1", "2", "3", "completed"]
+
+
+async def test_nothing_is_delivered_after_the_stop() -> None:
+    """A process that is about to be stopped ends a slow reader, of a finished task too."""
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    head = await written(storage)
+    tail, _ = await Tail.resume(storage, head.task_id, await start_of(storage, head))
+    taken = await take_slowly(tail, clock, deadline=1.0, stop=3.0)
+    assert [shown(d) for d in taken] == ["working", "1", "2"]
+
+
+async def take_slowly(tail: Tail, clock: ManualClock, **limits: float) -> list[Delivery]:
+    """Return what a reader gets who takes a second for each event."""
     taken = []
-    async for delivery in tail.deliveries(until=ended, deadline=2.0):
+    async for delivery in tail.deliveries(until=ended, **limits):
         taken.append(delivery)
         clock.advance(1.0)
-    assert [shown(d) for d in taken] == ["working", "1"]
-    tail, _ = await Tail.resume(storage, head.task_id, taken[-1].cursor)
-    assert [shown(d) for d in await follow(tail)] == ["2", "3", "completed"]
+    return taken
 
 
 async def start_of(storage: MemoryStorage, head: Head) -> Cursor:

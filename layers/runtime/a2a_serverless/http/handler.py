@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from a2a.server.context import ServerCallContext
@@ -123,7 +125,7 @@ class DurableRequestHandler(RequestHandler):
     ) -> AsyncGenerator[Event]:
         """Accept a message and stream its turn: the Task, then what happens (section 3.1.2)."""
         with protocol_errors("send_streaming_message", params.message.task_id):
-            deadline = self._stream_deadline(context)
+            limits = self._stream_limits(context)
             check_streaming(self._card)
             check_send(params, self._card, self._settings)
             await self._receivers.check_inline(params, context)
@@ -133,7 +135,7 @@ class DurableRequestHandler(RequestHandler):
                 _trim(opening.event, self._length(asked_length(params.configuration)))
             announce(opening.cursor)
             yield opening.event
-            async for event in _following(accepted.tail, accepted.is_over, deadline):
+            async for event in _following(accepted.tail, accepted.is_over, limits):
                 yield event
 
     @counted
@@ -147,7 +149,7 @@ class DurableRequestHandler(RequestHandler):
         also on a task that has ended. An id of another task or time counts for nothing.
         """
         with protocol_errors("subscribe_to_task", params.id):
-            deadline = self._stream_deadline(context)
+            limits = self._stream_limits(context)
             check_streaming(self._card)
             storage, cursor = self._storage(context), last_event_id(context)
             if cursor is None:
@@ -162,7 +164,7 @@ class DurableRequestHandler(RequestHandler):
                 _trim(opening.event, self._length())
             announce(opening.cursor)
             yield opening.event
-            async for event in _following(tail, _has_ended, deadline):
+            async for event in _following(tail, _has_ended, limits):
                 yield event
 
     # -- tasks ---------------------------------------------------------------------------------
@@ -255,16 +257,21 @@ class DurableRequestHandler(RequestHandler):
 
     # ------------------------------------------------------------------------------------------
 
-    def _stream_deadline(self, context: ServerCallContext) -> float:
-        """When a stream that is asked for now ends by itself, in monotonic seconds."""
+    def _stream_limits(self, context: ServerCallContext) -> _Limits:
+        """Return the limits of a stream that is asked for now."""
         limit_s = self._settings.stream_limit_s
         if self._door == "api":
             limit_s = self._settings.blocking_limit_s
+        stop_s = self._function_s(context) - STOP_MARGIN_S
+        now = self._now()
+        return _Limits(deadline=now + min(limit_s, stop_s), stop=now + stop_s)
+
+    def _function_s(self, context: ServerCallContext) -> float:
+        """Return how many seconds the function has left; without end where nothing stops it."""
         stopped_at_ms = function_deadline_ms(context)
-        if stopped_at_ms is not None:
-            left_s = (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000
-            limit_s = min(limit_s, left_s - STOP_MARGIN_S)
-        return self._now() + limit_s
+        if stopped_at_ms is None:
+            return math.inf
+        return (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000
 
     def _storage(self, context: ServerCallContext) -> DurableStorage:
         return self._backends.storage.for_scope(scope_of(context))
@@ -276,11 +283,24 @@ class DurableRequestHandler(RequestHandler):
         return self._backends.storage.clock.monotonic()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """When a stream ends by itself, in monotonic seconds.
+
+    It waits for nothing after `deadline`; what a finished turn owes goes out up to `stop`, a margin
+    before the function ends.
+    """
+
+    deadline: float
+    stop: float
+
+
 async def _following(
-    tail: Tail, until: Callable[[Head], bool], deadline: float
+    tail: Tail, until: Callable[[Head], bool], limits: _Limits
 ) -> AsyncIterator[Event]:
-    """The tail's events, each announced by its cursor."""
-    async for delivery in tail.deliveries(until=until, deadline=deadline):
+    """Yield the tail's events, each announced by its cursor."""
+    events = tail.deliveries(until=until, deadline=limits.deadline, stop=limits.stop)
+    async for delivery in events:
         announce(delivery.cursor)
         yield delivery.event
 

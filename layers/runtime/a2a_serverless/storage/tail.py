@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -80,12 +81,13 @@ class Tail:
         return Delivery(cursor=self._cursor(version, index), event=self.fold.task())
 
     async def deliveries(
-        self, *, until: Callable[[Head], bool], deadline: float
+        self, *, until: Callable[[Head], bool], deadline: float, stop: float = math.inf
     ) -> AsyncIterator[Delivery]:
-        """Events as they are committed, until HEAD satisfies `until` and all were delivered.
+        """Yield events as they are committed, until HEAD satisfies `until` and all were delivered.
 
         Ends early at `deadline` (monotonic seconds), also for a reader who is so slow that events
-        are left. The tail can be continued after that.
+        are left; where HEAD satisfies `until`, what is owed is delivered after it too, up to
+        `stop`. The tail can be continued after that.
 
         Raises:
             TaskNotFoundError: the task was deleted or has expired.
@@ -96,7 +98,7 @@ class Tail:
             news = bool(self._backlog)
             while self._backlog:
                 yield self._backlog.popleft()
-                if clock.monotonic() >= deadline:
+                if clock.monotonic() >= (stop if until(self.head) else deadline):
                     return
             now = clock.monotonic()
             if until(self.head) or now >= deadline:
