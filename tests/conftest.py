@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
+
+from tests.collection import Made, check
 
 pytest_plugins = [
     "tests.artefact.report",
@@ -15,12 +19,11 @@ pytest_plugins = [
 ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, Made, Made]:
     """Refuse a test without a docstring: it states the behaviour that a failure has broken."""
-    silent = [
-        item.nodeid
-        for item in items
-        if isinstance(item, pytest.Function) and not (item.function.__doc__ or "").strip()
-    ]
-    if silent:
-        raise pytest.UsageError("tests without a docstring: " + ", ".join(sorted(set(silent))))
+    return check((yield), _silence)
+
+
+def _silence(test: pytest.Function) -> str | None:
+    return None if (test.function.__doc__ or "").strip() else "has no docstring"

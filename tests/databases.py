@@ -14,7 +14,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from a2a_serverless.local.emulators import CREDENTIALS, REGION, Emulator, missing
+from a2a_serverless.local.emulators import CREDENTIALS, REGION, Emulator
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
@@ -56,16 +56,6 @@ def new_scope() -> Scope:
 def new_clock() -> ManualClock:
     """A clock long before those of earlier tests: nothing of theirs is due in its time."""
     return ManualClock(next(_starts))
-
-
-def require_emulators() -> None:
-    """Skip without emulators, visibly; where they must be there, fail."""
-    reason = missing()
-    if reason is None:
-        return
-    if os.environ.get("CI") or os.environ.get("A2A_REQUIRE_EMULATORS") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def create_table(client: Any) -> None:

@@ -22,14 +22,12 @@ from tests.databases import (
     moto_database,
     new_clock,
     new_scope,
-    require_emulators,
 )
 
 
 @pytest.fixture(scope="session")
-def local_dynamodb() -> Iterator[Emulator]:
+def local_dynamodb(installed_emulators: None) -> Iterator[Emulator]:
     """DynamoDB Local with the project's table."""
-    require_emulators()
     with dynamodb_local() as emulator:
         create_table(emulator_client(emulator))
         yield emulator

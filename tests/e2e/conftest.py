@@ -32,7 +32,7 @@ class Doors:
 
 
 @pytest.fixture(scope="session")
-def emulators() -> Iterator[dict[str, str]]:
+def emulators(installed_emulators: None) -> Iterator[dict[str, str]]:
     """The variables that lead to DynamoDB Local and fauxqs, empty and of these tests alone.
 
     Of their own, because `provision` makes a streamed table, and a second one slows both.

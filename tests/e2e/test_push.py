@@ -214,6 +214,7 @@ async def until_state(agent: Agent, sent: Answer, state: str) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.emulators
 def test_push_says_what_it_lacks(provisioned: dict[str, str]) -> None:
     """Without its queue, or with one that is not there, the start ends with one sentence."""
     for queue, named in (("", "A2A_PUSH_QUEUE is not set"), ("nowhere.fifo", "nowhere.fifo")):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +17,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
+from tests.required import report_not_run
 from tests.scripted_worker import ScriptedWorker
 
 HERE = Path(__file__).parent
@@ -39,32 +39,25 @@ CARD = AgentCard(
 )
 
 
-def cannot_run(reason: str) -> None:
-    """Report the tests as not run; in CI, where the client has to be there, as failed."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="session")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A script beside the client that npm has installed as the lock says."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
-        cannot_run("The JavaScript client needs Node.js 20 or later with npm.")
+        report_not_run("The JavaScript client needs Node.js 20 or later with npm.")
     folder = tmp_path_factory.mktemp("javascript")
     for name in PACKAGE:
         shutil.copy(HERE / name, folder)
-    command = [npm or "", "ci", "--prefer-offline"]
+    command = [npm, "ci", "--prefer-offline"]
     try:
         installed = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
         )
     except subprocess.TimeoutExpired:
-        cannot_run(f"npm did not install the JavaScript client within {INSTALL_S} s.")
+        report_not_run(f"npm did not install the JavaScript client within {INSTALL_S} s.")
     else:
         if installed.returncode != 0:
-            cannot_run(f"npm cannot install the JavaScript client: {installed.stderr[-500:]}")
+            report_not_run(f"npm cannot install the JavaScript client: {installed.stderr[-500:]}")
     return folder / "stream.mjs"
 
 

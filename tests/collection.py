@@ -1,0 +1,28 @@
+"""Rules for every test, held when it is collected.
+
+What breaks one is an error of its module, which pytest reports in one process and in many. A
+UsageError would end the processes of xdist without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+
+Made: TypeAlias = pytest.Item | pytest.Collector | list[pytest.Item | pytest.Collector] | None
+"""What pytest has made of one name in a module or class."""
+
+
+def check(made: Made, fault: Callable[[pytest.Function], str | None]) -> Made:
+    """Return what was made.
+
+    Raises:
+        CollectError: `fault` has a sentence on one of the tests.
+    """
+    for item in made if isinstance(made, list) else [made]:
+        if isinstance(item, pytest.Function) and (sentence := fault(item)) is not None:
+            msg = f"{item.nodeid}: {sentence}"
+            raise pytest.Collector.CollectError(msg)
+    return made
