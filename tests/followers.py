@@ -15,13 +15,13 @@ class Followers:
     """The calls that have read a task and wait for what comes next: streams and blocking sends."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._seen: set[object] = set()
+        self._seen: dict[object, int] = {}
         changed = MemoryStorage.changed
 
         async def noted(
             storage: MemoryStorage, task_id: str, version: int, timeout_s: float
         ) -> None:
-            self._seen.add(asyncio.current_task())
+            self._seen[asyncio.current_task()] = version
             await changed(storage, task_id, version, timeout_s)
 
         monkeypatch.setattr(MemoryStorage, "changed", noted)
@@ -30,11 +30,14 @@ class Followers:
         """Count from now on."""
         self._seen.clear()
 
-    async def reach(self, count: int) -> None:
-        """Return when so many have come."""
+    async def reach(self, count: int, version: int = 0) -> None:
+        """Return when so many have come, and have read up to `version`."""
         async with asyncio.timeout(WITHIN_S):
-            while len(self._seen) < count:  # noqa: ASYNC110 - other loops add to it
+            while self._reached(version) < count:  # noqa: ASYNC110 - other loops add to it
                 await asyncio.sleep(0.01)
+
+    def _reached(self, version: int) -> int:
+        return sum(seen >= version for seen in list(self._seen.values()))
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def states(events: list[dict[str, Any]]) -> list[str]:
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=4)
+    return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=20)
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from tests.scripted_worker import ScriptedWorker
 
 SUBMIT_PATH = "/api/a2a/tasks"
 STORY = "Once upon a time."
+WAITING = 2
+"""The version at which the agents of "wait" and "auth" wait."""
 TALKERS: dict[str, Callable[[Door], Talker]] = {
     "0.3 over JSON-RPC": lambda door: Client03(door.client, "JSONRPC"),
     "0.3 over HTTP+JSON": lambda door: Client03(door.client, "HTTP+JSON"),
@@ -32,7 +34,7 @@ TALKERS: dict[str, Callable[[Door], Talker]] = {
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=4, older_dialects=True)
+    return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=20, older_dialects=True)
 
 
 @pytest.fixture(params=["jsonrpc-asgi", "jsonrpc-mangum"])
@@ -124,10 +126,14 @@ class TestVersion01:
         assert received[1].raw == b"\x00\x01\x02"
         assert (received[2].url, received[2].media_type) == (parts[2]["file"]["uri"], "text/plain")  # type: ignore[index]
 
-    async def test_states_that_came_later(self, client: Client01, worker: ScriptedWorker) -> None:
+    async def test_states_that_came_later(
+        self, client: Client01, worker: ScriptedWorker, followers: Followers
+    ) -> None:
         """0.1 has no auth-required: its client is asked for input, and the stream goes on."""
-        asyncio.get_running_loop().call_later(0.3, worker.gate.set)
-        frames = await client.frames("tasks/sendSubscribe", sent("auth"))
+        streaming = asyncio.create_task(client.frames("tasks/sendSubscribe", sent("auth")))
+        await followers.reach(1, version=WAITING)
+        worker.gate.set()
+        frames = await streaming
         shown = [(f["status"]["state"], f["final"]) for f in frames]
         assert shown[-2:] == [("input-required", False), ("completed", True)]
 
@@ -146,12 +152,16 @@ class TestVersion01:
         assert await client.cancel(Seen("my-task")) == "canceled"
         assert (await streaming).states[-1] == "canceled"
 
-    async def test_resubscribing(self, client: Client01, worker: ScriptedWorker) -> None:
+    async def test_resubscribing(
+        self, client: Client01, worker: ScriptedWorker, followers: Followers
+    ) -> None:
         """`tasks/resubscribe` begins with the task as it is, and follows it to its end."""
         sending = asyncio.create_task(client.send("wait", task=Seen("my-task")))
         await worker.waiting.wait()
-        asyncio.get_running_loop().call_later(0.3, worker.gate.set)
-        frames = await client.frames("tasks/resubscribe", {"id": "my-task"})
+        following = asyncio.create_task(client.frames("tasks/resubscribe", {"id": "my-task"}))
+        await followers.reach(2, version=WAITING)
+        worker.gate.set()
+        frames = await following
         assert frames[0]["status"]["state"] == "working"
         assert frames[0]["sessionId"]
         assert frames[-1]["final"]

@@ -212,7 +212,7 @@ class TestAuthentication:
     @pytest.fixture
     def settings(self) -> Settings:
         keys = SecretStr(f"alice={KEY}")
-        return Settings(auth="api-key", api_keys=keys, blocking_limit_s=4)
+        return Settings(auth="api-key", api_keys=keys, blocking_limit_s=20)
 
     @pytest.fixture
     def keyed(self, door: Door) -> Door:

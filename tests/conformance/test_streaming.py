@@ -16,6 +16,8 @@ from tests.scripted_worker import ScriptedWorker
 SEND = "SendStreamingMessage"
 SUBSCRIBE = "SubscribeToTask"
 IMMEDIATELY = {"returnImmediately": True}
+AUTH_REQUIRED = 2
+"""The version at which the agent of "auth" waits for credentials."""
 
 pytestmark = pytest.mark.usefixtures("worker")
 
@@ -58,11 +60,13 @@ class TestSending:
         assert states(await door.events(SEND, said("ask")))[-1] == "INPUT_REQUIRED"
 
     async def test_a_stream_stays_open_for_credentials(
-        self, door: Door, worker: ScriptedWorker
+        self, door: Door, worker: ScriptedWorker, followers: Followers
     ) -> None:
         """7.6.1: at AUTH_REQUIRED it goes on, and shows what the agent does with them."""
-        asyncio.get_running_loop().call_later(0.3, worker.gate.set)
-        shown = states(await door.events(SEND, said("auth")))
+        streaming = asyncio.create_task(door.events(SEND, said("auth")))
+        await followers.reach(1, version=AUTH_REQUIRED)
+        worker.gate.set()
+        shown = states(await streaming)
         assert shown[-2:] == ["AUTH_REQUIRED", "COMPLETED"]
 
     async def test_the_next_turn_begins_with_the_task(self, door: Door) -> None:
