@@ -1,13 +1,15 @@
 """Clients that send requests as fast as they are answered: a process beside the one they flood.
 
 Reads from stdin a JSON object: host, port, seconds, clients, and requests, each as the text of one
-HTTP request. Writes to stdout how often which status came.
+HTTP request. Each client begins at its own share, and goes on until the time is over and it has
+sent that share. Writes to stdout how often which status came.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -15,25 +17,31 @@ from typing import Any
 
 
 async def flood(plan: dict[str, Any]) -> dict[str, int]:
-    """Send until the time is over; the clients begin at different requests."""
+    """Send every request at least once, and on until the time is over."""
     until = time.monotonic() + plan["seconds"]
     answered: Counter[str] = Counter()
     requests = [text.encode() for text in plan["requests"]]
+    share = math.ceil(len(requests) / plan["clients"])
     async with asyncio.TaskGroup() as group:
         for number in range(plan["clients"]):
-            own = requests[number % len(requests) :] + requests[: number % len(requests)]
-            group.create_task(_client(plan, own, until, answered))
+            start = number * share % len(requests)
+            own = requests[start:] + requests[:start]
+            group.create_task(_client(plan, own, share, until, answered))
     return answered
 
 
 async def _client(
-    plan: dict[str, Any], requests: list[bytes], until: float, answered: Counter[str]
+    plan: dict[str, Any], requests: list[bytes], share: int, until: float, answered: Counter[str]
 ) -> None:
     turn = 0
-    while time.monotonic() < until:
+
+    def goes_on() -> bool:
+        return turn < share or time.monotonic() < until
+
+    while goes_on():
         reader, writer = await asyncio.open_connection(plan["host"], plan["port"])
         try:
-            while time.monotonic() < until:
+            while goes_on():
                 writer.write(requests[turn % len(requests)])
                 turn += 1
                 answered[await _status(reader)] += 1

@@ -15,8 +15,8 @@ from tests.faults.harness import IS_LONG, Emulators, World, numbers, operation_o
 pytestmark = pytest.mark.emulators
 
 VISIBILITY_S = 2
-START_S = 10
-"""What a takeover may take beside the visibility, on a machine that is busy with other tests."""
+START_S = 30
+"""What a takeover may take beside the visibility: a safety net, below the default of 60 s."""
 
 
 async def test_another_worker_takes_over_from_a_dead_one(
@@ -78,7 +78,7 @@ async def test_a_slow_agent_runs_once(emulators: Emulators, tmp_path: Path) -> N
 async def test_of_two_workers_with_one_message_one_commits(
     emulators: Emulators, tmp_path: Path
 ) -> None:
-    """The other one stops within one commit, and nothing of it is ever stored.
+    """The other one stops with its first commit, and nothing of it is ever stored.
 
     The second copy has a group of its own, which no broker gives it: both are delivered at once,
     as first deliveries. The agents wait for each other before their first chunk.
@@ -99,9 +99,6 @@ async def test_of_two_workers_with_one_message_one_commits(
         returned = world.ledger.entries(head.task_id, "returned")
         assert len(stopped) == len(returned) == 1
         assert {stopped[0].pid, returned[0].pid} == {first.pid, second.pid}
-        # Its first commit is under way when the second chunk comes, and stops it.
-        emitted = world.ledger.entries(head.task_id, "emitted")
-        assert len([e for e in emitted if e.pid == stopped[0].pid]) <= 3
         assert len(set(end.writers)) == 1
         await world.drained()
         assert (await world.look(head.task_id)).head == end.head
