@@ -23,7 +23,7 @@ CONFTEST = """
 
 
 class Suite:
-    """A suite of its own, run with the emulators' plugin and no other one of this suite."""
+    """A suite of its own, run with the emulators' plugin and xdist alone."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self._pytester = pytester
@@ -31,25 +31,15 @@ class Suite:
 
     def run(self, *tests: str, workers: int = 0) -> pytest.RunResult:
         self._pytester.makepyfile("import pytest\n\n" + "\n".join(tests))
-        return self._pytester.runpytest_inprocess(
-            *(
-                "-p",
-                "tests.emulators.fixtures",
-                "-p",
-                "no:cacheprovider",
-                "-rs",
-                "-n",
-                str(workers),
-                "-o",
-                "asyncio_default_fixture_loop_scope=function",
-            )
-        )
+        plugins = ("-p", "tests.emulators.fixtures", "-p", "xdist", "-p", "no:cacheprovider")
+        return self._pytester.runpytest_inprocess(*plugins, "-rs", "-n", str(workers))
 
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     """A suite on a machine that has the emulators, and requires none."""
     monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setattr(emulators, "missing", lambda: None)
     return Suite(pytester)
 
@@ -67,7 +57,7 @@ HIDDEN = "def test_hidden(request): request.getfixturevalue('table')\n"
 EITHER = "def test_either(backend): pass\n"
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_an_unmarked_use_is_refused_at_collection(suite: Suite, workers: int) -> None:
     """Also through other fixtures: the run ends before its first test and names this one."""
     run = suite.run(MARKED, UNMARKED, workers=workers)
