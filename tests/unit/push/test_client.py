@@ -449,10 +449,10 @@ def _by_meaning(codes: Iterable[int]) -> dict[Meaning, set[int]]:
 
 
 def test_what_each_status_means() -> None:
-    """2xx alone is success; 429 and 5xx are temporary; everything else is final."""
+    """2xx is success; 408, 425, 429 and 5xx are temporary; everything else is final."""
     meanings = _by_meaning(range(100, 1000))
     assert meanings[Meaning.DELIVERED] == set(range(200, 300))
-    assert meanings[Meaning.AGAIN] == {429, *range(500, 600)}
+    assert meanings[Meaning.AGAIN] == {408, 425, 429, *range(500, 600)}
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ async def test_a_restart_is_counted_as_subscribers_count_it(which: str, told: li
 # -- failing receivers -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failure", [503, 429, "silence", "closed port", "DNS"])
+@pytest.mark.parametrize("failure", [503, 429, 408, 425, "silence", "closed port", "DNS"])
 async def test_a_receiver_that_is_down_for_ten_minutes(failure: str | int) -> None:
     """Each transition arrives at least once, in order, under one id, its attempts counted."""
     world = World(push_allowed_hosts="127.0.0.1,hooks.example")
@@ -310,7 +310,7 @@ async def test_a_final_answer_is_an_answer() -> None:
     assert [letter.reason for letter in world.queue.letters] == ["status 400"]
 
 
-@pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 408, 410, 413, 422, 301, 307])
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 413, 422, 301, 307])
 async def test_a_final_answer_ends_the_event(code: int) -> None:
     """No second attempt; the event goes to the dead letters, and the next one is told."""
     world = World()

@@ -11,7 +11,9 @@ from typing import Final
 MAX_RETRY_AFTER_S: Final = 3600.0
 """A receiver that asks for a longer pause is tried after an hour."""
 
-_TOO_MANY_REQUESTS: Final = 429
+_PASSING: Final = frozenset({408, 425, 429})
+"""Request Timeout, Too Early and Too Many Requests: the same request may be sent again later
+(RFC 9110, 15.5.9; RFC 8470, 5.2; RFC 6585, 4)."""
 
 
 class Meaning(Enum):
@@ -50,10 +52,10 @@ def outcome_of(status: int, retry_after: str | None, *, now_ms: int) -> Outcome:
     """What an answer means (A2A 1.0.1, section 4.3.3, leaves it to the agent).
 
     Success is 2xx alone. A redirect is not followed: the receiver that was registered and checked
-    is the one that gets the notification. 429 and 5xx are temporary, all else is final.
+    is the one that gets the notification. 408, 425, 429 and 5xx are temporary, all else is final.
     """
     is_success = 200 <= status < 300  # noqa: PLR2004 - the classes of RFC 9110
-    is_temporary = status == _TOO_MANY_REQUESTS or 500 <= status < 600  # noqa: PLR2004 - as above
+    is_temporary = status in _PASSING or 500 <= status < 600  # noqa: PLR2004 - as above
     reason = f"status {status}"
     if is_success:
         return Outcome(meaning=Meaning.DELIVERED, reason=reason, status=status)
