@@ -15,6 +15,9 @@ _KEYS_A_READ: Final = 100
 _KEYS_A_DELETE: Final = 25
 _BATCH_ATTEMPTS: Final = 12
 
+_LARGEST_LIMIT: Final = 1000
+"""Items that one page of a Query looks at, at most: about as many index entries as 1 MB holds."""
+
 Action = dict[str, dict[str, Any]]
 """One action of a transaction, without its table: `{"Put": {…}}`."""
 
@@ -111,7 +114,7 @@ class Table:
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
             if "Limit" in request:
                 # What the first page had too little of may be rare: look at more at once.
-                request["Limit"] *= 4
+                request["Limit"] = min(request["Limit"] * 4, _LARGEST_LIMIT)
 
     async def _pause(self, attempt: int) -> None:
         if attempt == _BATCH_ATTEMPTS:
