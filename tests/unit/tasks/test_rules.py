@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -24,6 +25,7 @@ from a2a_serverless.tasks.entries import (
     TurnEnded,
     TurnOpened,
 )
+from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, content_digest, open_task
 
@@ -112,6 +114,62 @@ def test_a_second_claim_restarts_the_turn() -> None:
     assert isinstance(made.entries[1], StatusChanged)
     assert made.entries[1].status.state == TaskState.TASK_STATE_WORKING
     assert (made.head.token, made.head.attempts) == ("B", 2)
+
+
+def folded(commits: Iterable[Commit]) -> Fold:
+    """What clients see after a new task and these commits."""
+    new = NewTask(
+        scope="s",
+        task_id="t",
+        context_id="c",
+        incarnation="i",
+        request=SendMessageRequest(message=message("go")),
+    )
+    made, fold = open_task(new, now_ms=NOW, timing=TIMING), Fold("t", "c")
+    fold.add(Record(version=1, entries=made.entries))
+    for commit in commits:
+        made = advance(made.head, commit, now_ms=NOW, timing=TIMING)
+        entries, version = made.entries, made.head.version
+        fold.add(Record(version=version, entries=entries, token=commit.token))
+    return fold
+
+
+def texts(fold: Fold) -> list[str]:
+    """The history, and behind it the message of the status."""
+    status_message = [fold.status.message] if fold.status.HasField("message") else []
+    return [said.parts[0].text for said in (*fold.history, *status_message)]
+
+
+ASKED = Commit(token="A", claims=True, entries=(status(TaskState.TASK_STATE_AUTH_REQUIRED, "1?"),))
+ANSWERED = Commit(entries=(follow_up("one"),))
+ASKED_AGAIN = Commit(
+    token="A",
+    entries=(status(TaskState.TASK_STATE_AUTH_REQUIRED, "2?"),),
+    ends_turn=True,
+)
+
+
+def test_a_claim_keeps_what_the_agent_has_asked() -> None:
+    """A message was waiting when the agent asked again: both questions are in the history, once."""
+    waiting = (ASKED, ANSWERED, ASKED_AGAIN)
+    assert texts(folded(waiting)) == ["go", "1?", "one", "2?"]
+    working = folded((*waiting, Commit(token="B", claims=True)))
+    assert texts(working) == ["go", "1?", "one", "2?"]
+    assert not working.status.HasField("message")
+
+
+def test_a_second_claim_keeps_what_the_agent_has_asked() -> None:
+    """A restart brings the question back into the status, and the claim archives it again."""
+    claims = [Commit(token=token, claims=True) for token in "BCD"]
+    assert texts(folded((ASKED, ANSWERED, ASKED_AGAIN, *claims))) == ["go", "1?", "one", "2?"]
+
+
+def test_a_question_that_its_answer_has_archived_is_there_once() -> None:
+    """A message to a paused task archives the question; the claim finds none in the status."""
+    asked = status(TaskState.TASK_STATE_INPUT_REQUIRED, "1?")
+    paused_task = Commit(token="A", claims=True, entries=(asked,))
+    claims = [Commit(token=token, claims=True) for token in "BC"]
+    assert texts(folded((paused_task, ANSWERED, *claims))) == ["go", "1?", "one"]
 
 
 def test_an_attempt_that_lost_its_turn_is_fenced() -> None:

@@ -213,10 +213,14 @@ def _check(head: Head, commit: Commit) -> None:
 
 
 def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
-    """Add what follows from the commit: a claimed turn works, a new one is submitted."""
+    """Add what follows from the commit: a claimed turn works, a new one is submitted.
+
+    A claim keeps the message of the status in the history: the agent may have asked again after the
+    message was accepted whose turn begins.
+    """
     entries = commit.entries
     if commit.claims:
-        working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+        working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING), archive=True)
         if head.token is not None:
             return (Restarted(head.turn_base), working, *entries)
         says_so_itself = any(isinstance(entry, StatusChanged) for entry in entries)
