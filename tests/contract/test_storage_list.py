@@ -13,9 +13,11 @@ from pydantic import ValidationError
 from a2a_serverless.errors import InvalidArgumentError, PageTokenError
 from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery, ListTasksResult
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.listing import Listing
+from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
 from tests.clocks import ManualClock
 from tests.databases import new_scope
-from tests.messages import artifact, message, said
+from tests.messages import agent_message, artifact, message, said
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
@@ -150,6 +152,47 @@ async def test_a_task_that_moves_is_not_shown_twice(
     assert ids(first, *rest) == [made[5], made[4], made[3], made[2], made[0]]
     moved = await storage.list_tasks(ListTasksQuery(status_timestamp_after=started))
     assert set(ids(moved)) == {made[5], made[1]}
+
+
+@pytest.mark.parametrize("history_length", [None, 0])
+async def test_a_task_that_moves_on_under_a_listing_leaves_it(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, history_length: int | None
+) -> None:
+    """Every task shown is in the state that was asked for."""
+    task = await storage.create_task("ctx", message())
+    long = agent_message("x" * (MAX_INLINE_BYTES + 1))
+    await storage.update_task(task.id, WORKING, status_message=long)  # HEAD points to the log
+    find = storage._newest
+
+    async def and_then_complete(listing: Listing, limit: int) -> list[Head]:
+        heads = await find(listing, limit)
+        for head in heads:
+            if head.state == WORKING:
+                await storage.update_task(head.task_id, COMPLETED)
+        return heads
+
+    monkeypatch.setattr(storage, "_newest", and_then_complete)
+    query = ListTasksQuery(status=WORKING, history_length=history_length)
+    assert ids(await storage.list_tasks(query)) == []
+    completed = query.model_copy(update={"status": COMPLETED})
+    assert ids(await storage.list_tasks(completed)) == [task.id]
+
+
+async def test_a_task_that_moves_on_is_listed_as_it_is_now(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no state was asked for, a task that moves on is no reason to leave it out."""
+    task = await storage.create_task("ctx", message())
+    find = storage._newest
+
+    async def and_then_complete(listing: Listing, limit: int) -> list[Head]:
+        heads = await find(listing, limit)
+        await storage.update_task(task.id, COMPLETED)
+        return heads
+
+    monkeypatch.setattr(storage, "_newest", and_then_complete)
+    (listed,) = (await storage.list_tasks(ListTasksQuery())).tasks
+    assert listed.status.state == COMPLETED
 
 
 async def test_history_and_artifacts_of_a_listed_task(storage: DurableStorage) -> None:

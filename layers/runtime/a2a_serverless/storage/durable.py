@@ -276,6 +276,13 @@ class DurableStorage(Storage, TaskLog, PushConfigs):
         )
 
     async def _listed(self, head: Head, query: ListTasksQuery) -> Task | None:
+        """The task of a HEAD that the listing has found; None when it is gone or has moved on."""
+        task = await self._as_asked(head, query)
+        if task is None or query.status in (None, task.status.state):
+            return task
+        return None
+
+    async def _as_asked(self, head: Head, query: ListTasksQuery) -> Task | None:
         if query.history_length == 0 and not query.include_artifacts:
             task = task_of_head(head)
             if task is not None:
