@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -183,6 +184,83 @@ async def test_messages_that_make_no_sense(agent: Agent, method: str, wrong: Any
     answer = await agent.call(method, wrong)
     assert_error(answer.response, agent.binding, -32602)
     assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
+
+
+NO_BASE64 = ["%%%", "not base64!", "é", "Q", "QQ==QQ==", "QUI= ", "=", "Q=Q="]
+
+
+@pytest.mark.parametrize("raw", NO_BASE64)
+async def test_a_file_that_is_no_base64(agent: Agent, raw: str) -> None:
+    """It is refused by name: what the parser makes of it would be another file."""
+    answer = await agent.call("SendMessage", {"message": message(parts=[{"raw": raw}])})
+    assert_error(answer.response, agent.binding, -32602)
+    assert answer.message == "message.parts.raw is not base64."
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("", ""),
+        ("QQ==", "QQ=="),
+        ("QQ", "QQ=="),
+        ("/+8=", "/+8="),
+        ("_-8", "/+8="),
+        ("QUFB\r\nQUFB\n\n\n", "QUFBQUFB"),
+    ],
+)
+async def test_a_file_in_any_base64(agent: Agent, raw: str, shown: str) -> None:
+    """ProtoJSON takes both alphabets, with or without padding; line breaks are no digits."""
+    parts = [{"raw": raw}]
+    answer = await agent.send("", parts=parts, configuration={"returnImmediately": True})
+    assert answer.task["history"][0]["parts"] == [{"raw": shown}]
+
+
+def sent_in_0_3(file: str, *, is_rest: bool) -> tuple[str, dict[str, Any]]:
+    """Path and body of a message of A2A 0.3 with a file."""
+    if is_rest:
+        content = [{"text": "go"}, {"file": {"fileWithBytes": file}}]
+        said = {"messageId": "1", "role": "ROLE_USER", "content": content}
+        return "/v1/message:send", {"request": said}
+    parts = [{"kind": "text", "text": "go"}, {"kind": "file", "file": {"bytes": file}}]
+    said = {"messageId": "1", "role": "user", "kind": "message", "parts": parts}
+    return "/", call_0_3("message/send", {"message": said})
+
+
+def twice(text: str) -> str:
+    """What a client of the SDK's 0.3 sends over HTTP+JSON for the base64 `text` of a file."""
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("file", "is_rest"),
+    [
+        *((file, False) for file in (*NO_BASE64, "-_-_", "QQ")),
+        *((file, True) for file in NO_BASE64),
+        *((twice(file), True) for file in (*NO_BASE64, "-_-_", "QQ")),
+    ],
+)
+async def test_a_file_that_is_no_base64_in_0_3(
+    client: httpx.AsyncClient, file: str, *, is_rest: bool
+) -> None:
+    """The same in 0.3, which has one alphabet, and where padding belongs to it."""
+    path, body = sent_in_0_3(file, is_rest=is_rest)
+    response = await client.post(path, json=body, headers={"A2A-Version": "0.3"})
+    assert_error(response, REST if is_rest else JSONRPC, -32602)
+    field = "request.content.file.fileWithBytes" if is_rest else "message.parts.file.bytes"
+    assert read(response).message == f"{field} is not base64."
+
+
+@pytest.mark.parametrize("file", ["", "QQ==", "/+8=", "QUFB\nQUFB"])
+@pytest.mark.parametrize("is_rest", [False, True])
+async def test_a_file_in_0_3(
+    client: httpx.AsyncClient, worker: ScriptedWorker, file: str, *, is_rest: bool
+) -> None:
+    """What is base64 comes in whole."""
+    sent = twice(file) if is_rest else file
+    path, body = sent_in_0_3(sent, is_rest=is_rest)
+    response = await client.post(path, json=body, headers={"A2A-Version": "0.3"})
+    assert "error" not in response.json()
+    assert worker.started[0].request.message.parts[1].raw == base64.b64decode(file)
 
 
 async def test_what_is_just_not_too_deep_survives(agent: Agent, worker: ScriptedWorker) -> None:

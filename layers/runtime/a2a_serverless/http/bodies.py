@@ -1,14 +1,16 @@
 """Reading a request's JSON more strictly than the SDK does.
 
 The SDK turns the name of an unknown enum value into the value 0, so that a filter for a state that
-does not exist finds every task; it takes NaN, which it cannot print again; and it answers what its
-parser did not foresee with the parser's words.
+does not exist finds every task; it drops from a file what is no base64, so that the agent gets
+another file; it takes NaN, which it cannot print again; and it answers what its parser did not
+foresee with the parser's words.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -29,6 +31,12 @@ M = TypeVar("M", bound=Message)
 
 MAX_VALUES = 50_000
 """Values in one body: protobuf's parser takes tens of microseconds for each of them."""
+
+
+_LINE_BREAKS = str.maketrans("", "", "\r\n")
+_BASE64 = re.compile(r"([A-Za-z0-9+/_-]*)(={0,2})")
+"""Digits of either alphabet, and padding."""
+_NO_BASE64 = ("is not base64.", "Not base64 (RFC 4648).")
 
 
 def read_json(body: bytes) -> Any:
@@ -80,26 +88,23 @@ def check_query(query: Any) -> None:
         ) from error
 
 
-def check_enums(value: Any, model: type[Message]) -> None:
-    """Refuse values that are none of their enum's; unknown fields are ignored (section 5.7).
+def check_values(value: Any, model: type[Message]) -> None:
+    """Refuse enum values and bytes that are none; unknown fields are ignored (section 5.7).
 
     Raises:
         InvalidParamsError: names the first such field.
     """
-    for path, problem in _unknown_enums(value, model.DESCRIPTOR):
-        raise InvalidParamsError(
-            message=f"{path} has an unknown value.",
-            data={"errors": [{"field": path, "message": problem}]},
-        )
+    for path, (sentence, problem) in _wrong_values(value, model.DESCRIPTOR):
+        raise _refused(path, sentence, problem)
 
 
 def parsed(value: Any, model: type[M]) -> M:
     """The message that a ProtoJSON value stands for; unknown fields are ignored.
 
     Raises:
-        InvalidParamsError: a field of another type, or an unknown enum value.
+        InvalidParamsError: a field of another type, an unknown enum value, or no base64.
     """
-    check_enums(value, model)
+    check_values(value, model)
     if not isinstance(value, dict):
         # ParseDict takes the letters of a text for the names of unknown fields.
         raise InvalidParamsError(message=f"The body is not a {model.DESCRIPTOR.name}.")
@@ -119,17 +124,23 @@ def check_0_3_params(params: Any) -> None:
         InvalidParamsError: as it says.
     """
     with _conversion("message"):
-        _to_1_0(types_v03.MessageSendParams.model_validate(params))
+        message = types_v03.MessageSendParams.model_validate(params)
+        _check_files(message, "message.parts.file.bytes")
+        _to_1_0(message)
 
 
 def check_0_3_body(body: Any) -> None:
     """The same for HTTP+JSON, whose 0.3 is another JSON."""
+    check_values(body, pb2_v03.SendMessageRequest)
     with _conversion("message"):
         request = ParseDict(body, pb2_v03.SendMessageRequest(), ignore_unknown_fields=True)
         for part in request.request.content:
             if part.HasField("file") and part.file.WhichOneof("file") is None:
                 raise InvalidParamsError(message="A file has one of fileWithUri, fileWithBytes.")
-        _to_1_0(FromProto.message_send_params(request))
+        message = FromProto.message_send_params(request)
+        # The SDK's 0.3 has the base64 of a file in this field, and not its bytes.
+        _check_files(message, "request.content.file.fileWithBytes")
+        _to_1_0(message)
 
 
 def check_0_3_query(params: Any) -> None:
@@ -196,6 +207,8 @@ def check_0_3_push_query(params: Any, *, names_config: bool = False) -> None:
 def _conversion(kind: str) -> Iterator[None]:
     try:
         yield
+    except InvalidParamsError:
+        raise
     except Exception as error:
         # Whatever it stumbles over: pydantic, protobuf, base64, Unicode.
         raise InvalidParamsError(message=f"This is no {kind} of A2A 0.3.") from error
@@ -205,7 +218,37 @@ def _to_1_0(params: types_v03.MessageSendParams) -> None:
     conversions.to_core_send_message_request(types_v03.SendMessageRequest(id="", params=params))
 
 
-def _unknown_enums(value: Any, descriptor: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _check_files(params: types_v03.MessageSendParams, path: str) -> None:
+    """Refuse a file that the conversion to 1.0 would shorten: it knows one alphabet alone."""
+    for part in params.message.parts:
+        file = getattr(part.root, "file", None)
+        if isinstance(file, types_v03.FileWithBytes) and not _is_base64(file.bytes, strict=True):
+            raise _refused(path, *_NO_BASE64)
+
+
+def _is_base64(text: str, *, strict: bool = False) -> bool:
+    """Whether all of `text` is base64, line breaks aside: as ProtoJSON has it.
+
+    That is in either alphabet, with or without padding; `strict`: in the first one, with it.
+    """
+    found = _BASE64.fullmatch(text.translate(_LINE_BREAKS))
+    if found is None:
+        return False
+    digits, padding = found.groups()
+    missing = -len(digits) % 4
+    if strict:
+        return len(padding) == missing and not {"-", "_"} & set(digits)
+    return len(padding) <= missing < 3  # noqa: PLR2004 - one digit is less than a byte
+
+
+def _refused(path: str, sentence: str, problem: str) -> InvalidParamsError:
+    data = {"errors": [{"field": path, "message": problem}]}
+    return InvalidParamsError(message=f"{path} {sentence}", data=data)
+
+
+def _wrong_values(
+    value: Any, descriptor: Any, path: str = ""
+) -> Iterator[tuple[str, tuple[str, str]]]:
     if not isinstance(value, Mapping):
         return
     for field in descriptor.fields:
@@ -214,10 +257,12 @@ def _unknown_enums(value: Any, descriptor: Any, path: str = "") -> Iterator[tupl
                 continue
             inner = value[name] if isinstance(value[name], list) else [value[name]]
             for item in inner:
-                yield from _unknown_in_field(item, field, f"{path}{name}")
+                yield from _wrong_in_field(item, field, f"{path}{name}")
 
 
-def _unknown_in_field(value: Any, field: FieldDescriptor, path: str) -> Iterator[tuple[str, str]]:
+def _wrong_in_field(
+    value: Any, field: FieldDescriptor, path: str
+) -> Iterator[tuple[str, tuple[str, str]]]:
     if field.enum_type is not None:
         is_known = value is None or (
             value in field.enum_type.values_by_name
@@ -225,9 +270,12 @@ def _unknown_in_field(value: Any, field: FieldDescriptor, path: str) -> Iterator
             else value in field.enum_type.values_by_number
         )
         if not is_known:
-            yield path, f"Not a value of {field.enum_type.name}."
+            yield path, ("has an unknown value.", f"Not a value of {field.enum_type.name}.")
+    elif field.type == FieldDescriptor.TYPE_BYTES:
+        if isinstance(value, str) and not _is_base64(value):
+            yield path, _NO_BASE64
     elif field.message_type is not None and _is_ours(field.message_type):
-        yield from _unknown_enums(value, field.message_type, f"{path}.")
+        yield from _wrong_values(value, field.message_type, f"{path}.")
 
 
 def _is_ours(descriptor: Any) -> bool:

@@ -43,8 +43,8 @@ from a2a_serverless.http.bodies import (
     check_0_3_push_query,
     check_0_3_query,
     check_0_3_task,
-    check_enums,
     check_query,
+    check_values,
     parsed,
     read_json,
 )
@@ -167,7 +167,7 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
             check_version(request, version)
             context.check_extensions(request)
             if has_filters:
-                check_enums(dict(request.query_params), ListTasksRequest)
+                check_values(dict(request.query_params), ListTasksRequest)
             check_query(request.query_params)
             body = await _check_rest_body(request, check) if has_body else {}
             if not is_0_3:  # which has no tenants
