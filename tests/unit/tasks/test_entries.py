@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from a2a.types import Artifact, Message, Part, TaskStatus
+from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskStatus
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 
 from a2a_serverless.errors import InvalidArgumentError
@@ -74,6 +74,47 @@ def holding(number: float) -> list[Entry]:
         ArtifactWritten(Artifact(artifact_id="a", parts=[Part(text="fine", metadata=struct)])),
         MetadataMerged(struct),
     ]
+
+
+def nested(levels: int, *, arrays: bool) -> Value:
+    """A number within arrays or objects."""
+    value = Value(number_value=1)
+    for _ in range(levels):
+        outer = Value()
+        if arrays:
+            outer.list_value.values.append(value)
+        else:
+            outer.struct_value.fields["a"].CopyFrom(value)
+        value = outer
+    return value
+
+
+def holding_nested(levels: int, *, arrays: bool) -> list[Entry]:
+    """Entries of each kind with data or metadata that deep; metadata is an object itself."""
+    data = Part(data=nested(levels, arrays=arrays))
+    metadata = Struct(fields={"a": nested(levels - 1, arrays=arrays)})
+    return [
+        TurnOpened(SendMessageRequest(message=Message(parts=[data]))),
+        MessageAppended(Message(parts=[data])),
+        MessageAppended(Message(metadata=metadata)),
+        StatusChanged(TaskStatus(message=Message(parts=[data]))),
+        StatusChanged(TaskStatus(message=Message(parts=[Part(metadata=metadata)]))),
+        StatusChanged(TaskStatus(), metadata=metadata),
+        ArtifactWritten(Artifact(parts=[data])),
+        ArtifactWritten(Artifact(parts=[Part(metadata=metadata)])),
+        ArtifactWritten(Artifact(metadata=metadata)),
+        MetadataMerged(metadata),
+    ]
+
+
+@pytest.mark.parametrize(("levels", "arrays"), [(31, False), (47, True)])
+def test_the_depth_that_the_sentence_names(levels: int, *, arrays: bool) -> None:
+    """It is taken wherever it stands; one level more is refused where there is least room."""
+    check_readable(holding_nested(levels, arrays=arrays))
+    deeper = StatusChanged(TaskStatus())
+    deeper.status.message.parts.add().data.CopyFrom(nested(levels + 1, arrays=arrays))
+    with pytest.raises(InvalidArgumentError, match=f"{levels} {'arrays' if arrays else 'objects'}"):
+        check_readable([deeper])
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

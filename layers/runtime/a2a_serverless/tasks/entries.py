@@ -119,6 +119,13 @@ Entry = (
     | Replied
 )
 
+_MAX_NESTED_OBJECTS = 31
+_MAX_NESTED_ARRAYS = 47
+"""How many within one another can be read back wherever they stand.
+
+Protobuf reads 100 messages within one another; an object is three of them, an array two.
+"""
+
 _HEADER = struct.Struct(">cBI")  # kind, flags, length of the payload
 _ARCHIVE = 1
 
@@ -148,7 +155,10 @@ def check_readable(entries: Iterable[Entry]) -> None:
             answer = SendMessageResponse(task=_shown_in(entry))
             SendMessageResponse.FromString(answer.SerializeToString())
         except DecodeError as error:
-            msg = "Data or metadata is nested more deeply than protobuf can read (about 45 levels)."
+            msg = (
+                "Data or metadata is nested too deeply: protobuf reads"
+                f" {_MAX_NESTED_OBJECTS} objects or {_MAX_NESTED_ARRAYS} arrays within one another."
+            )
             raise InvalidArgumentError(msg) from error
         if not all(math.isfinite(number) for number in _numbers(answer)):
             msg = "Data or metadata has a number that JSON does not have (NaN or infinity)."
