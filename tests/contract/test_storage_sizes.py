@@ -104,7 +104,8 @@ async def test_a_commit_beyond_the_limit_is_refused(storage: DurableStorage) -> 
     assert caught.value.size > MAX_COMMIT_BYTES
     assert str(MAX_COMMIT_BYTES) in str(caught.value)
     assert await versions(storage, task.id) == [1]
-    with pytest.raises(CommitTooLargeError):
+    assert "'a' has 4000" in str(caught.value)
+    with pytest.raises(CommitTooLargeError, match="URL"):
         await storage.create_task("ctx", message("x" * MAX_COMMIT_BYTES))
     assert (await storage.list_tasks(ListTasksQuery())).total_size == 1
 

@@ -45,10 +45,13 @@ class PageTokenError(InvalidArgumentError):
 
 
 class CommitTooLargeError(InvalidArgumentError):
-    """One commit holds more than a DynamoDB transaction takes (4 MB)."""
+    """One commit holds more than a DynamoDB transaction takes (4 MB).
 
-    def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"A commit of {size} bytes exceeds the limit of {limit} bytes.")
+    `advice` says what is large, and the way out.
+    """
+
+    def __init__(self, size: int, limit: int, advice: str) -> None:
+        super().__init__(f"A commit of {size} bytes exceeds the limit of {limit} bytes: {advice}.")
         self.size = size
         self.limit = limit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskStatus
@@ -18,6 +19,7 @@ from a2a_serverless.tasks.entries import (
     MetadataMerged,
     StatusChanged,
     TurnOpened,
+    advice_on_size,
     check_readable,
     decode_entries,
     encode_entries,
@@ -124,3 +126,38 @@ def test_numbers_that_json_does_not_have(number: float) -> None:
         with pytest.raises(InvalidArgumentError, match="JSON does not have"):
             check_readable([entry])
     check_readable(holding(1e308))
+
+
+LARGE = Part(text="x" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("largest", "advice"),
+    [
+        (
+            ArtifactWritten(Artifact(artifact_id="report", parts=[LARGE])),
+            r"artifact 'report' has 10\d\d bytes, split it with append=True",
+        ),
+        (
+            ArtifactWritten(Artifact(artifact_id="a\n" * 500)),
+            r"artifact '(a\\n){50}' has 10\d\d bytes, split it with append=True",
+        ),
+        (
+            TurnOpened(SendMessageRequest(message=Message(parts=[LARGE]))),
+            r"the user's message has 10\d\d bytes, send large files by their URL",
+        ),
+        (
+            StatusChanged(TaskStatus(message=Message(parts=[LARGE]))),
+            r"a message has 10\d\d bytes, send it as an artifact, split with append=True",
+        ),
+        (
+            MetadataMerged(Struct(fields={"a": Value(string_value=LARGE.text)})),
+            r"the metadata has 10\d\d bytes, keep large data in an artifact",
+        ),
+    ],
+)
+def test_the_advice_names_the_largest_entry(largest: Entry, advice: str) -> None:
+    """The size and the way out of one whose commit is too large, whatever is beside it."""
+    small = MessageAppended(Message(parts=[Part(text="x" * 900)]))
+    for entries in ([small, largest], [largest, small]):
+        assert re.fullmatch(advice, advice_on_size(entries))

@@ -268,7 +268,7 @@ async def test_an_unexpected_error_gives_the_delivery_back(
 
 
 async def test_an_event_beyond_the_limit_fails_the_task() -> None:
-    """A chunk that no transaction takes fails the task; the sentence names the limit."""
+    """A chunk that no transaction takes fails the task, which says the limit and the way out."""
 
     async def verbose(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "small"))
@@ -281,5 +281,7 @@ async def test_an_event_beyond_the_limit_fails_the_task() -> None:
     assert await bench.work() is True
     done = await bench.task(task)
     assert done.status.state == S.TASK_STATE_FAILED
-    assert "exceeds the limit of 4000000 bytes" in status_text(done)
+    sentence = status_text(done)
+    assert "exceeds the limit of 4000000 bytes: artifact 'a' has 4100" in sentence
+    assert sentence.endswith(" bytes, split it with append=True.")
     assert artifact_texts(done) == {}

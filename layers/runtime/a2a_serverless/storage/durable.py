@@ -38,6 +38,7 @@ from a2a_serverless.tasks.entries import (
     MessageAppended,
     MetadataMerged,
     StatusChanged,
+    advice_on_size,
     check_readable,
     decode_entries,
     encode_entries,
@@ -354,7 +355,7 @@ def _write(before: Head | None, step: Step, commit: Commit) -> Write:
     body = encode_entries(step.entries)
     size = len(body) + (len(commit.context_write.value) if commit.context_write else 0)
     if size > MAX_COMMIT_BYTES:
-        raise CommitTooLargeError(size, MAX_COMMIT_BYTES)
+        raise CommitTooLargeError(size, MAX_COMMIT_BYTES, advice_on_size(step.entries))
     return Write(
         before=before,
         after=step.head,

@@ -126,6 +126,9 @@ _MAX_NESTED_ARRAYS = 47
 Protobuf reads 100 messages within one another; an object is three of them, an array two.
 """
 
+_SHOWN = 100
+"""Characters of an artifact's id in an error."""
+
 _HEADER = struct.Struct(">cBI")  # kind, flags, length of the payload
 _ARCHIVE = 1
 
@@ -163,6 +166,22 @@ def check_readable(entries: Iterable[Entry]) -> None:
         if not all(math.isfinite(number) for number in _numbers(answer)):
             msg = "Data or metadata has a number that JSON does not have (NaN or infinity)."
             raise InvalidArgumentError(msg)
+
+
+def advice_on_size(entries: Iterable[Entry]) -> str:
+    """Name the largest of some entries with its bytes, and how its writer makes it smaller."""
+    sizes = [(len(_pack(entry)[2]), entry) for entry in entries]
+    size, largest = max(sizes, key=lambda one: one[0], default=(0, TurnEnded()))
+    match largest:
+        case ArtifactWritten(artifact):
+            name = f"artifact {artifact.artifact_id[:_SHOWN]!r}"
+            return f"{name} has {size} bytes, split it with append=True"
+        case TurnOpened():
+            return f"the user's message has {size} bytes, send large files by their URL"
+        case MetadataMerged():
+            return f"the metadata has {size} bytes, keep large data in an artifact"
+        case _:
+            return f"a message has {size} bytes, send it as an artifact, split with append=True"
 
 
 def _numbers(message: AnyMessage) -> Iterator[float]:
