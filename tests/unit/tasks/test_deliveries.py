@@ -9,9 +9,11 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.tasks.deliveries import (
+    DeadLettered,
     Refused,
     may_give_up,
     on_current_turn,
+    on_dead_letter,
     on_lost_claim,
     on_refusal,
     waits_behind,
@@ -97,6 +99,41 @@ def test_a_turn_is_given_up_by_who_has_seen_its_last_attempt() -> None:
     assert not may_give_up(COMPLETED, FIRST, seen=seen)
 
 
+@pytest.mark.parametrize("head", [*OVER, pytest.param(PAUSED, id="finished")])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_dead_letter_of_a_turn_that_is_over_is_dropped(
+    head: Head | None, *, is_cancelled: bool
+) -> None:
+    """A cancel flag still ends a paused task."""
+    wanted = DeadLettered.CANCEL if is_cancelled and head is PAUSED else DeadLettered.DROP
+    assert dead_letter(head, is_cancelled=is_cancelled) is wanted
+
+
+@pytest.mark.parametrize("head", [opened(), claimed(), claimed(claimed()), WITH_NEXT])
+def test_a_dead_letter_of_a_task_that_is_being_canceled_cancels_it(head: Head) -> None:
+    """A flag says so, or the operation, however many attempts are left."""
+    assert dead_letter(head, is_cancelled=True) is DeadLettered.CANCEL
+    assert dead_letter(head, kind="cancel") is DeadLettered.CANCEL
+
+
+@pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT])
+def test_a_dead_letter_fails_nothing_while_there_are_attempts(head: Head) -> None:
+    """Before the first claim, after a claim, and with a message that waits."""
+    assert dead_letter(head) is DeadLettered.RESEND
+
+
+def test_a_dead_letter_fails_a_turn_whose_attempts_are_used_up() -> None:
+    """The last claim was the last attempt."""
+    assert dead_letter(claimed(claimed())) is DeadLettered.FAIL
+
+
+def test_a_dead_letter_of_a_message_that_waits_is_about_the_current_turn() -> None:
+    """As any delivery of it is."""
+    assert dead_letter(WITH_NEXT, turn=NEXT.turn) is DeadLettered.RESEND
+    exhausted = replace(WITH_NEXT, attempts=RETRY.max_attempts)
+    assert dead_letter(exhausted, turn=NEXT.turn) is DeadLettered.FAIL
+
+
 def test_an_attempt_counts_itself() -> None:
     """HEAD counts those that have claimed the turn; one that has not is one more."""
     assert attempts_started(opened(), is_claimed=False) == 1
@@ -106,3 +143,15 @@ def test_an_attempt_counts_itself() -> None:
 
 def operation(kind: Literal["run", "cancel"]) -> Operation:
     return Operation(operation=kind, params=NEXT)
+
+
+def dead_letter(
+    head: Head | None,
+    *,
+    kind: Literal["run", "cancel"] = "run",
+    turn: int = 1,
+    is_cancelled: bool = False,
+) -> DeadLettered:
+    params = FIRST.model_copy(update={"turn": turn})
+    letter = Operation(operation=kind, params=params)
+    return on_dead_letter(head, letter, is_cancelled=is_cancelled, retry=RETRY)

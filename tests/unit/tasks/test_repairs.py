@@ -9,12 +9,18 @@ from a2a.types import Message, Part, Role, SendMessageRequest, TaskState, TaskSt
 
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.repairs import overdue_cancel, overdue_turn, repeated_turn
+from a2a_serverless.tasks.repairs import (
+    is_given_up,
+    overdue_cancel,
+    overdue_turn,
+    repeated_turn,
+)
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
 
 TIMING = Timing(waiting_s=60, lease_s=900)
 NOW = 1_000_000
 DUE = NOW + 60_000
+HOUR_S = 3600
 
 
 def request(message_id: str = "m1") -> SendMessageRequest:
@@ -63,6 +69,25 @@ def test_a_turn_that_is_not_overdue_is_left_alone() -> None:
     assert overdue_turn(paused(), now_ms=10**15) is None
 
 
+def test_a_turn_that_was_never_claimed_is_given_up_in_the_end() -> None:
+    """From the last millisecond of its time on, counted from when it became the current one."""
+    assert not given_up(opened(), after_s=HOUR_S - 0.001)
+    assert given_up(opened(), after_s=HOUR_S)
+    assert given_up(second_turn(), after_s=HOUR_S)
+
+
+def test_a_turn_of_unknown_age_is_not_given_up() -> None:
+    """Its commit was stored by a release that kept no times."""
+    head = opened()
+    assert not is_given_up(head, opened_at=None, now_ms=10**15, give_up_s=HOUR_S)
+
+
+@pytest.mark.parametrize("head", [claimed(), paused(), ended(TaskState.TASK_STATE_COMPLETED)])
+def test_a_turn_that_was_claimed_or_is_over_is_not_given_up(head: Head) -> None:
+    """Attempts bound a claimed turn; a finished one waits for nothing."""
+    assert not given_up(head, after_s=10 * HOUR_S)
+
+
 def test_a_repeated_message_sends_its_waiting_turn_once_more() -> None:
     """Under the number of the newest copy, so that the queue drops it if that one is there."""
     copy = repeated_turn(replace(opened(), sends=2), 1)
@@ -86,3 +111,8 @@ def test_an_overdue_cancel_ends_the_task_that_its_flag_names() -> None:
     assert not overdue_cancel(paused(), incarnation="earlier")
     assert not overdue_cancel(ended(TaskState.TASK_STATE_COMPLETED), incarnation="i")
     assert not overdue_cancel(None, incarnation="i")
+
+
+def given_up(head: Head, *, after_s: float) -> bool:
+    now_ms = NOW + int(after_s * 1000)
+    return is_given_up(head, opened_at=NOW, now_ms=now_ms, give_up_s=HOUR_S)

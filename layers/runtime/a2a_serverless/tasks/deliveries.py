@@ -22,6 +22,19 @@ class Delivered(Enum):
     """Start the agent; its first commit claims the turn."""
 
 
+class DeadLettered(Enum):
+    """What a dead letter asks for: an operation that was delivered too often."""
+
+    DROP = "drop"
+    """Nothing: the task is gone or has ended, or the turn is finished."""
+    CANCEL = "cancel"
+    """End the task as canceled."""
+    RESEND = "resend"
+    """Make the current turn due now, so that the sweeper sends it again."""
+    FAIL = "fail"
+    """End the task as failed: its turn has had all its attempts."""
+
+
 class Refused(Enum):
     """What a refused write means for whoever wanted it."""
 
@@ -61,6 +74,22 @@ def on_delivery(
         return Delivered.DROP
     was_claimed = head.token is not None
     return Delivered.CLAIM if was_claimed or receives > 1 else Delivered.START
+
+
+def on_dead_letter(
+    head: Head | None, operation: Operation, *, is_cancelled: bool, retry: RetryPolicy
+) -> DeadLettered:
+    """Return what to do with a dead letter, given HEAD and the cancel flag as they are now.
+
+    The queue counts deliveries, and HEAD counts attempts of the agent. Deliveries also run out
+    where no attempt can begin, such as in an outage of the storage: that fails no task.
+    """
+    wanted = on_delivery(head, operation, receives=1, is_cancelled=is_cancelled)
+    if head is None or wanted is Delivered.DROP:
+        return DeadLettered.DROP
+    if wanted is Delivered.CANCEL:
+        return DeadLettered.CANCEL
+    return DeadLettered.FAIL if retry.is_exhausted(head.attempts) else DeadLettered.RESEND
 
 
 def on_current_turn(params: OperationParams, head: Head) -> OperationParams:

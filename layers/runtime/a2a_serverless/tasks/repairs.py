@@ -21,6 +21,18 @@ def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:
     return operation_of(head, head.turn, head.sends + 1)
 
 
+def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: float) -> bool:
+    """Return whether the open turn fails because no attempt has claimed it for `give_up_s`.
+
+    `opened_at` is when the turn became the current one, in milliseconds: the time of the commit
+    `head.turn_base`. A turn whose time is unknown (None) is never given up.
+    """
+    if opened_at is None or not head.turn_is_open:
+        return False
+    was_claimed = head.token is not None or head.attempts > 0
+    return not was_claimed and opened_at + int(give_up_s * 1000) <= now_ms
+
+
 def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
     """The operation of `turn` once more, for a client that repeats its message.
 
