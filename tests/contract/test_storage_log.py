@@ -107,6 +107,22 @@ async def test_a_record_says_who_wrote_it(storage: DurableStorage) -> None:
     assert [type(entry) for entry in record.entries] == [StatusChanged, ArtifactWritten]
 
 
+async def test_a_record_has_the_time_of_its_commit(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """In milliseconds, also of a commit in several parts and of one that changes no status."""
+    head = await opened(storage)
+    times = [clock.now_ms()]
+    assert times == [head.created_at]
+    for commit in (claim("t1"), Commit(token="t1", entries=(piece("x" * 700_000),))):
+        clock.advance(1.5)
+        times.append(clock.now_ms())
+        head = await storage.commit(head, commit)
+    log = await storage.read(head.task_id)
+    assert log is not None
+    assert [record.at for record in log.records] == times
+
+
 async def test_a_log_is_read_behind_a_version(storage: DurableStorage) -> None:
     """A read after a version has HEAD and what came later; after the newest it has HEAD alone."""
     head = await opened(storage)

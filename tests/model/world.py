@@ -182,6 +182,7 @@ class World:
                 entries=step.entries,
                 token=token or None,
                 commit_id=writer,
+                at=0,
             )
             self._stored[key] = Stored(record, body)
         return self.seen(step.head), self._stored[key]
@@ -225,6 +226,7 @@ class World:
                 body=stored.body,
                 token=record.token,
                 commit_id=record.commit_id,
+                at=0,
             )
             half = max(1, -(-len(stored.body) // 2))
             with mock.patch.object(dynamodb_items, "PART_BYTES", half):

@@ -111,6 +111,7 @@ def written(version: int, size: int = 1) -> list[items.Item]:
             body=encode_entries([MessageAppended(agent_message("x" * size))]),
             token="token" if version % 2 else None,
             commit_id=f"commit-{version}",
+            at=1_700_000_000_000 + version,
         )
     )
 
@@ -120,6 +121,7 @@ def test_a_commit_is_cut_into_parts() -> None:
     parts = written(7, 1_000_000)
     assert [part["SK"]["S"][-4:] for part in parts] == ["#000", "#001", "#002"]
     assert all(len(part["body"]["B"]) <= 340_000 for part in parts)
+    assert parts[0].pop("at") == {"N": "1700000000007"}
     marks = [{**part, "SK": None, "body": None} for part in parts]
     assert marks == [marks[0]] * 3
     assert marks[0]["parts"] == {"N": "3"}
@@ -165,6 +167,7 @@ def test_another_incarnations_events_are_ignored() -> None:
             body=b"",
             token=None,
             commit_id="c",
+            at=0,
         )
     )
     assert versions(other + written(1)) == [1]
@@ -172,12 +175,22 @@ def test_another_incarnations_events_are_ignored() -> None:
 
 
 def test_a_record_has_what_was_written() -> None:
-    """Entries, token and commit id of a record are those of its commit."""
+    """Entries, token, commit id and time of a record are those of its commit."""
     commits = Commits(SMALL.incarnation, 0)
     commits.add(written(1, 400_000) + written(2))
     first, second = commits.records
     assert (first.token, first.commit_id) == ("token", "commit-1")
     assert (second.token, second.commit_id) == (None, "commit-2")
+    assert (first.at, second.at) == (1_700_000_000_001, 1_700_000_000_002)
     (entry,) = first.entries
     assert isinstance(entry, MessageAppended)
     assert len(entry.message.parts[0].text) == 400_000
+
+
+def test_a_commit_of_a_release_without_times_has_none() -> None:
+    """It is read as before, its time is unknown."""
+    older = written(1)
+    del older[0]["at"]
+    commits = Commits(SMALL.incarnation, 0)
+    commits.add(older)
+    assert [(record.version, record.at) for record in commits.records] == [(1, None)]

@@ -75,6 +75,8 @@ class Write:
     body: bytes
     token: str | None
     commit_id: str
+    at: int
+    """The writer's time, in milliseconds since the epoch."""
     context_write: ContextWrite | None = None
     state: str = ""
     """HEAD's state after a commit that changes the status; empty for any other."""
@@ -171,8 +173,9 @@ class DurableStorage(Storage, TaskLog, PushConfigs):
             idempotency_key=idempotency_key,
             ttl_s=ttl_s,
         )
-        step = open_task(new, now_ms=self.clock.now_ms(), timing=self.timing)
-        write = _write(None, step, Commit(push=push))
+        now_ms = self.clock.now_ms()
+        step = open_task(new, now_ms=now_ms, timing=self.timing)
+        write = _write(None, step, Commit(push=push), at=now_ms)
         taker = await self._insert(write)
         if taker is not None:
             return Opened(head=taker, created=False)
@@ -181,8 +184,9 @@ class DurableStorage(Storage, TaskLog, PushConfigs):
         )
 
     async def commit(self, head: Head, commit: Commit) -> Head:
-        step = advance(head, commit, now_ms=self.clock.now_ms(), timing=self.timing)
-        await self._apply(_write(head, step, commit))
+        now_ms = self.clock.now_ms()
+        step = advance(head, commit, now_ms=now_ms, timing=self.timing)
+        await self._apply(_write(head, step, commit, at=now_ms))
         if step.head.is_terminal and not head.is_terminal:
             # Every end of every task passes here, whoever commits it.
             metrics.count("TasksEnded", state=plain_state(step.head.state))
@@ -350,7 +354,7 @@ def task_of_head(head: Head) -> Task | None:
     return task
 
 
-def _write(before: Head | None, step: Step, commit: Commit) -> Write:
+def _write(before: Head | None, step: Step, commit: Commit, *, at: int) -> Write:
     check_readable(step.entries)
     body = encode_entries(step.entries)
     size = len(body) + (len(commit.context_write.value) if commit.context_write else 0)
@@ -362,6 +366,7 @@ def _write(before: Head | None, step: Step, commit: Commit) -> Write:
         body=body,
         token=commit.token,
         commit_id=commit.commit_id,
+        at=at,
         context_write=commit.context_write,
         state=_state_after(step),
         push=None if commit.push is None else _inline(step.head, commit.push),
@@ -390,6 +395,7 @@ def record_of(write: Write) -> Record:
         entries=decode_entries(write.body),
         token=write.token,
         commit_id=write.commit_id,
+        at=write.at,
         trace=write.trace,
     )
 

@@ -227,7 +227,7 @@ def event_items(write: Write) -> list[Item]:
     Each part of a commit that changes the status says which state it led to. A filter on the
     table's stream sees one item at a time, in any order, and none of the body: so it can pick the
     commits that are worth a wake, and whichever part comes last, one record comes after the
-    whole commit.
+    whole commit. The time of the commit stands in the first part alone.
     """
     head = write.after
     starts = range(0, max(1, len(write.body)), PART_BYTES)
@@ -243,12 +243,14 @@ def event_items(write: Write) -> list[Item]:
     if write.trace is not None:
         common["trace"] = write.trace
     partition = task_partition(head.scope, head.task_id)
-    return [
+    parts = [
         key(partition, event_sort(head.incarnation, head.version, part))
         | {name: attribute(value) for name, value in common.items()}
         | {"body": {"B": write.body[start : start + PART_BYTES]}}
         for part, start in enumerate(starts)
     ]
+    parts[0]["at"] = attribute(write.at)
+    return parts
 
 
 # -- push configurations ---------------------------------------------------------------------
@@ -373,6 +375,7 @@ class Commits:
                 entries=decode_entries(body),
                 token=self._parts[0].get("token"),
                 commit_id=self._parts[0]["commit_id"],
+                at=self._parts[0].get("at"),
                 trace=self._parts[0].get("trace"),
             )
         )

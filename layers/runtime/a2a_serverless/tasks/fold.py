@@ -31,6 +31,8 @@ class Record:
     entries: tuple[Entry, ...]
     token: str | None = None
     commit_id: str = ""
+    at: int | None = None
+    """When it was committed, in milliseconds since the epoch; None: by a release without times."""
     trace: str | None = None
     """X-Ray's header of whoever has committed."""
 
