@@ -1,4 +1,4 @@
-"""SweeperFunction: repairs what is overdue, every minute, and ends the tasks of dead letters."""
+"""SweeperFunction: repairs what is overdue, every minute, and handles the dead letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ with cold_start():
     from a2a_serverless.worker.dead_letters import DeadLetters, ids_in
     from a2a_serverless.worker.sweeper import Sweeper
 
-    backends = aws_backends(load_settings(), needs=("undecodable_queue",))
+    settings = load_settings()
+    backends = aws_backends(settings, needs=("undecodable_queue",))
     # One loop for the life of the process: what is bound to a loop outlives an invocation.
     loop = asyncio.new_event_loop()
 
@@ -41,7 +42,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             if event.get("detail-type") == "Scheduled Event":
                 return loop.run_until_complete(_sweep())
             if "Records" in event:
-                return loop.run_until_complete(_end_dead_letters(event["Records"]))
+                return loop.run_until_complete(_handle_dead_letters(event["Records"]))
             raise InvalidArgumentError("The sweeper handles schedule events and SQS events.")
     finally:
         metrics.flush()
@@ -49,18 +50,26 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 async def _sweep() -> dict[str, Any]:
     sweeper = Sweeper(
-        backends.storage, backends.broker, backends.registry, clock=backends.storage.clock
+        backends.storage,
+        backends.broker,
+        backends.registry,
+        clock=backends.storage.clock,
+        give_up_s=settings.give_up_s,
     )
     return asdict(await sweeper.sweep())
 
 
-async def _end_dead_letters(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+async def _handle_dead_letters(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Groups at once, each in its order."""
-    dead_letters = DeadLetters(backends.storage, backends.registry, backends.broker)
+    dead_letters = DeadLetters(
+        backends.storage, backends.registry, backends.broker, retry=settings.retry()
+    )
     groups: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for record in records:
         groups[record["attributes"]["MessageGroupId"]].append(record)
-    failed = await asyncio.gather(*(_end_group(dead_letters, group) for group in groups.values()))
+    failed = await asyncio.gather(
+        *(_handle_group(dead_letters, group) for group in groups.values())
+    )
     return {
         "batchItemFailures": [
             {"itemIdentifier": message_id} for group in failed for message_id in group
@@ -68,7 +77,7 @@ async def _end_dead_letters(records: Sequence[Mapping[str, Any]]) -> dict[str, A
     }
 
 
-async def _end_group(
+async def _handle_group(
     dead_letters: DeadLetters, records: Sequence[Mapping[str, Any]]
 ) -> Sequence[str]:
     """Ids of the records to keep: from the first one that failed on, as FIFO demands."""

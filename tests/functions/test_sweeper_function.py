@@ -18,8 +18,10 @@ from a2a_serverless.broker.base import operation_of
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.local.provision import Provisioned
 from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.rules import Commit
 from tests.clocks import ManualClock
 from tests.messages import message, request
 
@@ -72,6 +74,15 @@ def open_task(function: ModuleType) -> Head:
     return head
 
 
+def used_up(function: ModuleType) -> Head:
+    """A task whose turn has had all its attempts."""
+    head = open_task(function)
+    for attempt in range(function.settings.max_attempts):
+        claim = Commit(token=f"attempt-{attempt}", claims=True)
+        head = run(function, function.backends.storage.commit(head, claim))
+    return head
+
+
 def state_of(function: ModuleType, head: Head) -> TaskState:
     """The task's state now."""
     current: Head = run(function, function.backends.storage.head(head.task_id))
@@ -104,6 +115,7 @@ def test_a_schedule_event_sweeps(
     assert function.handler(event("sweeper-schedule"), None) == {
         "sent": 1,
         "passed": 0,
+        "given_up": 0,
         "canceled": 0,
         "removed": 0,
         "failed": 0,
@@ -124,16 +136,57 @@ def test_a_dead_letter_of_no_task_is_dropped(function: ModuleType) -> None:
     assert function.handler(event("sweeper-dead-letter"), None) == {"batchItemFailures": []}
 
 
-def test_a_dead_letter_fails_its_task(function: ModuleType) -> None:
-    """The task ends, and no record is kept."""
+def test_a_dead_letter_with_attempts_left_is_sent_again(
+    function: ModuleType, deployed: Provisioned
+) -> None:
+    """Its task does not fail: the next schedule event sends the turn, long before it was due."""
     head = open_task(function)
+    assert function.handler({"Records": [dead(head)]}, None) == {"batchItemFailures": []}
+    assert state_of(function, head) == TaskState.TASK_STATE_SUBMITTED
+    assert function.handler(event("sweeper-schedule"), None)["sent"] == 1
+    answer = aws.client("sqs").receive_message(QueueUrl=deployed.queue)
+    assert json.loads(answer["Messages"][0]["Body"])["params"]["task_id"] == head.task_id
+
+
+@pytest.mark.parametrize("is_later_turn", [False, True])
+def test_the_functions_setting_gives_a_turn_up(
+    deployed: Provisioned, monkeypatch: pytest.MonkeyPatch, *, is_later_turn: bool
+) -> None:
+    """After `A2A_GIVE_UP_HOURS` without a claim its task fails, with these hours in the reason.
+
+    A later turn has its own hours: when it was opened stands in the log.
+    """
+    assert deployed.table
+    monkeypatch.setenv("A2A_GIVE_UP_HOURS", "1")
+    function = cold_start()
+    clock = ManualClock()
+    monkeypatch.setattr(function.backends.storage, "clock", clock)
+    head = open_task(function)
+    if is_later_turn:
+        storage = function.backends.storage
+        run(function, storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED))
+        clock.advance(3600)
+        paused = run(function, storage.head(head.task_id))
+        head = run(function, storage.commit(paused, Commit(entries=(TurnOpened(request()),))))
+        assert function.handler(event("sweeper-schedule"), None)["given_up"] == 0
+    clock.advance(3600)
+    assert function.handler(event("sweeper-schedule"), None)["given_up"] == 1
+    task = run(function, function.backends.storage.load_task(head.task_id))
+    assert task.status.state == TaskState.TASK_STATE_FAILED
+    assert "within 1 hour," in task.status.message.parts[0].text
+    function.loop.close()
+
+
+def test_a_dead_letter_fails_its_task(function: ModuleType) -> None:
+    """Its attempts are used up: the task ends, and no record is kept."""
+    head = used_up(function)
     assert function.handler({"Records": [dead(head)]}, None) == {"batchItemFailures": []}
     assert state_of(function, head) == TaskState.TASK_STATE_FAILED
 
 
 def test_an_undecodable_dead_letter_is_moved(function: ModuleType, deployed: Provisioned) -> None:
     """It goes to the queue without consumer, and the other records of the batch are handled."""
-    head = open_task(function)
+    head = used_up(function)
     poison = event("worker-sqs-undecodable")["Records"][0]
     assert function.handler({"Records": [poison, dead(head)]}, None) == {"batchItemFailures": []}
     assert state_of(function, head) == TaskState.TASK_STATE_FAILED
@@ -146,7 +199,7 @@ def test_a_failure_keeps_the_rest_of_its_group(
 ) -> None:
     """From the failed record on its group stays in the queue, in order; other groups are done."""
     aws.client("sqs").delete_queue(QueueUrl=deployed.undecodable_queue)
-    first, behind, other = open_task(function), open_task(function), open_task(function)
+    first, behind, other = used_up(function), used_up(function), used_up(function)
     records = [
         dead(first, group="a", message_id="a1"),
         record_of("poison", group="a", message_id="a2"),
@@ -159,7 +212,7 @@ def test_a_failure_keeps_the_rest_of_its_group(
     assert [state_of(function, head) for head in (first, other, behind)] == [
         TaskState.TASK_STATE_FAILED,
         TaskState.TASK_STATE_FAILED,
-        TaskState.TASK_STATE_SUBMITTED,
+        TaskState.TASK_STATE_WORKING,
     ]
     (logged,) = [r for r in caplog.records if getattr(r, "action", "") == "dead_letter_error"]
     assert logged.__dict__["message_id"] == "a2"

@@ -5,24 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from a2a.types import TaskState, TaskStatus
+from a2a.types import TaskState
 
 from a2a_serverless.broker.base import operation_of
 from a2a_serverless.broker.memory import MemoryBroker
 from a2a_serverless.cancel.memory import MemoryCancelRegistry
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError, UnavailableError
+from a2a_serverless.storage.endings import REBASES
 from a2a_serverless.storage.memory import MemoryStorage
-from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
+from a2a_serverless.tasks.endings import CANCELED
+from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.dead_letters import DeadLetters
-from a2a_serverless.worker.endings import CANCELED, REBASES
+from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from tests.clocks import ManualClock
 from tests.messages import request
 
 SCOPE = Scope.of("tenant", "someone")
+RETRY = RetryPolicy(max_attempts=2)
 
 
 @dataclass
@@ -35,12 +39,22 @@ class Stack:
         storage = MemoryStorage(clock=self.clock)
         registry = MemoryCancelRegistry(log=storage, clock=self.clock)
         self.broker = MemoryBroker(clock=self.clock)
-        self.dead_letters = DeadLetters(storage, registry, self.broker)
+        self.dead_letters = DeadLetters(storage, registry, self.broker, retry=RETRY)
+        self.sweeper = Sweeper(storage, self.broker, registry, clock=self.clock)
         self.storage = storage.for_scope(SCOPE)
         self.registry = registry.for_scope(SCOPE)
 
     async def open(self) -> Head:
         return (await self.storage.open_task("context", request())).head
+
+    async def attempt(self, head: Head) -> Head:
+        """One more attempt that has claimed the turn and never came back."""
+        claim = Commit(token=f"attempt-{head.attempts}", claims=True)
+        return await self.storage.commit(head, claim)
+
+    async def used_up(self) -> Head:
+        """A task whose turn has had all its attempts."""
+        return await self.attempt(await self.attempt(await self.open()))
 
     async def move(self, head: Head, state: TaskState) -> Head:
         await self.storage.update_task(head.task_id, state)
@@ -81,8 +95,11 @@ def stack() -> Stack:
 async def test_the_task_of_a_dead_letter_fails(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a fixed sentence, and a correlation id under which the log has the task."""
-    head = await stack.open()
+    """With a fixed sentence, and a correlation id under which the log has the task.
+
+    The claim of the attempt that never came back does not protect it.
+    """
+    head = await stack.used_up()
     assert await stack.dead_letters.handle(body(head)) == "failed"
     assert (await stack.head(head)).state == TaskState.TASK_STATE_FAILED
     (record,) = [r for r in caplog.records if getattr(r, "action", "") == "dead_letter_failed"]
@@ -92,13 +109,76 @@ async def test_the_task_of_a_dead_letter_fails(
     assert record.__dict__["task_id"] == head.task_id
 
 
-async def test_a_running_turn_is_failed_too(stack: Stack) -> None:
-    """The claim of the attempt that never came back does not protect it."""
+@pytest.mark.parametrize("attempts", [0, 1])
+async def test_a_turn_with_attempts_left_is_due_at_once(
+    stack: Stack, attempts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Deliveries ran out, attempts did not: nothing fails, no doubled wait is waited out."""
     head = await stack.open()
-    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
-    commit = Commit(entries=(working,), token="t", claims=True)
-    await stack.storage.commit(head, commit)
+    assert await stack.storage.postpone(head, due_at=stack.clock.now_ms() + 3_600_000, sends=7)
+    head = await stack.head(head)
+    if attempts:
+        head = await stack.attempt(head)
+    assert await stack.dead_letters.handle(body(head)) == "resent"
+    resent = await stack.head(head)
+    assert (resent.version, resent.sends) == (head.version, 7)
+    assert resent.due_at == stack.clock.now_ms()
+    (record,) = [r for r in caplog.records if getattr(r, "action", "") == "dead_letter_resent"]
+    assert record.levelname == "WARNING"
+    assert (record.__dict__["task_id"], record.__dict__["attempts"]) == (head.task_id, attempts)
+    assert await stack.sweeper.sweep() == SweepReport(sent=1)
+
+
+async def test_a_turn_that_is_overdue_stays_as_long_overdue(stack: Stack) -> None:
+    """It is no write, and no place lost in the sweeper's order."""
+    head = await stack.open()
+    stack.clock.advance(7200)
+    assert await stack.dead_letters.handle(body(head)) == "resent"
+    assert await stack.head(head) == head
+
+
+async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The letter is decided on the HEAD as it then is: here its attempts are used up."""
+    head = await stack.attempt(await stack.open())
+    postpone = MemoryStorage.postpone
+
+    async def claimed_first(self: MemoryStorage, head: Head, **due: int) -> bool:
+        monkeypatch.setattr(MemoryStorage, "postpone", postpone)
+        await stack.attempt(head)
+        return await postpone(self, head, **due)
+
+    monkeypatch.setattr(MemoryStorage, "postpone", claimed_first)
     assert await stack.dead_letters.handle(body(head)) == "failed"
+    assert (await stack.head(head)).attempts == 2
+
+
+async def test_a_turn_that_ends_meanwhile_is_dropped(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delayed worker has completed it after all."""
+    head = await stack.open()
+
+    async def completed_first(self: MemoryStorage, head: Head, **_: int) -> bool:
+        await self.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+        return False
+
+    monkeypatch.setattr(MemoryStorage, "postpone", completed_first)
+    assert await stack.dead_letters.handle(body(head)) == "dropped"
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
+
+
+async def test_making_a_turn_due_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn that others keep changing leaves the letter in its queue."""
+
+    async def lost(*_: object, **__: object) -> bool:
+        return False
+
+    head = await stack.open()
+    monkeypatch.setattr(MemoryStorage, "postpone", lost)
+    with pytest.raises(ConcurrencyError, match="due"):
+        await stack.dead_letters.handle(body(head))
 
 
 async def test_a_failed_task_is_told_although_the_rest_fails(
@@ -109,7 +189,7 @@ async def test_a_failed_task_is_told_although_the_rest_fails(
     async def fails(*_: object, **__: object) -> None:
         raise UnavailableError("No answer.")
 
-    head = await stack.open()
+    head = await stack.used_up()
     monkeypatch.setattr(MemoryCancelRegistry, "cleanup", fails)
     with pytest.raises(UnavailableError):
         await stack.dead_letters.handle(body(head))
@@ -118,7 +198,7 @@ async def test_a_failed_task_is_told_although_the_rest_fails(
 
 async def test_handling_twice_does_it_once(stack: Stack) -> None:
     """A dead letter may be delivered again."""
-    head = await stack.open()
+    head = await stack.used_up()
     await stack.dead_letters.handle(body(head))
     version = (await stack.head(head)).version
     assert await stack.dead_letters.handle(body(head)) == "dropped"
@@ -161,6 +241,7 @@ async def test_a_finished_turn_is_left_alone(stack: Stack) -> None:
     head = await stack.follow_up(head)
     assert await stack.dead_letters.handle(body(head, turn=1)) == "dropped"
     assert (await stack.head(head)).state == TaskState.TASK_STATE_SUBMITTED
+    head = await stack.attempt(await stack.attempt(head))
     assert await stack.dead_letters.handle(body(head)) == "failed"
 
 
@@ -225,7 +306,7 @@ async def test_without_a_queue_for_it_the_letter_stays(
 
 async def test_rebasing_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that others keep changing leaves the letter in its queue."""
-    head = await stack.open()
+    head = await stack.used_up()
     commit, races = MemoryStorage.commit, [REBASES + 1]
 
     async def too_late(self: MemoryStorage, head: Head, wanted: Commit) -> Head:

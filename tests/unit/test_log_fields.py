@@ -14,6 +14,7 @@ from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters, ids_in
@@ -54,6 +55,12 @@ async def second_turn(backends: Backends) -> Head:
     opened = await storage.commit(paused, Commit(entries=(TurnOpened(request("more")),)))
     working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
     return await storage.commit(opened, Commit(entries=(working,), token="t", claims=True))
+
+
+def dead_letters(backends: Backends) -> DeadLetters:
+    """A consumer for which one attempt is all that a turn gets."""
+    retry = RetryPolicy(max_attempts=1)
+    return DeadLetters(backends.storage, backends.registry, backends.broker, retry=retry)
 
 
 def ids_of(head: Head) -> Line:
@@ -104,7 +111,7 @@ async def test_the_lines_of_dead_letters(backends: Backends) -> None:
     """One that has failed its task, and one that came too late."""
     head = await second_turn(backends)
     body = operation_of("run", params_of(head)).model_dump_json()
-    letters = DeadLetters(backends.storage, backends.registry, backends.broker)
+    letters = dead_letters(backends)
     with logged() as lines:
         await letters.handle(body)
         await letters.handle(body)
@@ -117,7 +124,7 @@ async def test_the_conversation_of_another_incarnation_is_not_named(backends: Ba
     head = await second_turn(backends)
     await backends.storage.delete_task(head.task_id)
     await backends.storage.open_task("another", request(), task_id=head.task_id)
-    letters = DeadLetters(backends.storage, backends.registry, backends.broker)
+    letters = dead_letters(backends)
     with logged() as lines:
         await letters.handle(operation_of("run", params_of(head)).model_dump_json())
     assert fields(lines, "dead_letter_dropped", *IDS) == [ids_of(head) | {"context_id": None}]

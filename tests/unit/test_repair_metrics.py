@@ -23,6 +23,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters
@@ -47,6 +48,12 @@ async def sweep(backends: Backends, clock: ManualClock, *, after_s: float) -> No
     clock.advance(after_s)
     sweeper = Sweeper(backends.storage, backends.broker, backends.registry, clock=clock)
     await sweeper.sweep()
+
+
+async def current(backends: Backends, head: Head) -> Head:
+    now = await backends.storage.head(head.task_id)
+    assert now is not None
+    return now
 
 
 async def test_a_fenced_attempt_is_counted() -> None:
@@ -173,15 +180,28 @@ async def test_an_overdue_cancel_is_counted(backends: Backends, clock: ManualClo
 
 
 async def test_dead_letters_are_counted_by_their_outcome(backends: Backends) -> None:
-    """A task that is failed, an operation that is dropped, a message that nobody can read."""
+    """A turn sent again, a failed task, a dropped operation, a message that is no operation."""
     head = (await backends.storage.open_task("ctx", request())).head
     body = operation_of("run", params_of(head)).model_dump_json()
-    dead_letters = DeadLetters(backends.storage, backends.registry, backends.broker)
+    retry = RetryPolicy(max_attempts=1)
+    dead_letters = DeadLetters(backends.storage, backends.registry, backends.broker, retry=retry)
     with counted() as seen:
+        await dead_letters.handle(body)
+        await backends.storage.commit(await current(backends, head), Commit(token="t", claims=True))
         for letter in (body, body, "no operation"):
             await dead_letters.handle(letter)
-    for outcome in ("failed", "dropped", "undecodable"):
+    for outcome in ("resent", "failed", "dropped", "undecodable"):
         assert seen.values("DeadLetters", outcome=outcome) == [1.0]
+
+
+async def test_a_turn_that_is_given_up_is_counted(backends: Backends, clock: ManualClock) -> None:
+    """No worker could start it for a day."""
+    await backends.storage.open_task("ctx", request())
+    with counted() as seen:
+        await sweep(backends, clock, after_s=25 * 3600)
+    assert seen.values("TurnsGivenUp") == [1.0]
+    assert seen.values("TasksEnded", state="failed") == [1.0]
+    assert seen.values("Resends") == []
 
 
 @pytest.mark.parametrize("state", [TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_REJECTED])

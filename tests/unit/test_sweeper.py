@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,13 +11,15 @@ from a2a.types import TaskState, TaskStatus
 from a2a_serverless.broker.memory import MemoryBroker
 from a2a_serverless.cancel.memory import MemoryCancelRegistry
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.storage.endings import REBASES
+from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.memory import MemoryStorage
-from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.endings import CANCELED
+from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
-from a2a_serverless.worker.endings import CANCEL_TIMED_OUT, REBASES
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from tests.clocks import ManualClock
 from tests.messages import agent_message, request
@@ -25,6 +27,7 @@ from tests.messages import agent_message, request
 WAITING_S = 60
 LEASE_S = 300
 TIMEOUT_S = 10
+DAY_S = 24 * 3600
 
 
 class RecordingBroker(MemoryBroker):
@@ -191,19 +194,204 @@ async def test_of_two_sweepers_one_sends(stack: Stack, monkeypatch: pytest.Monke
     assert (await stack.head(head)).sends == 0
 
 
-async def test_a_queue_that_is_down_costs_one_wait(
+async def test_a_queue_that_is_down_costs_no_wait(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The turn is postponed before it is sent: a failed send is logged, and made good later."""
-    await stack.open()
+    """A turn that cannot be sent is put back: each run tries the same copy, until one succeeds."""
+    head = await stack.open()
     stack.clock.advance(WAITING_S)
     stack.broker.is_down = True
-    assert await stack.sweep() == SweepReport(failed=1)
+    for _ in range(60):
+        assert await stack.sweep() == SweepReport(failed=1)
+        assert (await stack.head(head)).sends == 0
+        stack.clock.advance(60)
     assert "sweep_failed" in actions(caplog)
+    stack.broker.is_down = False
+    assert await stack.sweep() == SweepReport(sent=1)
+    assert [op.params.copy_number for op in stack.broker.sent] == [1]
+    due_at = (await stack.head(head)).due_at
+    assert due_at == stack.clock.now_ms() + 2 * WAITING_S * 1000
+
+
+async def test_a_turn_that_cannot_be_sent_is_tried_once_in_a_run(stack: Stack) -> None:
+    """It goes behind those that are overdue for longer, so that it never holds them up."""
+    first, second = [await stack.open() for _ in range(2)]
+    stack.clock.advance(WAITING_S)
+    stack.broker.is_down = True
+    assert await stack.sweep(limit=1) == SweepReport(failed=1)
+    stack.broker.is_down = False
+    stack.clock.advance(1)
+    assert await stack.sweep(limit=1) == SweepReport(sent=1)
+    assert await stack.sweep(limit=1) == SweepReport(sent=1)
+    sent = [op.params.task_id for op in stack.broker.sent]
+    assert sent in ([second.task_id, first.task_id], [first.task_id, second.task_id])
+    assert len(set(sent)) == 2
+
+
+async def test_a_claim_beside_a_send_that_fails_stays(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of the send is lost, and a worker has taken the copy: its due time counts."""
+    head = await stack.open()
+    stack.clock.advance(WAITING_S)
+
+    async def taken(*_: object, **__: object) -> None:
+        await stack.claim(await stack.head(head))
+        raise UnavailableError
+
+    monkeypatch.setattr(stack.broker, "run_task", taken)
+    assert await stack.sweep() == SweepReport(failed=1)
+    claimed = await stack.head(head)
+    assert (claimed.token, claimed.sends) == ("t", 1)
+    assert claimed.due_at is not None
+    assert claimed.due_at > stack.clock.now_ms()
+
+
+async def test_a_table_that_is_down_too_costs_one_wait(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The turn cannot be put back: the log says so, and the turn is sent after its wait."""
+    await stack.open()
+    stack.clock.advance(WAITING_S)
+    postpone, calls = MemoryStorage.postpone, [0]
+
+    async def once(self: MemoryStorage, head: Head, **due: Any) -> bool:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise UnavailableError
+        return await postpone(self, head, **due)
+
+    monkeypatch.setattr(MemoryStorage, "postpone", once)
+    stack.broker.is_down = True
+    assert await stack.sweep() == SweepReport(failed=1)
+    assert {"put_back_failed", "sweep_failed"} <= set(actions(caplog))
     stack.broker.is_down = False
     assert await stack.sweep() == SweepReport()
     stack.clock.advance(2 * WAITING_S)
     assert await stack.sweep() == SweepReport(sent=1)
+
+
+# -- turns that are given up -----------------------------------------------------------------
+
+
+async def text_of(stack: Stack, head: Head) -> str:
+    task = await stack.storage.load_task(head.task_id)
+    assert task is not None
+    assert task.status.state == TaskState.TASK_STATE_FAILED
+    return str(task.status.message.parts[0].text)
+
+
+async def test_a_turn_that_was_never_claimed_fails_in_the_end(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not a moment before its time; with a reason, an entry in the log, and no further copy."""
+    head = await stack.open()
+    stack.clock.advance(DAY_S - 0.001)
+    assert await stack.sweep() == SweepReport(sent=1)
+    stack.clock.advance(2 * WAITING_S)
+    assert await stack.sweep() == SweepReport(given_up=1)
+    assert await text_of(stack, head) == (
+        "The agent could not be started within 24 hours, so the task has failed."
+        " Send the message again in a new task."
+    )
+    (record,) = [r for r in caplog.records if getattr(r, "action", "") == "turn_given_up"]
+    assert (record.levelname, record.__dict__["task_id"]) == ("ERROR", head.task_id)
+    stack.clock.advance(DAY_S)
+    assert await stack.sweep() == SweepReport()
+    assert len(stack.broker.sent) == 1
+
+
+async def test_a_claimed_turn_is_not_given_up(stack: Stack) -> None:
+    """Its attempts bound it: it is sent again."""
+    await stack.claim(await stack.open())
+    stack.clock.advance(10 * DAY_S)
+    assert await stack.sweep() == SweepReport(sent=1)
+
+
+async def test_a_later_turn_has_its_own_time(stack: Stack) -> None:
+    """It counts from the message that opened the turn, not from the task's creation."""
+    head = await stack.open()
+    await stack.storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    stack.clock.advance(3 * DAY_S)
+    answer = Commit(entries=(TurnOpened(request("more")),))
+    await stack.storage.commit(await stack.head(head), answer)
+    stack.clock.advance(DAY_S - 0.001)
+    assert await stack.sweep() == SweepReport(sent=1)
+    stack.clock.advance(2 * WAITING_S)
+    assert await stack.sweep() == SweepReport(given_up=1)
+
+
+async def test_a_message_that_waited_has_its_time_from_its_turn_on(stack: Stack) -> None:
+    """The attempt before it stayed for days; the message's turn begins when that has returned."""
+    head = await stack.claim(await stack.open())
+    asks = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_AUTH_REQUIRED))
+    head = await stack.storage.commit(head, Commit(entries=(asks,), token="t"))
+    head = await stack.storage.commit(head, Commit(entries=(TurnOpened(request("key")),)))
+    stack.clock.advance(3 * DAY_S)
+    head = await stack.storage.commit(head, Commit(token="t", ends_turn=True))
+    assert head.turn_is_open
+    stack.clock.advance(DAY_S - 0.001)
+    assert await stack.sweep() == SweepReport(sent=1)
+    stack.clock.advance(2 * WAITING_S)
+    assert await stack.sweep() == SweepReport(given_up=1)
+
+
+async def test_a_turn_of_unknown_age_is_sent_on(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that stored no times has opened it."""
+    head = await stack.open()
+    await stack.storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    answer = Commit(entries=(TurnOpened(request("more")),))
+    await stack.storage.commit(await stack.head(head), answer)
+    read = MemoryStorage.read
+
+    async def without_times(self: MemoryStorage, task_id: str, **options: Any) -> Log | None:
+        log = await read(self, task_id, **options)
+        assert log is not None
+        return replace(log, records=tuple(replace(record, at=None) for record in log.records))
+
+    monkeypatch.setattr(MemoryStorage, "read", without_times)
+    stack.clock.advance(3 * DAY_S)
+    assert await stack.sweep() == SweepReport(sent=1)
+
+
+async def test_the_log_of_a_young_task_is_not_read(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No turn is older than its task: the look at an overdue turn costs what it did."""
+
+    async def read(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    head = await stack.open()
+    await stack.storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    answer = Commit(entries=(TurnOpened(request("more")),))
+    await stack.storage.commit(await stack.head(head), answer)
+    monkeypatch.setattr(MemoryStorage, "read", read)
+    stack.clock.advance(DAY_S - 1)
+    assert await stack.sweep() == SweepReport(sent=1)
+
+
+async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is back in the last moment: the commit is refused, and the turn runs on."""
+    head = await stack.open()
+    stack.clock.advance(DAY_S)
+    commit = MemoryStorage.commit
+
+    async def claimed_first(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
+        monkeypatch.setattr(MemoryStorage, "commit", commit)
+        await stack.claim(head)
+        return await commit(self, head, wanted)
+
+    monkeypatch.setattr(MemoryStorage, "commit", claimed_first)
+    assert await stack.sweep() == SweepReport(passed=1)
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_WORKING
+
+
+# -- runs ------------------------------------------------------------------------------------
 
 
 async def test_one_bad_task_holds_up_no_other(
@@ -258,6 +446,27 @@ async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.Monk
     assert await stack.sweep(budget_s=25) == SweepReport(sent=2)
 
 
+async def test_slow_cancels_leave_turns_their_share(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """500 overdue cancels with slow storage take half of the run; turns are sent in the rest."""
+    for _ in range(500):
+        await cancelled(stack)
+    for _ in range(5):
+        await stack.open()
+    stack.clock.advance(RUNNING_S)
+    commit = MemoryStorage.commit
+
+    async def slow(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
+        await self.clock.sleep(1)
+        return await commit(self, head, wanted)
+
+    monkeypatch.setattr(MemoryStorage, "commit", slow)
+    report = await stack.sweep(limit=500)
+    assert report.canceled == 15
+    assert report.sent > 5
+
+
 # -- cancels ---------------------------------------------------------------------------------
 
 
@@ -270,13 +479,13 @@ async def cancelled(stack: Stack) -> Head:
 
 
 async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
-    """The task becomes canceled with the documented message; the flag is gone, the fence is up."""
+    """The task is canceled with the sentence of every cancel; flag gone, fence up."""
     head = await cancelled(stack)
     assert await stack.sweep() == SweepReport(canceled=1)
     task = await stack.storage.load_task(head.task_id)
     assert task is not None
     assert task.status.state == TaskState.TASK_STATE_CANCELED
-    assert task.status.message.parts[0].text == CANCEL_TIMED_OUT
+    assert task.status.message.parts[0].text == CANCELED
     assert (task.status.message.task_id, task.status.message.context_id) == (task.id, "context")
     assert not await stack.registry.is_cancelled(head.task_id)
     late = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Timing
 
 LEASE_S = 300.0
@@ -65,6 +66,8 @@ class Settings(BaseModel):
     """How long an agent has to end after a cancel before the task is canceled without it."""
     waiting_s: float = Field(default=60, gt=0)
     """How long a turn may wait for a worker before it is sent again."""
+    give_up_hours: float = Field(default=24, gt=0)
+    """How long a turn that no worker could start is sent again before its task fails."""
     run_limit_s: float = Field(default=900, gt=0)
     """The longest run of an agent; at most the worker function's timeout."""
     visibility_s: float = Field(default=60, ge=1)
@@ -121,6 +124,17 @@ class Settings(BaseModel):
     def pushes(self) -> bool:
         """Whether push notifications are offered."""
         return bool(self.push_queue)
+
+    @property
+    def give_up_s(self) -> float:
+        """`give_up_hours` in seconds."""
+        return self.give_up_hours * 3600
+
+    def retry(self) -> RetryPolicy:
+        """Return how often a turn is started, and the waits in between."""
+        return RetryPolicy(
+            max_attempts=self.max_attempts, base_s=self.retry_base_s, cap_s=self.retry_cap_s
+        )
 
     def timing(self) -> Timing:
         """What the rules need to know of time."""

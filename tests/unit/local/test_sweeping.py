@@ -9,6 +9,7 @@ from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.local.sweeping import SweepRounds
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import aws_backends, memory_backends
 from tests.clocks import ManualClock
 from tests.messages import request
@@ -17,9 +18,10 @@ from tests.messages import request
 async def test_round_sends_a_lost_turn_again() -> None:
     """A task whose message was never sent gets one when its due time has passed."""
     clock = ManualClock()
-    backends = memory_backends(Settings(waiting_s=1), clock)
+    settings = Settings(waiting_s=1)
+    backends = memory_backends(settings, clock)
     opened = await backends.storage.open_task("context", request())
-    rounds = SweepRounds(backends, None)
+    rounds = SweepRounds(backends, settings, None)
 
     assert not (await rounds.once()).did_something
     clock.advance(2)
@@ -31,13 +33,16 @@ async def test_round_sends_a_lost_turn_again() -> None:
 
 
 async def test_round_ends_the_tasks_of_dead_letters() -> None:
-    """Every dead letter is read once: its task fails, what is unreadable is set aside."""
+    """Each is read once: a task without attempts left fails, what is unreadable is set aside."""
     with simulated_aws() as names:
         settings = Settings(
             table=names.table, queue=names.queue, undecodable_queue=names.undecodable_queue
         )
         backends = aws_backends(settings)
         head = (await backends.storage.open_task("context", request())).head
+        for attempt in range(settings.max_attempts):
+            claim = Commit(token=f"attempt-{attempt}", claims=True)
+            head = await backends.storage.commit(head, claim)
         params = OperationParams(
             scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn
         )
@@ -50,10 +55,27 @@ async def test_round_ends_the_tasks_of_dead_letters() -> None:
             )
 
         source = SqsSource(names.dead_letter_queue, wait_s=0)
-        first = await SweepRounds(backends, source).once()
-        second = await SweepRounds(backends, source).once()
+        first = await SweepRounds(backends, settings, source).once()
+        second = await SweepRounds(backends, settings, source).once()
         task = await backends.storage.load_task(head.task_id)
 
     assert (first.dead_letters, second.dead_letters) == (2, 0)
     assert task is not None
     assert task.status.state == TaskState.TASK_STATE_FAILED
+
+
+async def test_round_gives_a_turn_up_in_its_time() -> None:
+    """The setting counts here as in the deployed function."""
+    clock = ManualClock()
+    settings = Settings(give_up_hours=2)
+    backends = memory_backends(settings, clock)
+    await backends.storage.open_task("context", request())
+    rounds = SweepRounds(backends, settings, None)
+
+    clock.advance(2 * 3600 - 1)
+    assert str(await rounds.once()).startswith("sent 1, passed 0, given up 0, ")
+    clock.advance(3600)
+    done = await rounds.once()
+
+    assert done.did_something
+    assert str(done).startswith("sent 0, passed 0, given up 1, ")

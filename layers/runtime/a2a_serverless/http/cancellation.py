@@ -5,28 +5,21 @@ from __future__ import annotations
 import logging
 import secrets
 
-from a2a.types import TaskState, TaskStatus
-
 from a2a_serverless import faults
 from a2a_serverless.errors import (
-    ConcurrencyError,
     TaskNotCancelableError,
     TaskNotFoundError,
     TaskTerminalStateError,
 )
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.tail import Tail, settle
-from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.repairs import operation_of
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.states import state_name
 from a2a_serverless.wiring import Backends
-
-REBASES = 16
-"""How often the end is written on a task whose agent still writes."""
 
 _MANY = 2**31
 
@@ -84,22 +77,13 @@ async def _send(backends: Backends, head: Head) -> None:
 
 
 async def _end(storage: DurableStorage, tail: Tail) -> None:
-    """Commit canceled from outside of any attempt, which fences the running one off."""
-    status = TaskStatus(state=TaskState.TASK_STATE_CANCELED)
-    for _ in range(REBASES):
-        commit = Commit(entries=(StatusChanged(status, archive=True),))
-        try:
-            await storage.commit(tail.head, commit)
-        except (ConcurrencyError, TaskTerminalStateError):
-            pass  # the agent has written meanwhile, if not the end
-        else:
-            metrics.count("ForcedCancels")
-            extra = {"action": "cancel_forced", "attempts": tail.head.attempts, **_ids(tail.head)}
-            _log.warning("canceled without the agent", extra=extra)
-        await tail.poll()
-        if tail.head.is_terminal:
-            return
-    raise ConcurrencyError(current_version=tail.head.version)
+    """Cancel the task without its agent, and bring the tail to its end."""
+    seen = tail.head
+    if await cancel_task(storage, seen):
+        metrics.count("ForcedCancels")
+        extra = {"action": "cancel_forced", "attempts": seen.attempts, **_ids(seen)}
+        _log.warning("canceled without the agent", extra=extra)
+    await tail.poll()
 
 
 def _ids(head: Head) -> dict[str, object]:

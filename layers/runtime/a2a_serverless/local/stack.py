@@ -159,7 +159,7 @@ class Stack:
         starting.callback(function.close)
         pump = QueuePump(lambda: self._operations(backends), function)
         starting.enter_context(Background("worker-pump", pump.run))
-        rounds = SweepRounds(backends, self._dead_letters())
+        rounds = SweepRounds(backends, self.settings, self._dead_letters())
         starting.enter_context(Background("sweeper", rounds.forever))
 
     def _start_front(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.local.event_sources import SqsSource
+from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
@@ -28,13 +29,15 @@ class Round:
     @property
     def did_something(self) -> bool:
         swept = self.swept
-        return any((swept.sent, swept.canceled, swept.failed, self.dead_letters))
+        repaired = (swept.sent, swept.given_up, swept.canceled, swept.failed)
+        return any((*repaired, self.dead_letters))
 
     def __str__(self) -> str:
         swept = self.swept
         return (
-            f"sent {swept.sent}, passed {swept.passed}, canceled {swept.canceled}, "
-            f"removed {swept.removed}, failed {swept.failed}, dead letters {self.dead_letters}"
+            f"sent {swept.sent}, passed {swept.passed}, given up {swept.given_up}, "
+            f"canceled {swept.canceled}, removed {swept.removed}, failed {swept.failed}, "
+            f"dead letters {self.dead_letters}"
         )
 
 
@@ -43,14 +46,23 @@ class SweepRounds:
 
     Args:
         backends: what is swept.
+        settings: how often a turn is started, and when one is given up.
         dead_letters: the dead letter queue; None: there is none to consume.
     """
 
-    def __init__(self, backends: Backends, dead_letters: SqsSource | None) -> None:
+    def __init__(
+        self, backends: Backends, settings: Settings, dead_letters: SqsSource | None
+    ) -> None:
         self._sweeper = Sweeper(
-            backends.storage, backends.broker, backends.registry, clock=backends.storage.clock
+            backends.storage,
+            backends.broker,
+            backends.registry,
+            clock=backends.storage.clock,
+            give_up_s=settings.give_up_s,
         )
-        self._letters = DeadLetters(backends.storage, backends.registry, backends.broker)
+        self._letters = DeadLetters(
+            backends.storage, backends.registry, backends.broker, retry=settings.retry()
+        )
         self._source = dead_letters
 
     async def once(self) -> Round:

@@ -31,7 +31,6 @@ from a2a_serverless.tasks.deliveries import (
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import OperationParams
-from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.attempt import Attempt, Companions, Limits
 from a2a_serverless.worker.canceling import Canceling
@@ -86,11 +85,7 @@ class WorkerAdapter:
         self.carried = carried_variables(settings.context_variables)
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.retry = RetryPolicy(
-            max_attempts=settings.max_attempts,
-            base_s=settings.retry_base_s,
-            cap_s=settings.retry_cap_s,
-        )
+        self.retry = settings.retry()
         self.beside = Companions(watch=Watch(self.clock), keeper=keeper or Keeper())
         self.deadline_margin_s = deadline_margin_s
         self.has_heartbeat = has_heartbeat

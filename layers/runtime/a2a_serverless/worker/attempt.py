@@ -25,6 +25,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.endings import FAILED, canceled, ending
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
@@ -32,7 +33,6 @@ from a2a_serverless.tasks.retry import RetryPolicy, attempts_started
 from a2a_serverless.tasks.returns import Returned, on_return
 from a2a_serverless.tasks.states import plain_state
 from a2a_serverless.worker.claims import Hold, Ownership
-from a2a_serverless.worker.endings import CANCELED, FAILED, ending
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.exits import contained
 from a2a_serverless.worker.failures import (
@@ -218,9 +218,7 @@ class Attempt:
             await self._end_canceled()
 
     async def _end_canceled(self) -> None:
-        self._writer.put(
-            *ending(self._writer.head, TaskState.TASK_STATE_CANCELED, CANCELED).entries
-        )
+        self._writer.put(*canceled(self._writer.head).entries)
         await self._writer.flush()
 
     async def _cancel(self, execution: asyncio.Task[None]) -> None:

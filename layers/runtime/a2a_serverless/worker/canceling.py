@@ -12,17 +12,16 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TurnFinishedError
 from a2a_serverless.observability import tracing
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.cancels import Canceled, on_cancel
 from a2a_serverless.tasks.deliveries import on_current_turn
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.endings import canceled
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.retry import RetryPolicy
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.states import is_terminal
 from a2a_serverless.worker.claims import Ownership, claim
-from a2a_serverless.worker.endings import CANCELED, end_task, ending
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.exits import contained
 from a2a_serverless.worker.failures import StaleStateError
@@ -70,21 +69,13 @@ class Canceling:
         way = on_cancel(head, operation)
         try:
             if way is Canceled.ALONE:
-                await self._without_agent(head)
+                await cancel_task(self._storage, head)
             else:
                 await self._with_agent(log, operation, way, may_write)
         except TurnFinishedError:
             pass  # somebody else has ended the task
         extra = {"action": "canceled", "task_id": head.task_id, "turn": head.turn}
         logger.info("Task canceled", extra=extra)
-
-    async def _without_agent(self, seen: Head) -> None:
-        def decide(head: Head) -> Commit | None:
-            if head.incarnation != seen.incarnation:
-                return None
-            return ending(head, TaskState.TASK_STATE_CANCELED, CANCELED)
-
-        await end_task(self._storage, seen.task_id, decide)
 
     async def _with_agent(
         self, log: Log, operation: Operation, way: Canceled, may_write: Callable[[], bool]
@@ -108,7 +99,7 @@ class Canceling:
                 writer.discard()
                 has_ended = False
             if not has_ended:
-                writer.put(*ending(writer.head, TaskState.TASK_STATE_CANCELED, CANCELED).entries)
+                writer.put(*canceled(writer.head).entries)
             await writer.flush()
 
     async def _ask(self, context: RequestContext, queue: TurnQueue) -> None:

@@ -21,14 +21,15 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnavailableError,
 )
+from a2a_serverless.storage.endings import end_task
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.deliveries import Refused, may_give_up, on_lost_claim, on_refusal
+from a2a_serverless.tasks.endings import FAILED, ending
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.leases import lease_end
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.endings import FAILED, end_task, ending
 from a2a_serverless.worker.waiting import first_of
 
 logger = logging.getLogger(__name__)

@@ -1,27 +1,45 @@
-"""Dead letters: operations that were delivered too often end their task instead of hanging it."""
+"""Dead letters: operations that were delivered too often.
+
+A task whose attempts are used up ends; one with attempts left is sent again, because deliveries
+also run out in an outage.
+"""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from a2a.types import TaskState
 
 from a2a_serverless import faults
 from a2a_serverless.broker.base import Broker, decode_operation
 from a2a_serverless.cancel.base import CancelRegistry
-from a2a_serverless.errors import ConfigurationError, UndecodableOperationError
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    ConfigurationError,
+    UndecodableOperationError,
+)
 from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.storage.endings import REBASES, end_task
 from a2a_serverless.storage.log import TaskLog
-from a2a_serverless.tasks.deliveries import Delivered, on_delivery
+from a2a_serverless.tasks.deliveries import DeadLettered, on_dead_letter
+from a2a_serverless.tasks.endings import FAILED, canceled, ending
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.endings import CANCELED, FAILED, end_task, ending
 
-Outcome = Literal["failed", "canceled", "dropped", "undecodable"]
+Outcome = Literal["failed", "canceled", "resent", "dropped", "undecodable"]
+
+_LEVELS: Final[Mapping[Outcome, int]] = {
+    "failed": logging.ERROR,
+    "canceled": logging.ERROR,
+    "resent": logging.WARNING,
+    "dropped": logging.INFO,
+}
 
 _log = logging.getLogger(__name__)
 
@@ -33,15 +51,19 @@ class DeadLetters:
         log: the tasks.
         registry: the cancel flags.
         broker: sets aside what cannot be read.
+        retry: how many attempts a turn has.
     """
 
-    def __init__(self, log: TaskLog, registry: CancelRegistry, broker: Broker) -> None:
+    def __init__(
+        self, log: TaskLog, registry: CancelRegistry, broker: Broker, *, retry: RetryPolicy
+    ) -> None:
         self._tasks = log
         self._registry = registry
         self._broker = broker
+        self._retry = retry
 
     async def handle(self, body: str) -> Outcome:
-        """End the task of the operation in `body`, or set `body` aside; then it can be deleted.
+        """Settle the operation in `body`, see `end`, or set `body` aside; then it can be deleted.
 
         Handling a message twice does no more than once.
 
@@ -61,40 +83,25 @@ class DeadLetters:
             return await self.end(operation)
 
     async def end(self, operation: Operation) -> Outcome:
-        """Commit failed, or canceled where that was asked for; "dropped" where all is over."""
+        """Do what `on_dead_letter` says about the operation's task as it is now.
+
+        Failed and canceled end it; "resent" makes its turn due, so that the next sweep sends it
+        again; "dropped" is where all is over.
+        """
         scope, task_id = Scope(operation.params.scope), operation.params.task_id
         log, registry = self._tasks.for_scope(scope), self._registry.for_scope(scope)
         is_cancelled = await registry.is_cancelled(task_id)
-        correlation_id = secrets.token_hex(8)
-        outcome: Outcome = "dropped"
-        seen: Head | None = None
-
-        def decide(head: Head) -> Commit | None:
-            nonlocal outcome, seen
-            seen = head
-            match on_delivery(head, operation, receives=1, is_cancelled=is_cancelled):
-                case Delivered.DROP:
-                    outcome = "dropped"
-                    return None
-                case Delivered.CANCEL:
-                    outcome = "canceled"
-                    return ending(head, TaskState.TASK_STATE_CANCELED, CANCELED)
-                case _:
-                    outcome = "failed"
-                    text = FAILED.format(correlation_id=correlation_id)
-                    return ending(head, TaskState.TASK_STATE_FAILED, text)
-
-        if await end_task(log, task_id, decide):
+        letter = _Letter(operation, self._retry, is_cancelled=is_cancelled)
+        outcome = await _settle(log, letter)
+        if outcome != "dropped":
             # At once: if what follows fails, the next delivery finds nothing to tell.
-            self._report(operation, outcome, seen, correlation_id)
-        else:
-            outcome = "dropped"
+            self._report(letter, outcome, letter.seen)
         faults.point("after-dead-letter")
         head = await log.head(task_id)
         if head is None or head.is_terminal:
             await registry.cleanup(task_id, incarnation=operation.params.incarnation)
         if outcome == "dropped":
-            self._report(operation, outcome, head, correlation_id)
+            self._report(letter, outcome, head)
         return outcome
 
     async def _set_aside(self, body: str, reason: str) -> None:
@@ -105,25 +112,73 @@ class DeadLetters:
         extra = {"action": "dead_letter_undecodable", "reason": reason}
         _log.error("An unreadable dead letter was set aside", extra=extra)
 
-    def _report(
-        self, operation: Operation, outcome: Outcome, head: Head | None, correlation_id: str
-    ) -> None:
+    def _report(self, letter: _Letter, outcome: Outcome, head: Head | None) -> None:
         metrics.count("DeadLetters", outcome=outcome)
-        level = logging.INFO if outcome == "dropped" else logging.ERROR
         known: dict[str, object] = {}
-        if head is not None and head.incarnation == operation.params.incarnation:
+        if head is not None and head.incarnation == letter.operation.params.incarnation:
             known = {"context_id": head.context_id, "attempts": head.attempts}
         _log.log(
-            level,
+            _LEVELS[outcome],
             "Dead letter: %s",
             outcome,
             extra={
                 "action": f"dead_letter_{outcome}",
-                "correlation_id": correlation_id,
-                **_ids(operation),
+                "correlation_id": letter.correlation_id,
+                **_ids(letter.operation),
                 **known,
             },
         )
+
+
+class _Letter:
+    """A dead letter, and what was decided about it on the HEAD that was seen last."""
+
+    def __init__(self, operation: Operation, retry: RetryPolicy, *, is_cancelled: bool) -> None:
+        self.operation = operation
+        self.correlation_id = secrets.token_hex(8)
+        self.wanted = DeadLettered.DROP
+        self.seen: Head | None = None
+        self._retry = retry
+        self._is_cancelled = is_cancelled
+
+    def decide(self, head: Head) -> Commit | None:
+        """Return the commit that ends the task; None where it is not to be ended."""
+        self.seen = head
+        self.wanted = on_dead_letter(
+            head, self.operation, is_cancelled=self._is_cancelled, retry=self._retry
+        )
+        if self.wanted is DeadLettered.CANCEL:
+            return canceled(head)
+        if self.wanted is DeadLettered.FAIL:
+            text = FAILED.format(correlation_id=self.correlation_id)
+            return ending(head, TaskState.TASK_STATE_FAILED, text)
+        return None
+
+
+async def _settle(log: TaskLog, letter: _Letter) -> Outcome:
+    """Do what the letter asks for on HEAD as it is; again, where HEAD has moved meanwhile.
+
+    Raises:
+        ConcurrencyError: the task was changed by others too often.
+    """
+    for _ in range(REBASES):
+        if await end_task(log, letter.operation.params.task_id, letter.decide):
+            return "canceled" if letter.wanted is DeadLettered.CANCEL else "failed"
+        if letter.wanted is not DeadLettered.RESEND or letter.seen is None:
+            return "dropped"
+        if await _make_due(log, letter.seen):
+            return "resent"
+        letter.wanted = DeadLettered.DROP  # unless the next HEAD says otherwise
+    msg = f"The turn was changed by others {REBASES} times while it was to be made due."
+    raise ConcurrencyError(msg)
+
+
+async def _make_due(log: TaskLog, head: Head) -> bool:
+    """Make the open turn due now, unless it is already; False where HEAD has moved."""
+    now_ms = log.clock.now_ms()
+    if head.due_at is not None and head.due_at <= now_ms:
+        return True
+    return await log.postpone(head, due_at=now_ms, sends=head.sends)
 
 
 def ids_in(body: str) -> dict[str, object]:

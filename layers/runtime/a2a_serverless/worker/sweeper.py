@@ -1,7 +1,8 @@
-"""The sweeper: sends again what got lost, and ends the cancels that nobody has ended.
+"""The sweeper: sends again what got lost, and ends what nobody else ends.
 
 It is the one repair for every crash between a commit and its message: a turn whose operation was
-never sent, or was lost after the claim, stays in the due index until it is finished.
+never sent, or was lost after the claim, stays in the due index until it is finished, or until no
+attempt could claim it for so long that its task fails.
 """
 
 from __future__ import annotations
@@ -9,24 +10,27 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
-
-from a2a.types import TaskState
 
 from a2a_serverless import faults
 from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.base import CancelRegistry, OverdueCancel
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.observability import metrics
+from a2a_serverless.storage.endings import end_task
 from a2a_serverless.storage.log import Due, TaskLog
+from a2a_serverless.tasks.endings import canceled, never_started
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.repairs import overdue_cancel, overdue_turn
+from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.repairs import is_given_up, overdue_cancel, overdue_turn
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.endings import CANCEL_TIMED_OUT, end_task, ending
 
 LONGEST_WAIT_S = 3600
 """The wait between two sends of one turn doubles up to an hour."""
+
+GIVE_UP_S = 24 * 3600
+"""How long a turn that no attempt has claimed is sent again before its task fails."""
 
 STUCK_AFTER = 3
 """A turn that is sent so many times again is stuck: no worker took it, or none ended it."""
@@ -34,7 +38,10 @@ STUCK_AFTER = 3
 BUDGET_S = 30
 """How long a run begins new work; half of the function's timeout, as one request may take long."""
 
-Outcome = Literal["sent", "passed", "canceled", "removed", "failed"]
+CANCELS_SHARE = 0.5
+"""The most of a run's time that overdue cancels get: they come first, and turns must not starve."""
+
+Outcome = Literal["sent", "passed", "given_up", "canceled", "removed", "failed"]
 Work = TypeVar("Work", Due, OverdueCancel)
 Fields: TypeAlias = dict[str, object]
 """What a line of the log says about a task, as far as it is known by then."""
@@ -50,6 +57,8 @@ class SweepReport:
     """Turns whose operation was sent again."""
     passed: int = 0
     """Turns that had moved on, or that another run took."""
+    given_up: int = 0
+    """Tasks failed because no attempt could claim their turn for too long."""
     canceled: int = 0
     """Tasks canceled at the deadline."""
     removed: int = 0
@@ -63,8 +72,8 @@ class Sweeper:
 
     A run costs the queue at most `limit` messages. An unfinished turn is sent after 1, 2, 4, …
     times `Timing.waiting_s`, at most `longest_wait_s` apart: a long queue is not made longer by
-    copies of what waits in it, and the copies that are left over are dropped as finished. Several
-    runs at once do no harm.
+    copies of what waits in it, and the copies that are left over are dropped as finished. A turn
+    that could not be sent is tried again by the next run. Several runs at once do no harm.
 
     Args:
         log: the tasks.
@@ -72,6 +81,7 @@ class Sweeper:
         registry: the cancel flags.
         clock: by default the system's.
         longest_wait_s: bound of the doubling wait.
+        give_up_s: seconds after which a turn that was never claimed fails its task.
         budget_s: seconds after which a run leaves the rest to the next one.
     """
 
@@ -83,6 +93,7 @@ class Sweeper:
         *,
         clock: Clock | None = None,
         longest_wait_s: float = LONGEST_WAIT_S,
+        give_up_s: float = GIVE_UP_S,
         budget_s: float = BUDGET_S,
     ) -> None:
         self._tasks = log
@@ -90,20 +101,24 @@ class Sweeper:
         self._registry = registry
         self._clock = clock or SystemClock()
         self._longest_wait_s = longest_wait_s
+        self._give_up_s = give_up_s
         self._budget_s = budget_s
 
     async def sweep(self, limit: int = 500) -> SweepReport:
-        """End up to `limit` overdue cancels and send up to `limit` overdue turns again.
+        """End up to `limit` overdue cancels, then send up to `limit` overdue turns again.
+
+        Turns have at least half of the run's time, however long the cancels take.
 
         Raises:
             UnavailableError: the due index did not answer; the next run comes anyway.
         """
-        until = self._clock.monotonic() + self._budget_s
+        started = self._clock.monotonic()
         now_ms = self._clock.now_ms()
         cancels = await self._registry.overdue(now_ms, limit=limit)
+        until = started + CANCELS_SHARE * self._budget_s
         outcomes = await self._each(cancels, self._end_cancel, until)
         turns = await self._tasks.due(now_ms, limit=limit)
-        outcomes += await self._each(turns, self._send_again, until)
+        outcomes += await self._each(turns, self._repair_turn, started + self._budget_s)
         report = SweepReport(**outcomes)
         _log.info(
             "Swept",
@@ -134,21 +149,33 @@ class Sweeper:
                 )
         return outcomes
 
-    async def _send_again(self, due: Due, fields: Fields) -> Outcome:
+    async def _repair_turn(self, due: Due, fields: Fields) -> Outcome:
         log = self._tasks.for_scope(due.scope)
         head = await log.head(due.task_id)
-        now_ms = self._clock.now_ms()
-        copy = overdue_turn(head, now_ms=now_ms)
+        copy = overdue_turn(head, now_ms=self._clock.now_ms())
         if head is None or copy is None:
             return "passed"  # the index lags behind
         fields.update(_known_of(head))
+        if self._is_given_up(head, head.created_at):  # no turn is older than its task
+            opened_at = await _opened_at(log, head)
+            if self._is_given_up(head, opened_at):
+                return await self._give_up(log, head, opened_at, fields)
+        return await self._send_again(log, head, copy, fields)
+
+    async def _send_again(
+        self, log: TaskLog, head: Head, copy: OperationParams, fields: Fields
+    ) -> Outcome:
         sends = copy.copy_number
-        due_at = now_ms + int(self._wait_s(log, sends) * 1000)
+        due_at = self._clock.now_ms() + int(self._wait_s(log, sends) * 1000)
         # Postponed first: of two runs one sends, and a crash in between costs one wait, not a copy.
         if not await log.postpone(head, due_at=due_at, sends=sends):
             return "passed"
         faults.point("after-postpone")
-        await self._broker.run_task(copy)
+        try:
+            await self._broker.run_task(copy)
+        except Exception:
+            await self._put_back(log, replace(head, due_at=due_at, sends=sends), head.sends, fields)
+            raise
         metrics.count("Resends")
         if sends >= STUCK_AFTER:
             metrics.count("StuckTurns")
@@ -163,6 +190,40 @@ class Sweeper:
         )
         return "sent"
 
+    async def _put_back(self, log: TaskLog, head: Head, sends: int, fields: Fields) -> None:
+        """Make a turn due again whose copy was not sent, so that no doubled wait is lost to it.
+
+        It is due now, behind those that are overdue for longer: what cannot be sent holds up
+        nothing else. The next run sends the same copy number, which the queue drops if it took
+        the copy after all. A turn that has moved meanwhile stays as it is.
+        """
+        try:
+            await log.postpone(head, due_at=self._clock.now_ms(), sends=sends)
+        except Exception:  # noqa: BLE001 - logged as a whole; the caller raises what came first
+            # Without it the turn is sent after its wait.
+            extra = {"action": "put_back_failed", **fields}
+            _log.warning("A turn that was not sent waits on", extra=extra, exc_info=True)
+
+    def _is_given_up(self, head: Head, opened_at: int | None) -> bool:
+        now_ms = self._clock.now_ms()
+        return is_given_up(head, opened_at=opened_at, now_ms=now_ms, give_up_s=self._give_up_s)
+
+    async def _give_up(
+        self, log: TaskLog, seen: Head, opened_at: int | None, fields: Fields
+    ) -> Outcome:
+        def decide(head: Head) -> Commit | None:
+            is_same = (head.incarnation, head.turn) == (seen.incarnation, seen.turn)
+            if not is_same or not self._is_given_up(head, opened_at):
+                return None
+            return never_started(head, self._give_up_s)
+
+        if not await end_task(log, seen.task_id, decide):
+            return "passed"
+        metrics.count("TurnsGivenUp")
+        extra = {"action": "turn_given_up", "sends": seen.sends, **fields}
+        _log.error("A task was failed whose agent could not be started", extra=extra)
+        return "given_up"
+
     async def _end_cancel(self, overdue: OverdueCancel, fields: Fields) -> Outcome:
         log = self._tasks.for_scope(overdue.scope)
         registry = self._registry.for_scope(overdue.scope)
@@ -172,7 +233,7 @@ class Sweeper:
             if not overdue_cancel(head, incarnation=overdue.incarnation):
                 return None
             fields.update(_known_of(head))
-            return ending(head, TaskState.TASK_STATE_CANCELED, CANCEL_TIMED_OUT)
+            return canceled(head)
 
         has_ended = await end_task(log, task_id, decide)
         if has_ended:
@@ -187,6 +248,15 @@ class Sweeper:
         """Seconds from send number `sends` to the next one."""
         doublings = min(sends, 32)  # the bound is reached long before; a float has an end
         return min(self._longest_wait_s, log.timing.waiting_s * 2.0**doublings)
+
+
+async def _opened_at(log: TaskLog, head: Head) -> int | None:
+    """Return when the open turn became the current one, in milliseconds; None: unknown."""
+    if head.turn_base == 1:
+        return head.created_at
+    read = await log.read(head.task_id, after=head.turn_base - 1, incarnation=head.incarnation)
+    records = () if read is None else read.records
+    return next((record.at for record in records if record.version == head.turn_base), None)
 
 
 def _known_of(head: Head) -> Fields:

@@ -1,4 +1,4 @@
-"""`a2a-serverless sweep`: repairs what is overdue, ends the tasks of dead letters."""
+"""`a2a-serverless sweep`: repairs what is overdue, handles the dead letters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(options: Namespace) -> int:
         source = SqsSource(settings.dead_letter_queue, wait_s=LONG_POLL_S)
     else:
         say("A2A_DEAD_LETTER_QUEUE is not set: dead letters stay where they are")
-    rounds = SweepRounds(backends, source)
+    rounds = SweepRounds(backends, settings, source)
     if options.once:
         with named_aws_errors():
             print(asyncio.run(rounds.once()))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
-
-from a2a.types import Message, Part, Role, TaskState, TaskStatus
+from typing import Final
 
 from a2a_serverless.errors import (
     ConcurrencyError,
@@ -13,36 +11,16 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
 )
 from a2a_serverless.storage.log import TaskLog
-from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.endings import canceled
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 
-CANCELED = "The task was canceled."
-CANCEL_TIMED_OUT = "The task was canceled after its agent did not stop in time."
-FAILED = "The agent could not finish the task. Correlation id: {correlation_id}."
-
-REBASES = 16
+REBASES: Final = 16
 """How often an ending is put on a HEAD that another writer has moved meanwhile."""
 
 
-def ending(head: Head, state: TaskState, text: str) -> Commit:
-    """The commit that ends a task with `text` as its last word; it carries no claim token.
-
-    The message of the status that it replaces goes to the history.
-    """
-    message = Message(
-        message_id=str(uuid.uuid4()),
-        role=Role.ROLE_AGENT,
-        parts=[Part(text=text)],
-        task_id=head.task_id,
-        context_id=head.context_id,
-    )
-    status = TaskStatus(state=state, message=message)
-    return Commit(entries=(StatusChanged(status, archive=True),))
-
-
 async def end_task(log: TaskLog, task_id: str, decide: Callable[[Head], Commit | None]) -> bool:
-    """Commit what `decide` makes of HEAD as it is now; again, where somebody else was faster.
+    """Commit what `decide` makes of HEAD as it is now; again, where another writer was faster.
 
     True when the commit was made. False when the task is gone or has ended, or `decide` returned
     None: there was nothing to end.
@@ -65,3 +43,18 @@ async def end_task(log: TaskLog, task_id: str, decide: Callable[[Head], Commit |
         return True
     msg = f"The task was changed by others {REBASES} times while it was to be ended."
     raise ConcurrencyError(msg)
+
+
+async def cancel_task(log: TaskLog, seen: Head) -> bool:
+    """Cancel the task of `seen` without its agent; what its attempt still writes is refused.
+
+    False when it has ended meanwhile, or another task has its id.
+
+    Raises:
+        ConcurrencyError, UnavailableError: as `end_task`.
+    """
+
+    def decide(head: Head) -> Commit | None:
+        return canceled(head) if head.incarnation == seen.incarnation else None
+
+    return await end_task(log, seen.task_id, decide)

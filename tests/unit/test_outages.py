@@ -1,0 +1,267 @@
+"""Outages of an hour and of a day, by the clock: what waited runs once, and nothing fails for it.
+
+Worker, queues, dead letter consumer and sweeper are driven as template.yaml deploys them, over the
+backends in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import Task, TaskState
+
+from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.broker.memory_queue import MemoryDelivery, MemoryQueue
+from a2a_serverless.cancel.memory import MemoryCancelRegistry
+from a2a_serverless.errors import A2AServerlessError, UnavailableError
+from a2a_serverless.local.template import Template
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.endings import NEVER_STARTED
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.dead_letters import DeadLetters
+from a2a_serverless.worker.function import WorkerFunction
+from a2a_serverless.worker.sweeper import Sweeper
+from tests.messages import request
+from tests.workers import Agent, PacedClock, complete, params_of, status_text
+
+HOUR_S = 3600
+SWEEP_EVERY_S = 60
+RECOVERY_S = 300
+"""How soon after an outage everything has run."""
+STEP_S = 5
+TURNS = 500
+
+COMPLETED = TaskState.TASK_STATE_COMPLETED
+FAILED = TaskState.TASK_STATE_FAILED
+SUBMITTED = TaskState.TASK_STATE_SUBMITTED
+
+TABLE: dict[type, tuple[str, ...]] = {
+    MemoryStorage: ("head", "read", "due", "postpone", "_insert", "_apply"),
+    MemoryCancelRegistry: ("is_cancelled", "overdue", "cleanup", "request_cancel"),
+}
+"""All that is a request to the table in a deployed stack."""
+
+SENDS: dict[type, tuple[str, ...]] = {MemoryBroker: ("run_task", "cancel_task")}
+
+
+class HoursClock(PacedClock):
+    """Hours that pass while nothing runs."""
+
+    def skip(self, seconds: float) -> None:
+        self._now += seconds
+
+
+class Invocation:
+    """Lambda's context of a worker's invocation."""
+
+    aws_request_id = "request"
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int(self._timeout_s * 1000)
+
+
+class Deployment:
+    """One stack. Time passes in steps, after each of which all that can happen has happened."""
+
+    def __init__(self) -> None:
+        queue = _attributes("OperationsQueue")
+        self.max_receives = int(json.loads(queue["RedrivePolicy"])["maxReceiveCount"])
+        self.settings = Settings(visibility_s=float(queue["VisibilityTimeout"]))
+        self.clock = HoursClock()
+        self.backends = memory_backends(self.settings, self.clock)
+        assert isinstance(self.backends.broker, MemoryBroker)
+        self.operations = self.backends.broker._queue  # what an event source polls
+        self.letters = MemoryQueue(
+            "dead-letters.fifo",
+            visibility_s=float(_attributes("DeadLetterQueue")["VisibilityTimeout"]),
+            clock=self.clock,
+        )
+        self.agent = Agent(self._work)
+        self.worker = WorkerFunction(self.backends, self.agent, self.settings, clock=self.clock)
+        self.loop = asyncio.new_event_loop()
+        self.has_queue = True
+        self.has_worker = True
+        self.resends = 0
+
+    def close(self) -> None:
+        self.worker.close()
+        self.loop.close()
+
+    async def _work(self, context: RequestContext, queue: EventQueue) -> None:
+        await complete(context, queue)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(coroutine)
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def accept(self, count: int) -> list[Head]:
+        """New tasks, whose operations are sent unless the queue is down, as the API does it."""
+        storage, broker = self.backends.storage, self.backends.broker
+        heads: list[Head] = []
+        for _ in range(count):
+            heads.append(self.run(storage.open_task("context", request())).head)
+            self._tried(lambda: broker.run_task(params_of(heads[-1])))
+        return heads
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass: a sweep each minute, and all deliveries that are visible."""
+        for _ in range(int(seconds / STEP_S)):
+            self.clock.skip(STEP_S)
+            if int(self.clock.monotonic()) % SWEEP_EVERY_S == 0:
+                self._tried(self._sweep)
+            if self.has_queue:
+                self._deliver(self.operations, self._work_on)
+                self._deliver(self.letters, self._bury)
+
+    def _tried(self, step: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
+        """Whether an invocation came to its end."""
+        try:
+            self.run(step())
+        except A2AServerlessError:
+            return False
+        return True
+
+    async def _sweep(self) -> None:
+        sweeper = Sweeper(
+            self.backends.storage,
+            self.backends.broker,
+            self.backends.registry,
+            clock=self.clock,
+            give_up_s=self.settings.give_up_s,
+        )
+        self.resends += (await sweeper.sweep()).sent
+
+    def _deliver(self, queue: MemoryQueue, consume: Callable[[MemoryDelivery], None]) -> None:
+        while (delivery := queue.take()[0]) is not None:
+            consume(delivery)
+
+    def _work_on(self, delivery: MemoryDelivery) -> None:
+        record = delivery.record()
+        if delivery.attempt > self.max_receives:
+            ids = record["attributes"]
+            group, deduplication_id = ids["MessageGroupId"], ids["MessageDeduplicationId"]
+            self.letters.send(delivery.body, group=group, deduplication_id=deduplication_id)
+            delivery.delete()
+        elif self.has_worker:  # else it comes again when its visibility has run out
+            context = Invocation(self.settings.run_limit_s)
+            if not self.worker.handle({"Records": [record]}, context)["batchItemFailures"]:
+                delivery.delete()
+
+    def _bury(self, delivery: MemoryDelivery) -> None:
+        backends = self.backends
+        letters = DeadLetters(
+            backends.storage, backends.registry, backends.broker, retry=self.settings.retry()
+        )
+        if self._tried(lambda: letters.handle(delivery.body)):
+            delivery.delete()
+
+    # -- what has become of it -------------------------------------------------------------------
+
+    def tasks(self, heads: list[Head]) -> list[Task]:
+        return [self.run(self.backends.storage.load_task(head.task_id)) for head in heads]
+
+    def states(self, heads: list[Head]) -> Counter[TaskState]:
+        return Counter(task.status.state for task in self.tasks(heads))
+
+    def starts(self) -> Counter[str | None]:
+        return Counter(context.task_id for context in self.agent.started)
+
+
+def _attributes(queue: str) -> dict[str, str]:
+    """A queue's attributes in template.yaml."""
+    return Template.load().queue(queue, {"DeadLetterQueue.Arn": "arn:dead-letters"})
+
+
+@pytest.fixture
+def deployment() -> Iterator[Deployment]:
+    """A stack that has seen nothing yet; its thousands of expected errors are not logged."""
+    logging.disable(logging.CRITICAL)
+    made = Deployment()
+    yield made
+    made.close()
+    logging.disable(logging.NOTSET)
+
+
+def down(monkeypatch: pytest.MonkeyPatch, requests: dict[type, tuple[str, ...]]) -> None:
+    """Let these requests fail, until `monkeypatch` is undone."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise UnavailableError
+
+    for owner, names in requests.items():
+        for name in names:
+            monkeypatch.setattr(owner, name, refuse)
+
+
+def assert_each_has_run_once(deployment: Deployment, heads: list[Head]) -> None:
+    assert deployment.states(heads) == {COMPLETED: len(heads)}
+    assert deployment.starts() == {head.task_id: 1 for head in heads}
+
+
+def test_an_hour_without_the_table(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All deliveries run out before the table is back: 500 dead letters, and no task fails."""
+    heads = deployment.accept(TURNS)
+    with monkeypatch.context() as outage:
+        down(outage, TABLE)
+        deployment.pass_time(HOUR_S)
+        assert deployment.operations.is_empty
+        assert not deployment.letters.is_empty
+    deployment.pass_time(RECOVERY_S)
+    assert_each_has_run_once(deployment, heads)
+    assert deployment.operations.is_empty
+    assert deployment.letters.is_empty
+
+
+def test_an_hour_without_the_queue(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are accepted, and no sweep can send them: none waits on when the queue is back."""
+    with monkeypatch.context() as outage:
+        down(outage, SENDS)
+        deployment.has_queue = False
+        heads: list[Head] = []
+        for _ in range(5):
+            heads += deployment.accept(TURNS // 5)
+            deployment.pass_time(HOUR_S / 5)
+        assert deployment.states(heads) == {SUBMITTED: TURNS}
+    deployment.has_queue = True
+    deployment.pass_time(RECOVERY_S)
+    assert_each_has_run_once(deployment, heads)
+    assert deployment.resends == TURNS
+
+
+def test_six_hours_without_a_worker(deployment: Deployment) -> None:
+    """Its import fails until it is repaired: within one visibility time-out each turn has run."""
+    heads = deployment.accept(20)
+    deployment.has_worker = False
+    deployment.pass_time(6 * HOUR_S)
+    assert deployment.states(heads) == {SUBMITTED: 20}
+    deployment.has_worker = True
+    deployment.pass_time(deployment.settings.visibility_s + RECOVERY_S)
+    assert_each_has_run_once(deployment, heads)
+
+
+def test_a_worker_that_never_starts_ends_its_tasks_by_their_hours(deployment: Deployment) -> None:
+    """A turn does not go round until it expires; until then a copy an hour is the most it costs."""
+    heads = deployment.accept(20)
+    deployment.has_worker = False
+    deployment.pass_time(24 * HOUR_S - 60)
+    assert deployment.states(heads) == {SUBMITTED: 20}
+    deployment.pass_time(HOUR_S + 60)
+    assert deployment.states(heads) == {FAILED: 20}
+    reasons = {status_text(task) for task in deployment.tasks(heads)}
+    assert reasons == {NEVER_STARTED.format(hours="24 hours")}
+    assert deployment.starts() == {}
+    assert deployment.resends <= 20 * 40
