@@ -140,7 +140,7 @@ def test_a_task_passes_through_the_built_functions(
 def test_the_sweeper_takes_both_of_its_events(
     deployment: Deployment, tmp_path: Path, record_property: Record
 ) -> None:
-    """A schedule event is a round; a dead letter ends its task, which the API then shows."""
+    """A schedule event is a round; a dead letter with attempts left is sent by the next one."""
     functions = deployment.functions
     with (
         functions["ApiFunction"].started(tmp_path / "api.log", **LOUD) as api,
@@ -153,12 +153,14 @@ def test_the_sweeper_takes_both_of_its_events(
         dead = list(deployment.records(deployment.made.queue))
         assert len(dead) == 1
         assert sweeper.invoke({"Records": dead}) == {"batchItemFailures": []}
-        assert state(api, task_id) == "FAILED"
-        assert logged(sweeper.said()) == {"sweep", "dead_letter_failed"}
+        assert state(api, task_id) == "SUBMITTED"
+        swept = sweeper.invoke(json.loads(event_file("sweeper-schedule").read_text()))
+        assert (swept["sent"], swept["failed"]) == (1, 0)
+        assert logged(sweeper.said()) == {"sweep", "dead_letter_resent", "resend"}
 
 
 def test_a_batch_of_dead_letters(deployment: Deployment, tmp_path: Path) -> None:
-    """Of two letters in one batch the good one ends its task, and the bad one alone is kept.
+    """Of two letters in one batch the good one is settled, and the bad one alone is kept.
 
     It is set aside where it can be, and else it stays in its queue.
     """
@@ -175,13 +177,12 @@ def test_a_batch_of_dead_letters(deployment: Deployment, tmp_path: Path) -> None
         poison |= {"body": TEXT}
         kept = {"batchItemFailures": [{"itemIdentifier": poison["messageId"]}]}
         assert full.invoke({"Records": [poison, first]}) == kept
-        assert sorted(state(api, task_id) for task_id in task_ids) == ["FAILED", "SUBMITTED"]
         assert sweeper.invoke({"Records": [second, poison]}) == {"batchItemFailures": []}
-        assert [state(api, task_id) for task_id in task_ids] == ["FAILED", "FAILED"]
+        assert [state(api, task_id) for task_id in task_ids] == ["SUBMITTED", "SUBMITTED"]
         (aside,) = deployment.records(deployment.made.undecodable_queue)
         assert aside["body"] == TEXT
-        assert logged(full.said()) == {"dead_letter_error", "dead_letter_failed"}
-        assert logged(sweeper.said()) == {"dead_letter_undecodable", "dead_letter_failed"}
+        assert logged(full.said()) == {"dead_letter_error", "dead_letter_resent"}
+        assert logged(sweeper.said()) == {"dead_letter_undecodable", "dead_letter_resent"}
 
 
 def test_a_stream_record_becomes_a_notification(

@@ -25,7 +25,7 @@ from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.rules import Timing
+from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.tasks.states import TERMINAL
 from tests.a2a_calls import REST, Agent, Answer
 from tests.faults import bad_days, processes, traps
@@ -304,6 +304,13 @@ class World:
         head = await self.storage.head(task_id)
         assert head is not None, f"{task_id} is lost"
         return head
+
+    async def use_up(self, task_id: str) -> None:
+        """Claim the turn for each attempt that it has; none of them goes on."""
+        head = await self.head(task_id)
+        for attempt in range(int(self.variables["A2A_MAX_ATTEMPTS"])):
+            claim = Commit(token=f"attempt-{attempt}", claims=True)
+            head = await self.storage.commit(head, claim)
 
     async def state(self, task_id: str, *states: TaskState, within_s: float = SETTLE_S) -> Head:
         """HEAD once it shows one of `states`."""

@@ -130,8 +130,10 @@ async def _cancel(client: Patient) -> str:
 
 
 async def _dead_letters(client: Patient) -> list[str]:
-    """Tasks whose operations were delivered too often, while there is no worker."""
+    """Tasks whose attempts are used up, and their operations delivered too often."""
     sent = [await _work(client) for _ in range(DEAD)]
+    for task_id in sent:
+        await client.world.use_up(task_id)
 
     async def are_dead() -> bool:
         await client.world.receive(must=False)

@@ -243,9 +243,27 @@ async def overdue_cancel(world: World, point: str) -> Expected:
 
 
 async def dead_letter(world: World, point: str) -> Expected:
-    """A letter that is handled twice ends its task once."""
+    """A letter that is handled twice ends its task, whose attempts are used up, once."""
     await world.start("api")
     task_id = await world.send(WORK)
+    await world.use_up(task_id)
+    await _dies_at_a_letter(world, point)
+    await world.state(task_id, TaskState.TASK_STATE_FAILED)
+    await world.start("worker")  # drops the copies that the sweeper has sent meanwhile
+    return Expected(task_id=task_id, state=TaskState.TASK_STATE_FAILED, chunks=[], starts=0)
+
+
+async def resent_letter(world: World, point: str) -> Expected:
+    """A letter with attempts left makes its turn due, twice here; the turn runs once."""
+    await world.start("api")
+    task_id = await world.send(WORK)
+    await _dies_at_a_letter(world, point)
+    await world.start("worker")
+    return Expected(task_id=task_id, starts=1)
+
+
+async def _dies_at_a_letter(world: World, point: str) -> None:
+    """Let the only operation become a dead letter, at which the first sweeper dies."""
 
     async def is_dead() -> bool:
         if await world.waiting(world.made.dead_letter_queue) == 0:
@@ -256,9 +274,6 @@ async def dead_letter(world: World, point: str) -> Expected:
     victim = await world.start("sweep", point=point)
     await world.dies(victim, point)
     await world.start("sweep")
-    await world.state(task_id, TaskState.TASK_STATE_FAILED)
-    await world.start("worker")  # drops the copies that the sweeper has sent meanwhile
-    return Expected(task_id=task_id, state=TaskState.TASK_STATE_FAILED, chunks=[], starts=0)
 
 
 PATIENT = {"A2A_CANCEL_TIMEOUT_S": "20"}
@@ -308,6 +323,11 @@ CASES = {
             name="sweeper: canceled, flag up", point="after-overdue-cancel:1", flow=overdue_cancel
         ),
         Case(name="dead letter: ended, not deleted", point="after-dead-letter:1", flow=dead_letter),
+        Case(
+            name="dead letter: made due, not deleted",
+            point="after-dead-letter:1",
+            flow=resent_letter,
+        ),
     ],
 }
 

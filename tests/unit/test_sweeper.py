@@ -454,7 +454,7 @@ async def test_slow_cancels_leave_turns_their_share(
         await cancelled(stack)
     for _ in range(5):
         await stack.open()
-    stack.clock.advance(RUNNING_S)
+    stack.clock.advance(LEASE_S)
     commit = MemoryStorage.commit
 
     async def slow(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
