@@ -93,7 +93,7 @@ def test_a_lost_claim_is_repeated_while_there_are_attempts() -> None:
 
 def test_a_turn_is_given_up_by_who_has_seen_its_last_attempt() -> None:
     """Not where the turn is over, or somebody has taken it since."""
-    seen = claimed(claimed())
+    seen = claimed(claimed(), "B")
     assert may_give_up(replace(seen, version=9), FIRST, seen=seen)
     assert not may_give_up(claimed(seen, token="B"), FIRST, seen=seen)
     assert not may_give_up(COMPLETED, FIRST, seen=seen)
@@ -109,7 +109,7 @@ def test_a_dead_letter_of_a_turn_that_is_over_is_dropped(
     assert dead_letter(head, is_cancelled=is_cancelled) is wanted
 
 
-@pytest.mark.parametrize("head", [opened(), claimed(), claimed(claimed()), WITH_NEXT])
+@pytest.mark.parametrize("head", [opened(), claimed(), claimed(claimed(), "B"), WITH_NEXT])
 def test_a_dead_letter_of_a_task_that_is_being_canceled_cancels_it(head: Head) -> None:
     """A flag says so, or the operation, however many attempts are left."""
     assert dead_letter(head, is_cancelled=True) is DeadLettered.CANCEL
@@ -124,7 +124,7 @@ def test_a_dead_letter_fails_nothing_while_there_are_attempts(head: Head) -> Non
 
 def test_a_dead_letter_fails_a_turn_whose_attempts_are_used_up() -> None:
     """The last claim was the last attempt."""
-    assert dead_letter(claimed(claimed())) is DeadLettered.FAIL
+    assert dead_letter(claimed(claimed(), "B")) is DeadLettered.FAIL
 
 
 def test_a_dead_letter_of_a_message_that_waits_is_about_the_current_turn() -> None:
