@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.utils.errors import InternalError
+from a2a.utils.errors import UnsupportedOperationError
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.tasks.rules import Commit
@@ -121,9 +121,9 @@ def group(*errors: Exception) -> ExceptionGroup[Exception]:
     [
         FinalError("no"),
         OwnFinalError(),
-        InternalError("no"),
+        UnsupportedOperationError("no"),
         group(FinalError("no")),
-        group(ValueError(), group(InternalError("no"), TimeoutError())),
+        group(ValueError(), group(UnsupportedOperationError("no"), TimeoutError())),
     ],
 )
 async def test_a_final_exception_fails_the_task_at_once(error: Exception) -> None:

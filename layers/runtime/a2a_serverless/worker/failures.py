@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from a2a.utils.errors import A2AError
+from a2a.utils import errors
 
 from a2a_serverless.errors import A2AServerlessError
+
+REFUSALS = (
+    errors.ContentTypeNotSupportedError,
+    errors.ExtendedAgentCardNotConfiguredError,
+    errors.ExtensionSupportRequiredError,
+    errors.InvalidParamsError,
+    errors.InvalidRequestError,
+    errors.MethodNotFoundError,
+    errors.PushNotificationNotSupportedError,
+    errors.UnsupportedOperationError,
+    errors.VersionNotSupportedError,
+)
+"""The SDK's errors that refuse a request for what it is: the next attempt's would be refused too.
+
+Its others tell of a fault, mostly of another agent that this one calls, which may pass.
+"""
 
 
 class FinalError(Exception):
@@ -39,4 +55,4 @@ def is_final(error: BaseException | None) -> bool:
     """
     if isinstance(error, BaseExceptionGroup) and any(map(is_final, error.exceptions)):
         return True
-    return isinstance(error, A2AError) or bool(getattr(error, "final", False))
+    return isinstance(error, REFUSALS) or bool(getattr(error, "final", False))
