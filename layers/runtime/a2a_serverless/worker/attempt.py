@@ -203,7 +203,8 @@ class Attempt:
             raise queue.fault
         if error is not None:
             raise AgentFailedError from error
-        if on_return(queue.state) is not Returned.ENDS_TURN:
+        queue.keep_pause()
+        if on_return(queue.state) is Returned.AT_FAULT:
             raise InvalidAgentEventError(NO_ENDING.format(describe(queue.state)))
         await writer.flush(ends_turn=True)
 

@@ -130,6 +130,12 @@ class TurnQueue(EventQueue):
         """Answer with a message, also after task events; ends the turn."""
         await self._at_home(self._reply(message))
 
+    def keep_pause(self) -> None:
+        """Put the given pause, for an agent that returns with it as its last status: `kept`."""
+        entries = self._view.kept()
+        if entries:
+            self._writer.put(*entries, state=self._state if self._keeps_state else None)
+
     async def load_state(self) -> Any | None:
         """Return the conversation's state, with what this turn has stored; None without any."""
         return await self._at_home(self._load_state())

@@ -29,19 +29,26 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import Fold, Record, bound
+from a2a_serverless.tasks.rules import merge_metadata
 from a2a_serverless.tasks.states import KNOWN, state_name
 
 
 class TurnView:
     """The task as one attempt sees it: where its turn began, and what it has added since.
 
-    `given` is the Task that the agent got with its request, None on a first turn.
+    `given` is the Task that the agent got with its request, None on a first turn. A Task that the
+    agent emits is a snapshot. If it has the given status, it is either the given Task, sent back at
+    the start, or the same question, asked again: the turn goes on, and its end decides (`kept`).
+
+    A message without parts is no message; its metadata joins the metadata of its event. Of equal
+    keys the event's own wins. In a Task the status message's comes next, then the newest message's.
     """
 
     def __init__(self, fold: Fold, given: Task | None) -> None:
         self._fold = fold
         self._given = given
         self._has_emitted = False
+        self._sent_back: tuple[StatusChanged, ...] = ()
         self.state: TaskState | None = None
         """The last state that this attempt has emitted."""
 
@@ -64,6 +71,17 @@ class TurnView:
                 msg = f"The agent emitted a {type(event).__name__}, which is no A2A event."
                 raise InvalidAgentEventError(msg)
         self._has_emitted = True
+        if any(isinstance(entry, StatusChanged) for entry in entries):
+            self._sent_back = ()
+        self.add(entries)
+        return entries
+
+    def kept(self) -> tuple[Entry, ...]:
+        """Return the pause to log for an agent that returns with a given status as its last one.
+
+        Empty where the agent has not sent the given status back, or has emitted another one since.
+        """
+        entries = self._sent_back
         self.add(entries)
         return entries
 
@@ -81,7 +99,10 @@ class TurnView:
             raise InvalidAgentEventError(msg)
         if message.task_id:
             self._check_task_id(message.task_id, "Message")
-        _check_message(message)
+        if not message.parts:
+            msg = "The agent emitted a message without parts."
+            raise InvalidAgentEventError(msg)
+        _check_parts(message.parts, "A message")
         reply = self._completed(message)
         yield Replied(reply)
         status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=reply)
@@ -91,22 +112,28 @@ class TurnView:
         """What a Task adds to the one we have: agents send the one they got, or their own."""
         self._check_task_id(task.id, "Task")
         for message in task.history:
-            if not self._has_message(message):
-                _check_message(message)
+            if message.parts and not self._has_message(message):
+                _check_parts(message.parts, "A message")
                 yield MessageAppended(self._completed(message))
         for artifact in task.artifacts:
             if self._fold.artifacts.get(artifact.artifact_id) != artifact:
                 yield ArtifactWritten(_checked(artifact))
-        metadata = self._news_of(task.metadata)
+        metadata = self._news_of(_joined(task, *task.history, task.status.message))
         if metadata.fields:
             yield MetadataMerged(metadata)
-        if task.HasField("status") and self._is_news(task.status):
-            yield self._status(task.status)
+        if task.HasField("status"):
+            yield from self._of_snapshot(task.status)
+
+    def _of_snapshot(self, status: TaskStatus) -> Iterator[Entry]:
+        if self._given is not None and _says_the_same(status, self._given.status):
+            self._sent_back = (self._status(status),)
+        elif self._is_news(status):
+            yield self._status(status)
 
     def _of_status(self, event: TaskStatusUpdateEvent) -> Entry:
         self._check_task_id(event.task_id, "TaskStatusUpdateEvent")
-        metadata = _copy(event.metadata) if event.HasField("metadata") else None
-        return self._status(event.status, metadata)
+        metadata = _joined(event, event.status.message)
+        return self._status(event.status, metadata if metadata.fields else None)
 
     def _of_artifact(self, event: TaskArtifactUpdateEvent) -> Entry:
         """The first chunk of an artifact is a replacement, whatever the agent says of it.
@@ -127,8 +154,8 @@ class TurnView:
             msg = "The agent emitted a status without a state."
             raise InvalidAgentEventError(msg)
         copy = TaskStatus(state=status.state)
-        if status.HasField("message"):
-            _check_message(status.message)
+        if status.message.parts:
+            _check_parts(status.message.parts, "A message")
             copy.message.CopyFrom(self._completed(status.message))
         return StatusChanged(copy, metadata, archive=True)
 
@@ -146,13 +173,12 @@ class TurnView:
         return any(message.parts == other.parts for other in known)
 
     def _is_news(self, status: TaskStatus) -> bool:
-        """Whether a Task's status says more than the agent was told: a Task is a snapshot."""
+        """Return whether a Task's status says more than the task's own does."""
         if status.state == TaskState.TASK_STATE_UNSPECIFIED:
             return False
-        if status.state == TaskState.TASK_STATE_SUBMITTED and not status.HasField("message"):
+        if status.state == TaskState.TASK_STATE_SUBMITTED and not status.message.parts:
             return False
-        was_given = self._given is not None and _says_the_same(status, self._given.status)
-        return not was_given and not _says_the_same(status, self._fold.status)
+        return not _says_the_same(status, self._fold.status)
 
     def _news_of(self, metadata: Struct) -> Struct:
         """The fields that are not in the task's metadata yet."""
@@ -186,17 +212,20 @@ def _checked(artifact: Artifact) -> Artifact:
     return copy
 
 
-def _check_message(message: Message) -> None:
-    if not message.parts:
-        msg = "The agent emitted a message without parts."
-        raise InvalidAgentEventError(msg)
-    _check_parts(message.parts, "A message")
-
-
 def _check_parts(parts: Iterable[Part], where: str) -> None:
     if any(part.WhichOneof("content") is None for part in parts):
         msg = f"{where} of the agent has a part without content."
         raise InvalidAgentEventError(msg)
+
+
+def _joined(event: Task | TaskStatusUpdateEvent, *messages: Message) -> Struct:
+    """Return the event's metadata and that of its messages without parts; the later one wins."""
+    joined = Struct()
+    for message in messages:
+        if not message.parts:
+            merge_metadata(joined, message.metadata)
+    merge_metadata(joined, event.metadata)
+    return joined
 
 
 def _copy(struct: Struct) -> Struct:
