@@ -11,6 +11,10 @@ UV := $(BIN)/uv
 SAM := $(BIN)/uvx --from $(SAM_CLI) sam
 PYTEST_ARGS ?= -n 2
 
+# Frameworks whose agents run in an environment of their own, as their pins are not ours.
+FRAMEWORKS := google_adk agent_framework
+FOREIGN := $(FRAMEWORKS:%=build/foreign/%/requirements.txt)
+
 export UV_PYTHON_DOWNLOADS := never
 export SAM_CLI_TELEMETRY := 0
 
@@ -33,8 +37,12 @@ demo: $(VENV)/.stamp ## one streamed and one resumed task on this machine
 	$(BIN)/a2a-serverless demo
 
 .PHONY: test
-test: $(VENV)/.stamp ## all tests; those on the emulators where `make emulators` was run
+test: $(VENV)/.stamp $(FOREIGN) ## all tests; those on the emulators where `make emulators` was run
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: foreign
+foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks, unmodified, here and on the SDK's server
+	$(BIN)/python -m pytest tests/conformance/test_stock_comparison.py -k framework
 
 .PHONY: check
 check: $(VENV)/.stamp ## format, lint, types, import contracts, the template
@@ -113,6 +121,11 @@ lock: $(UV) ## resolve the dependencies again
 	$(UV) pip compile pyproject.toml --extra local --group dev $(LOCK) -o requirements/dev.txt
 	$(UV) pip compile pyproject.toml --extra local -c requirements/dev.txt $(LOCK) -o requirements/local.txt
 	$(UV) pip compile pyproject.toml -c requirements/dev.txt $(LAMBDA_HAS) $(LOCK) -o requirements/runtime.txt
+	mkdir -p build && grep -o '^a2a-sdk==[0-9.]*' requirements/dev.txt > build/sdk.txt
+	for name in $(FRAMEWORKS); do \
+		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml -c build/sdk.txt $(LOCK) \
+			-o tests/foreign/$$name/requirements.txt || exit; \
+	done
 
 # One version of each package for all interpreters from 3.11 on, and the development lock constrains
 # the others: what ships is what was tested. No index and no path is named in them.
@@ -140,6 +153,11 @@ $(VENV)/.stamp: requirements/dev.txt pyproject.toml | $(UV)
 	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	touch $@
+
+$(FOREIGN): build/foreign/%/requirements.txt: tests/foreign/%/requirements.txt | $(UV)
+	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	$(UV) pip sync --quiet --python $(@D)/bin/python --require-hashes $<
+	cp $< $@
 
 tests/emulators/node_modules/.stamp: tests/emulators/package.json tests/emulators/package-lock.json
 	cd tests/emulators && npm ci

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, Self
 
+import httpx
 from a2a.helpers import (
     new_data_part,
     new_task_from_user_message,
@@ -29,6 +33,8 @@ from a2a.utils.errors import UnsupportedOperationError
 from tests.conformance.request_variables import LOCALE, REQUEST_ID, SESSION
 
 S = TaskState
+BLOCKED_S = 1.5
+"""Longer than a worker waits for an agent's first event before it claims the turn itself."""
 
 
 class Sample(AgentExecutor):
@@ -216,6 +222,105 @@ class TaskAgain(Sample):
             await updater.requires_input(updater.new_agent_message([Part(text="Which?")]))
 
 
+class AskingByTask(Sample):
+    """Asks one question on every turn, by a Task that is made anew."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task = new_task(context)
+        question = updater_of(context, event_queue).new_agent_message([Part(text="Which?")])
+        task.status.CopyFrom(TaskStatus(state=S.TASK_STATE_INPUT_REQUIRED, message=question))
+        await event_queue.enqueue_event(task)
+
+
+class TaskWithoutHistory(Sample):
+    """Begins with a Task that leaves out the user's message."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task = new_task(context)
+        del task.history[:]
+        await event_queue.enqueue_event(task)
+        await updater_of(context, event_queue).complete()
+
+
+class MessagesWithoutIds(Sample):
+    """Says in its statuses what names neither task nor context, as many frameworks do."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        await updater.start_work(new_text_message("Thinking"))
+        await updater.complete(new_text_message("Done"))
+
+
+class MessageWithoutParts(Sample):
+    """Carries metadata in a status message without parts, as Google's ADK does."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        message = updater.new_agent_message([], metadata={"step": 1, "model": "none"})
+        await updater.update_status(S.TASK_STATE_WORKING, message, metadata={"step": 2})
+        await updater.complete()
+
+
+class WaitsToBegin(Sample):
+    """Emits nothing until it is released."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self.released.wait()
+        updater = await self.open(context, event_queue)
+        await updater.complete()
+
+
+class Blocking(Sample):
+    """Blocks its event loop, before its first event and after."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.seen.append("run")
+        self.block()
+        updater = await self.open(context, event_queue)
+        await updater.start_work()
+        self.block()
+        await updater.add_artifact([Part(text="late")], "a")
+        await updater.complete()
+
+    def block(self) -> None:
+        time.sleep(BLOCKED_S)
+
+
+class SynchronousClient(Blocking):
+    """Waits for a slow server in a synchronous client, as framework calls do."""
+
+    def block(self) -> None:
+        with SlowServer() as server:
+            httpx.get(server.url, timeout=60).raise_for_status()
+
+
+class SlowServer(HTTPServer):
+    """Answers one request, from a thread of its own, after a while."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _SlowAnswer)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self._thread = threading.Thread(target=self.handle_request)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        self.server_close()
+
+
+class _SlowAnswer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        time.sleep(BLOCKED_S)
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing to the terminal."""
+
+
 class WholeTask(Sample):
     """Ends with a Task that has everything in it."""
 
@@ -274,6 +379,28 @@ class Cancelled(Sample):
         if self._ending == "event":
             updater = updater_of(context, event_queue)
             await updater.cancel(updater.new_agent_message([Part(text="Stopped")]))
+
+
+class CleansUp(Sample):
+    """Removes what its work needs in a `finally`, and looks for it in `cancel()`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._work: set[str | None] = set()
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await self.open(context, event_queue)
+        self._work.add(context.task_id)
+        try:
+            await updater.start_work()
+            await asyncio.Event().wait()
+        finally:
+            self._work.remove(context.task_id)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        is_there = context.task_id in self._work
+        self.seen.append(f"work is {'there' if is_there else 'gone'}")
+        await updater_of(context, event_queue).cancel()
 
 
 class CancelledWhilePaused(Asking):

@@ -59,7 +59,7 @@ CARD = AgentCard(
     ],
 )
 ANSWER_S = 20.0
-_UUID = re.compile("[0-9a-f-]{36}")
+_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MESSAGE_ID = re.compile(f"message-[0-9]+|m|{_UUID.pattern}")
 """The client's, and an agent's."""
 _CORRELATION_ID = re.compile("(?<=id: )[0-9a-f]{16}")
@@ -122,13 +122,13 @@ class Play:
     ) -> None:
         """Send a message: the first one opens the task, the others belong to it.
 
-        It has the parts `more` and the message's `fields` beside its text.
+        It has the parts `more` and the message's `fields` beside its text, if there is one.
         """
         self._message_ids += 1
         message = Message(
             message_id=message_id or f"message-{self._message_ids}",
             role=Role.ROLE_USER,
-            parts=[Part(text=text), *more],
+            parts=[*([Part(text=text)] if text else []), *more],
             **fields,
         )
         task = await self.task()
@@ -186,6 +186,26 @@ class Play:
 
 
 Script = Callable[[Play], Awaitable[None]]
+Case = tuple[Callable[[], AgentExecutor], Script]
+"""Who is compared, made anew for each side, and what is done to it."""
+
+
+def says(*texts: str, **options: Any) -> Script:
+    """One message after the other, each when the one before was answered."""
+
+    async def script(play: Play) -> None:
+        for text in texts:
+            await play.send(text, **options)
+
+    return script
+
+
+async def cancels(play: Play, *, text: str = "go", **options: Any) -> None:
+    """Cancel an agent at its work."""
+    await play.send(text, immediately=True, **options)
+    await play.reaches(TaskState.TASK_STATE_WORKING)
+    await play.cancel()
+    await play.reaches(TaskState.TASK_STATE_CANCELED, TaskState.TASK_STATE_FAILED)
 
 
 async def outcome(
@@ -205,7 +225,7 @@ async def outcome(
         play = Play(client=client, executor=executor)
         await script(play)
         task = await play.task()
-    seen = {"answers": play.answers, "seen": executor.seen}
+    seen = {"answers": play.answers, "seen": getattr(executor, "seen", [])}
     return seen if task is None else seen | _task(task)
 
 
@@ -217,7 +237,7 @@ def _task(task: Task) -> dict[str, Any]:
         "state": status.pop("state", "").removeprefix("TASK_STATE_"),
         "message": _said(status.pop("message", None)),
         "history": [_short(message) for message in whole.pop("history", [])],
-        "artifacts": {a.pop("artifactId"): _artifact(a) for a in whole.pop("artifacts", [])},
+        "artifacts": _artifacts(whole.pop("artifacts", [])),
         "metadata": whole.pop("metadata", {}),
     }
     assert (whole, status) == ({"id": "<task>", "contextId": "<context>"}, {})
@@ -261,6 +281,15 @@ def _short(message: dict[str, Any]) -> Any:
     return f"{role}: {''.join(parts)}"
 
 
+def _artifacts(artifacts: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """By id; those that were renamed to the same one are numbered."""
+    shown: dict[str, list[Any]] = {}
+    for artifact in artifacts:
+        name = artifact.pop("artifactId")
+        shown[f"{name} {len(shown) + 1}" if name in shown else name] = _artifact(artifact)
+    return shown
+
+
 def _artifact(artifact: dict[str, Any]) -> list[Any]:
     """Name, parts, and whatever else is in it."""
     whole = dict(artifact)
@@ -297,8 +326,9 @@ def _renamed(value: Any, ids: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_renamed(v, ids) for v in value]
     if isinstance(value, str):
-        value = ids.get(value, value)
-        return "<another>" if _UUID.fullmatch(value) else _CORRELATION_ID.sub("<id>", value)
+        for own, name in ids.items():
+            value = value.replace(own, name)
+        return _CORRELATION_ID.sub("<id>", _UUID.sub("<another>", value))
     return value
 
 

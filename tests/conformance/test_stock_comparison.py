@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,20 @@ from google.protobuf.json_format import MessageToDict
 import tests.conformance.sample_executors as x
 from a2a_serverless.worker.attempt import NO_ENDING
 from tests.asgi_streams import live
-from tests.conformance.sides import Play, Script, Side, durable, outcome, stock
+from tests.conformance.foreign_agents import ANSWERS, ROOT, as_here, observations, updates
+from tests.conformance.sides import (
+    Play,
+    Script,
+    Side,
+    cancels,
+    durable,
+    outcome,
+    says,
+    stock,
+)
 
 DOC = Path(__file__).parents[2] / "docs/executors.md"
 S = TaskState
-
-
-def says(*texts: str, **options: Any) -> Script:
-    """One message after the other, each when the one before was answered."""
-
-    async def script(play: Play) -> None:
-        for text in texts:
-            await play.send(text, **options)
-
-    return script
 
 
 async def names_the_task_alone(play: Play) -> None:
@@ -51,11 +52,15 @@ async def sends_every_field(play: Play) -> None:
     )
 
 
-async def cancels(play: Play) -> None:
-    await play.send("go", immediately=True)
-    await play.reaches(S.TASK_STATE_WORKING)
-    await play.cancel()
-    await play.reaches(S.TASK_STATE_CANCELED, S.TASK_STATE_FAILED)
+async def returns_immediately(play: Play) -> None:
+    """Note whether the answer waits for the agent, and let the agent begin then."""
+    sending = asyncio.create_task(play.send("go", immediately=True))
+    await asyncio.wait([sending], timeout=5)
+    if not sending.done():
+        play.answers.append("waits")
+    play.executor.released.set()
+    await sending
+    await play.reaches(S.TASK_STATE_COMPLETED)
 
 
 async def cancels_the_paused(play: Play) -> None:
@@ -100,6 +105,13 @@ CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
     "auth-required, returning": (x.AskingForCredentials, says("one", "done")),
     "auth-required, staying": (x.WaitingForCredentials, logs_in_elsewhere),
     "the Task again": (x.TaskAgain, says("one", "done")),
+    "the same question in a Task": (x.AskingByTask, says("one", "two")),
+    "a first Task without history": (x.TaskWithoutHistory, HELLO),
+    "messages without ids": (x.MessagesWithoutIds, HELLO),
+    "a message without parts": (x.MessageWithoutParts, HELLO),
+    "return_immediately": (x.WaitsToBegin, returns_immediately),
+    "a call that blocks": (x.Blocking, HELLO),
+    "a synchronous client": (x.SynchronousClient, HELLO),
     "a whole Task at the end": (x.WholeTask, HELLO),
     "raises before its Task": (lambda: x.Raising("before", NO_MODEL), HELLO),
     "raises after its Task": (lambda: x.Raising("after", NO_MODEL), HELLO),
@@ -110,6 +122,7 @@ CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
     "cancel() without an event": (lambda: x.Cancelled("nothing"), cancels),
     "cancel() raises": (lambda: x.Cancelled("raises"), cancels),
     "cancel() is not supported": (lambda: x.Cancelled("refuses"), cancels),
+    "cancel() after a finally": (x.CleansUp, cancels),
     "cancelled while paused": (x.CancelledWhilePaused, cancels_the_paused),
     "events after the end": (x.AfterTheEnd, HELLO),
     "close() and is_closed()": (x.Closing, HELLO),
@@ -147,6 +160,8 @@ REASONS = {
     "task": "The error is the task's, not the call's: the client gets the failed Task.",
     "secret": "Texts of exceptions may hold secrets: the log has them, under the correlation id.",
     "fault": "The status message names the agent's fault.",
+    "bound": "A message names its task and context where it stands alone, as in a stream.",
+    "wordless": "A message has at least one part: `parts` is required (A2A 1.0.1).",
     "order": "As the SDK's documentation has it: CancelledError first, then cancel().",
     "canceled": "Who asks for a cancel gets one, whatever the agent's cancel() does.",
     "unended": "Nobody would ever end the task: the agent has to.",
@@ -167,7 +182,8 @@ CANCELED = {
     "message": (None, SAYS_CANCELED, "canceled"),
 }
 
-HELLO_MESSAGE = {"agent": ["Hello, world"], "contextId": None, "taskId": None}
+UNBOUND = {"contextId": None, "taskId": None}
+HELLO_MESSAGE = {"agent": ["Hello, world"], **UNBOUND}
 MESSAGE_OF_ALL_PARTS = {
     "agent": ["Here", *MessageToDict(x.full_artifact())["parts"]],
     "metadata": {"mood": "calm"},
@@ -262,6 +278,28 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "answers": (["InvalidParamsError"], ["task FAILED"], "task"),
         "message": (None, REFERENCE, "secret"),
     },
+    "the same question in a Task": {
+        "history": (["user: one"], ["user: one", "agent: Which?", "user: two"], "snapshot"),
+    },
+    "a first Task without history": {"history": (None, ["user: hello"], "snapshot")},
+    "messages without ids": {
+        "message": ({"agent": ["Done"], **UNBOUND}, "Done", "bound"),
+        "history": (
+            ["user: hello", {"agent": ["Thinking"], **UNBOUND}],
+            ["user: hello", "agent: Thinking"],
+            "bound",
+        ),
+    },
+    "a message without parts": {
+        "history": (
+            ["user: hello", {"agent": [], "metadata": {"step": 1, "model": "none"}}],
+            ["user: hello"],
+            "wordless",
+        ),
+        "metadata": ({"step": 2}, {"step": 2, "model": "none"}, "wordless"),
+    },
+    "return_immediately": {"answers": (["waits", "task SUBMITTED"], ["task SUBMITTED"], "durable")},
+    "cancel() after a finally": {"seen": (["work is there"], ["work is gone"], "order")},
     "cancel() with an event": {"seen": ORDER},
     "cancel() without an event": {
         "seen": ORDER,
@@ -373,6 +411,31 @@ async def test_an_executor_gives_the_same_task(case: str) -> None:
     assert found == {n: pair[:2] for n, pair in DIFFERENCES.get(case, {}).items()}
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("framework", ANSWERS)
+def test_the_agents_of_a_framework_give_the_same_tasks(framework: str) -> None:
+    """Unmodified, with their own executors: answers, tasks and the updates of streams.
+
+    Save for two differences: messages name their task, and those without parts are none.
+    """
+    seen = observations(framework)
+    assert {case: sides["ours"]["answers"] for case, sides in seen.items()} == ANSWERS[framework]
+    for case, sides in seen.items():
+        theirs, ours = as_here(sides["theirs"]), sides["ours"]
+        ours_in_streams = updates(ours.pop("events", []))
+        assert updates(theirs.pop("events")) == ours_in_streams, case
+        assert theirs == ours, case
+
+
+def test_each_framework_runs_with_the_sdk_of_this_project() -> None:
+    """Their environments have the version of the SDK that the comparison is about."""
+    locks = [ROOT / "requirements/dev.txt", *ROOT.glob("tests/foreign/*/requirements.txt")]
+    pins = [re.findall("^a2a-sdk==[0-9.]+", lock.read_text(), re.MULTILINE) for lock in locks]
+    assert len(locks) == 1 + len(ANSWERS)
+    assert pins == [pins[0]] * len(locks)
+    assert len(pins[0]) == 1
+
+
 STREAMS: dict[str, tuple[Any, Any] | None] = {
     "a Task first": None,
     "TaskUpdater throughout": None,
@@ -383,6 +446,30 @@ STREAMS: dict[str, tuple[Any, Any] | None] = {
     "auth-required, returning": None,
     "the Task again": None,
     "every field": None,
+    "a call that blocks": None,
+    "a first Task without history": None,
+    "messages without ids": (
+        [
+            ["status", "WORKING", {"agent": ["Thinking"], **UNBOUND}, {}],
+            ["status", "COMPLETED", {"agent": ["Done"], **UNBOUND}, {}],
+        ],
+        [["status", "WORKING", "Thinking", {}], ["status", "COMPLETED", "Done", {}]],
+    ),
+    "a message without parts": (
+        [
+            [
+                "status",
+                "WORKING",
+                {"agent": [], "metadata": {"step": 1, "model": "none"}},
+                {"metadata": {"step": 2}},
+            ],
+            ["status", "COMPLETED", None, {}],
+        ],
+        [
+            ["status", "WORKING", None, {"metadata": {"step": 2, "model": "none"}}],
+            ["status", "COMPLETED", None, {}],
+        ],
+    ),
     "a Message alone": (
         [["message", HELLO_MESSAGE]],
         [["status", "COMPLETED", "Hello, world", {}]],
