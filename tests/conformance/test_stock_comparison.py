@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a2a.types import Part, TaskState
-from a2a.utils.errors import InvalidParamsError
+from a2a.types import Message, Part, Role, SendMessageRequest, TaskState
+from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 
 import tests.conformance.sample_executors as x
@@ -446,7 +446,6 @@ STREAMS: dict[str, tuple[Any, Any] | None] = {
     "auth-required, returning": None,
     "the Task again": None,
     "every field": None,
-    "a call that blocks": None,
     "a first Task without history": None,
     "messages without ids": (
         [
@@ -509,6 +508,32 @@ def test_every_difference_is_documented() -> None:
     assert set(DIFFERENCES) <= set(CASES)
     rows = [line for line in DOC.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     assert used <= {row.split(" | ")[-1].removesuffix(" |") for row in rows}
+
+
+@pytest.mark.parametrize("side", [stock, durable])
+async def test_a_message_after_the_end_is_refused_in_the_same_words(side: Side) -> None:
+    """Clients that look for "terminal state" in the error's text find it on both servers."""
+    refusals = []
+
+    async def script(play: Play) -> None:
+        await play.send("done")
+        task = await play.task()
+        assert task is not None
+        message = Message(
+            message_id="more",
+            task_id=task.id,
+            context_id=task.context_id,
+            role=Role.ROLE_USER,
+            parts=[Part(text="more")],
+        )
+        with pytest.raises(UnsupportedOperationError) as refusal:
+            async for _ in play.client.send_message(SendMessageRequest(message=message)):
+                pass
+        refusals.append(str(refusal.value))
+
+    await outcome(side, x.Asking(), script)
+    (said,) = refusals
+    assert "is in terminal state: TASK_STATE_COMPLETED" in said
 
 
 @pytest.mark.parametrize("side", [stock, durable])

@@ -48,7 +48,7 @@ def check_open(head: Head | None) -> Head:
     if head is None:
         raise TaskNotFoundError
     if head.is_terminal:
-        msg = f"The task is {state_name(head.state)}."
+        msg = f"The task is in terminal state: {state_name(head.state)}."
         raise TaskTerminalStateError(msg)
     return head
 
