@@ -39,16 +39,29 @@ async def test_a_view_of_the_same_scope_is_the_same_store(storage: DurableStorag
     assert (view.clock, view.timing) == (storage.clock, storage.timing)
 
 
-async def test_scopes_share_ids_and_keys(storage: DurableStorage) -> None:
-    """The same id, context and key make a task in each scope, independent of one another."""
+async def test_scopes_share_chosen_ids(storage: DurableStorage) -> None:
+    """The same id makes a task in each scope, independent of one another."""
+    other = storage.for_scope(new_scope())
+    mine = await storage.open_task("ctx", request(), task_id="chosen")
+    theirs = await other.open_task("ctx", request(), task_id="chosen")
+    assert (mine.created, theirs.created) == (True, True)
+    await storage.commit(mine.head, Commit())
+    assert await storage.get_version("chosen") == 2
+    assert await other.get_version("chosen") == 1
+
+
+async def test_the_id_of_a_key_is_the_scopes_own(storage: DurableStorage) -> None:
+    """The same context and key make a task in each scope, and no two of them have one id."""
     other = storage.for_scope(new_scope())
     mine = await storage.open_task("ctx", request(), idempotency_key="key")
     theirs = await other.open_task("ctx", request(), idempotency_key="key")
     assert (mine.created, theirs.created) == (True, True)
-    assert mine.head.task_id == theirs.head.task_id
-    await storage.commit(mine.head, Commit())
-    assert await storage.get_version(mine.head.task_id) == 2
-    assert await other.get_version(mine.head.task_id) == 1
+    assert mine.head.task_id != theirs.head.task_id
+    assert await other.head(mine.head.task_id) is None
+    again = await storage.for_scope(storage.scope).open_task(
+        "ctx", request(), idempotency_key="key"
+    )
+    assert (again.created, again.head) == (False, mine.head)
 
 
 async def test_due_work_is_of_all_scopes(storage: DurableStorage) -> None:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from a2a.types import SendMessageRequest
+from a2a.types import Message, SendMessageRequest
+from google.protobuf.json_format import ParseDict
 
 from a2a_serverless.broker.memory import MemoryBroker
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.intake import storable
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.identity import ANONYMOUS, Scope, digest
+from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.wiring import Backends
 from tests.a2a_calls import Agent, message
 from tests.scripted_worker import ScriptedWorker
@@ -200,11 +201,23 @@ class TestIdempotency:
     async def test_a_message_id_in_a_named_context_is_a_key(
         self, agent: Agent, worker: ScriptedWorker
     ) -> None:
-        """As in a2akit: (context, messageId) creates one task."""
+        """The same message twice in one context creates one task."""
         first = await agent.send("go", contextId="ours")
         second = await agent.send("go", contextId="ours")
         other = await agent.send("go", contextId="theirs")
         assert first.task["id"] == second.task["id"] != other.task["id"]
+
+    @pytest.mark.parametrize("text", ["cancel the flight", "go "])
+    async def test_other_content_under_a_message_id_is_another_message(
+        self, agent: Agent, worker: ScriptedWorker, text: str
+    ) -> None:
+        """It opens a task of its own, as it opens a turn of its own; its copies find that one."""
+        first = await agent.send("go", contextId="ours")
+        other = await agent.send(text, contextId="ours", configuration=IMMEDIATELY)
+        copies = [await agent.send(said, contextId="ours") for said in ("go", text)]
+        assert first.task["id"] != other.task["id"]
+        assert [copy.task["id"] for copy in copies] == [first.task["id"], other.task["id"]]
+        assert [turn.text for turn in worker.started] == ["go", text]
 
     async def test_a_message_id_alone_is_no_key(self, agent: Agent, worker: ScriptedWorker) -> None:
         """The conformance kit sends the same messageId for new tasks."""
@@ -221,6 +234,19 @@ class TestIdempotency:
         second = await agent.send("go", taskId=asked.task["id"], headers=headers)
         assert first.task == second.task
         assert len(worker.started) == 2
+
+    async def test_a_follow_up_after_whose_turn_the_agent_has_asked_again(
+        self, agent: Agent, worker: ScriptedWorker
+    ) -> None:
+        """With a key a repetition gets the question; without one it is the answer to it."""
+        asked = await agent.send("ask")
+        headers = {"Idempotency-Key": "key-2"}
+        for _ in range(2):
+            again = await agent.send("ask again", taskId=asked.task["id"], headers=headers)
+            assert again.state == "INPUT_REQUIRED"
+            assert len(worker.started) == 2
+        await agent.send("ask again", taskId=asked.task["id"])
+        assert len(worker.started) == 3
 
     async def test_a_retry_by_message_id_joins_the_open_turn(self, agent: Agent) -> None:
         """While the turn is open, its messageId says that it is the same message."""
@@ -285,14 +311,121 @@ def test_the_log_holds_no_push_credentials() -> None:
     assert request.configuration.task_push_notification_config.token == "secret"
 
 
-async def test_the_key_is_the_scopes_own(agent: Agent, backends: Backends) -> None:
-    """The same key under another tenant makes another task: keys live inside a scope."""
+@pytest.mark.parametrize("context", [{}, {"contextId": "ours"}])
+async def test_the_key_is_the_scopes_own(
+    agent: Agent, backends: Backends, context: dict[str, str]
+) -> None:
+    """The same key under another tenant makes another task, with other ids."""
     headers = {"Idempotency-Key": "key-1", "A2A-Version": "1.0"}
-    mine = await agent.send("go", headers=headers, configuration=IMMEDIATELY)
-    body = {"message": message("other"), "configuration": IMMEDIATELY}
+    mine = await agent.send("go", headers=headers, configuration=IMMEDIATELY, **context)
+    body = {"message": message(**context), "configuration": IMMEDIATELY}
     response = await agent.client.post("/acme/message:send", json=body, headers=headers)
-    assert response.status_code == 200
-    assert mine.task["contextId"] == digest("context", "key-1")
+    theirs = response.json()["task"]
     acme = backends.storage.for_scope(Scope.of("acme", ""))
-    assert await acme.head(response.json()["task"]["id"]) is not None
+    assert await acme.head(theirs["id"]) is not None
     assert await backends.storage.for_scope(ANONYMOUS).head(mine.task["id"]) is not None
+    assert mine.task["id"] != theirs["id"]
+    assert (mine.task["contextId"] == theirs["contextId"]) == bool(context)
+
+
+@pytest.mark.parametrize("tenant", ["", "acme"])
+async def test_the_same_message_in_one_context_of_two_callers(agent: Agent, tenant: str) -> None:
+    """No other caller's message makes the id that a caller's own message makes, tenant or none."""
+    said = {"message": message(contextId="ours"), "configuration": IMMEDIATELY}
+    answers = []
+    for path in (f"/{tenant}/message:send".replace("//", "/"), "/globex/message:send"):
+        response = await agent.client.post(path, json=said, headers={"A2A-Version": "1.0"})
+        answers.append(response.json()["task"]["id"])
+    assert answers[0] != answers[1]
+
+
+class TestUpgrade:
+    """Tasks that the release before has opened under ids without a scope."""
+
+    KEYED = "6f361b15-2647-4068-b928-c09e75c4d20e"
+    """Of the header's key `key-1` in the context that the key gave."""
+    KEYED_IN_OURS = "ea920331-3670-48f7-85ba-a4153fb9a008"
+    OF_THE_MESSAGE = "27979f39-a39b-4377-9faf-e07017228fbb"
+    """Of `message-1` in the context `ours`, whatever it says."""
+
+    async def opened(self, backends: Backends, task_id: str, context_id: str) -> str:
+        """A task as the release before has made it of the message `go`."""
+        said = ParseDict(message("go"), Message())
+        storage = backends.storage.for_scope(ANONYMOUS)
+        made = await storage.open_task(
+            context_id, SendMessageRequest(message=said), task_id=task_id
+        )
+        return made.head.task_id
+
+    @pytest.mark.parametrize(
+        ("task_id", "context_id", "key", "named"),
+        [
+            (KEYED, "221kBLxYpJ9OOO7hTNa8gQ", "key-1", {}),
+            (KEYED_IN_OURS, "ours", "key-1", {"contextId": "ours"}),
+            (OF_THE_MESSAGE, "ours", "", {"contextId": "ours"}),
+        ],
+    )
+    async def test_a_retry_finds_the_first_task(
+        self,
+        agent: Agent,
+        backends: Backends,
+        worker: ScriptedWorker,
+        task_id: str,
+        context_id: str,
+        key: str,
+        named: dict[str, Any],
+    ) -> None:
+        """Sent before the upgrade and again after it: one task, one run."""
+        await self.opened(backends, task_id, context_id)
+        headers = {"Idempotency-Key": key} if key else {}
+        for _ in range(2):
+            answer = await agent.send("go", headers=headers, **named)
+            assert answer.task["id"] == task_id
+            assert answer.state == "COMPLETED"
+        assert len(worker.started) == 1
+
+    async def test_other_content(
+        self, agent: Agent, backends: Backends, worker: ScriptedWorker
+    ) -> None:
+        """Under a key it is refused; under a messageId it opens a task of its own."""
+        await self.opened(backends, self.KEYED, "221kBLxYpJ9OOO7hTNa8gQ")
+        await self.opened(backends, self.OF_THE_MESSAGE, "ours")
+        refused = await agent.send("cancel", headers={"Idempotency-Key": "key-1"})
+        assert refused.reason == "INVALID_PARAMS"
+        taken = await agent.send("cancel", contextId="ours")
+        assert taken.task["id"] != self.OF_THE_MESSAGE
+        assert [turn.text for turn in worker.started] == ["cancel"]
+
+    async def test_another_callers_task_is_not_found(
+        self, agent: Agent, backends: Backends
+    ) -> None:
+        """The look-up is in the caller's own scope."""
+        await self.opened(backends, self.KEYED_IN_OURS, "ours")
+        body = {"message": message(contextId="ours"), "configuration": IMMEDIATELY}
+        headers = {"Idempotency-Key": "key-1", "A2A-Version": "1.0"}
+        response = await agent.client.post("/acme/message:send", json=body, headers=headers)
+        assert response.json()["task"]["id"] != self.KEYED_IN_OURS
+
+    @pytest.mark.parametrize(
+        ("sent", "reads"),
+        [({}, 0), ({"contextId": "ours"}, 1), ({"headers": {"Idempotency-Key": "key-1"}}, 1)],
+    )
+    async def test_only_a_keyed_creation_pays_for_it(
+        self,
+        agent: Agent,
+        backends: Backends,
+        monkeypatch: pytest.MonkeyPatch,
+        sent: dict[str, Any],
+        reads: int,
+    ) -> None:
+        """One read of HEAD; an ordinary message costs what it did."""
+        found: list[str] = []
+        head = type(backends.storage).head
+
+        async def counted(storage: Any, task_id: str) -> Any:
+            found.append(task_id)
+            return await head(storage, task_id)
+
+        monkeypatch.setattr(type(backends.storage), "head", counted)
+        await agent.send("go", configuration=IMMEDIATELY, **sent)
+        assert len(found) == reads

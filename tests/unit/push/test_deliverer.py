@@ -13,6 +13,7 @@ from email.utils import formatdate
 from itertools import pairwise
 from typing import Any
 
+import jwt
 import pytest
 from a2a.types import Artifact, Part, StreamResponse, TaskStatus
 from google.protobuf import json_format
@@ -23,6 +24,7 @@ from a2a_serverless.push.wakes import PushLetter, PushWake
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Commit
 from tests.clocks import ManualClock
@@ -201,6 +203,28 @@ async def test_a_restart_is_counted_as_subscribers_count_it(which: str, told: li
 
 
 # -- failing receivers -----------------------------------------------------------------------
+
+
+async def test_two_callers_with_one_key_are_told_of_two_tasks() -> None:
+    """What is signed for one caller's webhook never names another caller's task."""
+    world = World(push_events="ends")
+    opened = set()
+    with Receiver() as receiver:
+        for name in ("ann", "bob"):
+            own = world.storage.for_scope(Scope.of("", name))
+            push = config(receiver.url())
+            head = (
+                await own.open_task("ctx", request_of(), idempotency_key="order-1", push=push)
+            ).head
+            await own.update_task(head.task_id, COMPLETED)
+            opened.add(head.task_id)
+        await world.pump()
+        told = [
+            jwt.decode(r.headers["x-a2a-signature"], options={"verify_signature": False})["sub"]
+            for r in receiver.requests
+        ]
+    assert len(told) == len(opened) == 2
+    assert set(told) == opened
 
 
 @pytest.mark.parametrize("failure", [503, 429, 408, 425, "silence", "closed port", "DNS"])

@@ -30,7 +30,13 @@ from a2a_serverless.storage.tail import Delivery, Tail
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import digest, new_context_id
+from a2a_serverless.tasks.identity import (
+    digest,
+    former_context_id,
+    former_task_id,
+    keyed_context_id,
+    new_context_id,
+)
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.repairs import operation_of, repeated_turn
 from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
@@ -100,14 +106,19 @@ class Intake:
     ) -> Accepted:
         check_may_open(context)
         message, key = request.message, idempotency_key(context)
-        derived = digest("context", key) if key else new_context_id()
         chosen = chosen_id(context)
+        creation_key = None if chosen else _creation_key(request, key)
+        if creation_key is not None:
+            former = await _opened_before(storage, request, key)
+            if former is not None:
+                return await self._rejoin(storage, former, 1, request, context)
+        derived = keyed_context_id(storage.scope, key) if key else new_context_id()
         opened = await storage.open_task(
             message.context_id or derived,
             storable(request),
             caller=caller_of(context, self._carried),
             task_id=chosen.task_id if chosen else None,
-            idempotency_key=None if chosen else _creation_key(request, key),
+            idempotency_key=creation_key,
             ttl_s=chosen.ttl_s if chosen else None,
             push=inline_push(request),
         )
@@ -204,10 +215,32 @@ def inline_push(request: SendMessageRequest) -> TaskPushNotificationConfig | Non
 
 
 def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:
-    """What makes a creation idempotent: the caller's key, else the messageId in a named context."""
-    if key is None and request.message.context_id:
-        return digest("message-key", request.message.message_id)
+    """What makes a creation idempotent: the caller's key, else the message in a named context.
+
+    Clients use one messageId for many messages: a copy has the same content too.
+    """
+    message = request.message
+    if key is None and message.context_id:
+        return digest("message-key", message.message_id, content_digest(message))
     return _header_key(key)
+
+
+async def _opened_before(
+    storage: DurableStorage, request: SendMessageRequest, key: str | None
+) -> Head | None:
+    """HEAD of the task that a copy of the message has opened under the id of the release before.
+
+    That release left the scope out of the id, and the content out of a message's key. The look-up
+    is one read of a keyed creation, in the caller's own scope; it goes with the next release.
+    """
+    message = request.message
+    former_key = _header_key(key) or digest("message-key", message.message_id)
+    context_id = message.context_id or former_context_id(key or "")
+    head = await storage.head(former_task_id(context_id, former_key))
+    if head is None or key is not None:
+        return head
+    first, _ = (await Tail.open(storage, head.task_id)).fold.opening(1)
+    return head if content_digest(first.message) == content_digest(message) else None
 
 
 def _header_key(key: str | None) -> str | None:

@@ -162,7 +162,8 @@ class DurableStorage(Storage, TaskLog, PushConfigs):
         check_context_id(context_id)
         if task_id is None:
             keyed = idempotency_key is not None
-            task_id = keyed_task_id(context_id, idempotency_key or "") if keyed else new_task_id()
+            key = idempotency_key or ""
+            task_id = keyed_task_id(self.scope, context_id, key) if keyed else new_task_id()
         new = NewTask(
             scope=self.scope.digest,
             task_id=check_task_id(task_id),

@@ -65,16 +65,33 @@ def new_token() -> str:
     return secrets.token_urlsafe(12)
 
 
-def keyed_task_id(context_id: str, idempotency_key: str) -> str:
-    """The id of the one task that (context, key) can create, in the form of a UUID.
+def keyed_task_id(scope: Scope, context_id: str, idempotency_key: str) -> str:
+    """The id of the one task that (context, key) can create in a scope, in the form of a UUID.
 
     Storage makes the creation idempotent by it: the second creation meets the first one's item.
+
+    Raises:
+        InvalidArgumentError: the key is empty or too long.
     """
     if not 0 < _size(idempotency_key) <= MAX_KEY_BYTES:
         msg = f"An idempotency key has 1 to {MAX_KEY_BYTES} bytes."
         raise InvalidArgumentError(msg)
-    raw = base64.urlsafe_b64decode(digest("task", context_id, idempotency_key) + "==")
-    return str(uuid.UUID(bytes=raw, version=4))
+    return _uuid_of(digest("task", scope.digest, context_id, idempotency_key))
+
+
+def keyed_context_id(scope: Scope, idempotency_key: str) -> str:
+    """The context of a keyed message that names none: a repetition finds its task in it."""
+    return digest("keyed-context", scope.digest, idempotency_key)
+
+
+def former_context_id(idempotency_key: str) -> str:
+    """The context that the release before this one gave to such a message, in every scope."""
+    return digest("context", idempotency_key)
+
+
+def former_task_id(context_id: str, idempotency_key: str) -> str:
+    """The id that the release before this one gave to (context, key), in every scope."""
+    return _uuid_of(digest("task", context_id, idempotency_key))
 
 
 def is_task_id(task_id: str) -> bool:
@@ -105,6 +122,12 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _uuid_of(text_digest: str) -> str:
+    """A digest in the form of a UUID."""
+    raw = base64.urlsafe_b64decode(text_digest + "==")
+    return str(uuid.UUID(bytes=raw, version=4))
 
 
 def _size(text: str) -> int:
