@@ -7,7 +7,6 @@ calls it.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -50,6 +49,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.local.environments import Environments
 from a2a_serverless.local.front_door import FrontDoor
+from a2a_serverless.local.http_server import bind
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
 from tests.scripted_worker import ScriptedWorker
@@ -69,7 +69,7 @@ BINDINGS = ["JSONRPC", "HTTP+JSON"]
 @asynccontextmanager
 async def served(app: Any) -> AsyncIterator[str]:
     """The URL of a real server."""
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = bind(0)
     config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
