@@ -1,18 +1,24 @@
 """`python -m tests.model`: explore, and show what every guard is good for.
 
 Without arguments: the short scenarios, then all guards, each with its counterexample. `--long` adds
-the long scenarios (minutes), `--guard NAME` is about one guard, `--scenario TEXT` picks scenarios.
+the long scenarios and random logs (minutes), `--guard NAME` is about one guard, `--scenario TEXT`
+picks scenarios.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterable
 
 from tests.model.explore import Report, explore
 from tests.model.guards import GUARDS, Guard
+from tests.model.logs import check_logs
 from tests.model.scenarios import LONG, SHORT, Scenario, named_scenario
+
+LOGS = 50_000
+"""Random logs that the long form folds."""
 
 
 def main() -> int:
@@ -28,6 +34,8 @@ def main() -> int:
     is_well = _scenarios(scenarios)
     if not arguments.scenario:
         is_well = _guards(GUARDS) and is_well
+    if arguments.long and not arguments.scenario:
+        _logs()
     return int(not is_well)
 
 
@@ -59,6 +67,17 @@ def _guards(guards: Iterable[Guard]) -> bool:
     _say(f"{'without the guard':<20}{'steps':>6}{'states':>8}{'seconds':>9}  what breaks")
     rows = [_row(guard, report) for guard, report in reports]
     return all(rows)
+
+
+def _logs() -> None:
+    """Fold random logs; an AssertionError shows one that folds to something else."""
+    began = time.process_time()
+    tally = check_logs(LOGS)
+    _say(
+        f"\n{tally.logs} random logs fold as they should: {tally.records} commits, {tally.restarts}"
+        f" restarts, in several turns of {tally.in_several_turns} logs;"
+        f" {time.process_time() - began:.1f} seconds"
+    )
 
 
 def _row(guard: Guard, report: Report) -> bool:

@@ -11,9 +11,8 @@ from a2a.types import Task
 
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.log import Log, TaskLog, extend
-from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted, StatusChanged
-from a2a_serverless.tasks.events import LAST, Cursor, Event, events_of, incarnation_tag
-from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
+from a2a_serverless.tasks.fold import Fold
 from a2a_serverless.tasks.head import Head
 
 FASTEST_POLL_S = 0.04
@@ -76,9 +75,10 @@ class Tail:
 
     def snapshot(self) -> Delivery:
         """The Task now, under the cursor of its version's last event."""
-        version = self.fold.version
-        index = max(0, len(self._shown(version)) - 1)
-        return Delivery(cursor=self._cursor(version, index), event=self.fold.task())
+        newest = self.fold.newest
+        shown = len(list(events_of(newest, self.fold))) if newest else 0
+        cursor = self._cursor(self.fold.version, max(0, shown - 1))
+        return Delivery(cursor=cursor, event=self.fold.task())
 
     async def deliveries(
         self, *, until: Callable[[Head], bool], deadline: float, stop: float = math.inf
@@ -131,10 +131,6 @@ class Tail:
             for index, event in enumerate(events_of(record, self.fold)):
                 yield Delivery(cursor=self._cursor(record.version, index), event=event)
 
-    def _shown(self, version: int) -> list[Event]:
-        record = self.fold.record(version)
-        return list(events_of(record, self.fold))
-
     def _cursor(self, version: int, index: int) -> Cursor:
         return Cursor(version, index, incarnation_tag(self.head.incarnation))
 
@@ -155,25 +151,10 @@ def _task_at(log: Log, cursor: Cursor) -> Task:
     """The Task after the event at `cursor`, which may lie inside a commit."""
     fold = extend(Fold(log.head.task_id, log.head.context_id), log.records[: cursor.version - 1])
     record = log.records[cursor.version - 1]
-    if cursor.index < LAST:
-        record = replace(record, entries=_entries_through(record, cursor.index, fold))
-    fold.add(record)
-    return fold.task()
-
-
-def _entries_through(record: Record, index: int, before: Fold) -> tuple[Entry, ...]:
-    """The first entries of a commit, up to the one that shows event `index`."""
     shown = -1
-    for position, entry in enumerate(record.entries, start=1):
-        shown += _events_shown(entry, before)
-        if shown >= index:
-            return record.entries[:position]
-    return record.entries
-
-
-def _events_shown(entry: Entry, before: Fold) -> int:
-    if isinstance(entry, StatusChanged | ArtifactWritten):
-        return 1
-    if isinstance(entry, Restarted):
-        return len(before.restarted_at(entry.base).artifacts)
-    return 0
+    for entry in record.entries:
+        fold.apply(entry, record)
+        shown += len(list(events_of(replace(record, entries=(entry,)), fold)))
+        if shown >= cursor.index:
+            break
+    return fold.task()

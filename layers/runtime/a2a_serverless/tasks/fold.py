@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
 from a2a.types import Artifact, Message, SendMessageRequest, Task, TaskStatus
 from google.protobuf.struct_pb2 import Struct
@@ -17,7 +20,6 @@ from a2a_serverless.tasks.entries import (
     Replied,
     Restarted,
     StatusChanged,
-    TurnEnded,
     TurnOpened,
 )
 from a2a_serverless.tasks.rules import merge_metadata
@@ -37,17 +39,24 @@ class Record:
     """X-Ray's header of whoever has committed."""
 
 
+Undo = Callable[[], object]
+"""Takes back one change of a fold, as long as every later one was taken back before."""
+
+
 @dataclass(slots=True)
 class Fold:
     """The state of one incarnation of a task after the records added so far.
 
-    Records come in unbroken version order, from 1. The fold keeps them, because a restart takes
-    back what attempts wrote since the turn began.
+    Records come in unbroken version order, from 1. For every change that still counts the fold
+    knows how to take it back: a restart takes back what was written since the turn began, and
+    applies again what others than attempts wrote since. No restart is ever applied a second time,
+    so that the work grows with the log's length, however many turns were started over.
     """
 
     task_id: str
     context_id: str
-    version: int = 0
+    newest: Record | None = None
+    """The record that was added last."""
     status: TaskStatus = field(default_factory=TaskStatus)
     metadata: Struct = field(default_factory=Struct)
     history: list[Message] = field(default_factory=list)
@@ -56,29 +65,45 @@ class Fold:
     restored: list[Artifact] = field(default_factory=list)
     """The artifacts as the last restart left them."""
     _opened: dict[int, TurnOpened] = field(default_factory=dict)
-    _records: list[Record] = field(default_factory=list)
+    _changes: list[tuple[Record, Undo]] = field(default_factory=list)
+    """Every change that no restart has taken back, in the order in which it was made."""
+
+    @property
+    def version(self) -> int:
+        """The version of the newest record; 0 before the first."""
+        return self.newest.version if self.newest else 0
 
     def add(self, record: Record) -> None:
-        """Apply the next record."""
+        """Apply the next record.
+
+        Raises:
+            ValueError: `record` does not follow on the newest one.
+        """
         if record.version != self.version + 1:
             msg = f"record {record.version} does not follow version {self.version}"
             raise ValueError(msg)
         for entry in record.entries:
-            self._apply(entry, record)
-        self._records.append(record)
-        self.version = record.version
+            self.apply(entry, record)
+        self.newest = record
+
+    def apply(self, entry: Entry, record: Record) -> None:
+        """Apply one entry of `record`, for a reader who stops inside of a commit."""
+        if isinstance(entry, Restarted):
+            self._restart(entry.base)
+        else:
+            self._changes.extend((record, undo) for undo in self._changed_by(entry, record))
 
     def opening(self, turn: int) -> tuple[SendMessageRequest, Caller]:
-        """The request that opened `turn`, and who sent it; KeyError if that turn is not there."""
+        """Return the request that opened `turn`, and who sent it.
+
+        Raises:
+            KeyError: no message was accepted at that version.
+        """
         opened = self._opened[turn]
         return opened.request, opened.caller
 
-    def record(self, version: int) -> Record:
-        """The record of a version that was added."""
-        return self._records[version - 1]
-
     def task(self, history_length: int | None = None, *, include_artifacts: bool = True) -> Task:
-        """The Task: fresh objects that belong to the caller.
+        """Return the Task: fresh objects that belong to the caller.
 
         `history_length`: None = all, 0 = none, n = the last n messages.
         """
@@ -90,62 +115,104 @@ class Fold:
             task.metadata.CopyFrom(self.metadata)
         return task
 
-    def _apply(self, entry: Entry, record: Record) -> None:
+    def _restart(self, base: int) -> None:
+        for record in self._taken_back(base):
+            for entry in record.entries:
+                if not isinstance(entry, Restarted):
+                    self.apply(entry, record)
+        self.restored = [_copy(artifact) for artifact in self.artifacts.values()]
+
+    def _taken_back(self, base: int) -> list[Record]:
+        """Undo all changes after version `base`; return the records of others than attempts."""
+        others: dict[int, Record] = {}
+        while self._changes and self._changes[-1][0].version > base:
+            record, undo = self._changes.pop()
+            undo()
+            if record.token is None:
+                others[record.version] = record
+        return [others[version] for version in sorted(others)]
+
+    def _changed_by(self, entry: Entry, record: Record) -> Iterator[Undo]:
+        """Make the changes of an entry; after each, yield what takes it back."""
         match entry:
             case TurnOpened(request, _):
                 self._opened[record.version] = entry
-                self._archive_status_message()
-                self.history.append(bound(request.message, self.task_id, self.context_id))
+                yield from self._archive_status_message()
+                yield self._tell(bound(request.message, self.task_id, self.context_id))
             case MessageAppended(message):
-                self.history.append(message)
+                yield self._tell(message)
             case StatusChanged(status, metadata, archive):
                 if archive:
-                    self._archive_status_message()
-                self.status = status
+                    yield from self._archive_status_message()
+                yield self._set("status", status)
                 if metadata is not None:
-                    merge_metadata(self.metadata, metadata)
+                    yield _merge(self.metadata, metadata)
             case ArtifactWritten():
-                self._write_artifact(entry)
+                yield from self._write_artifact(entry)
             case MetadataMerged(metadata):
-                merge_metadata(self.metadata, metadata)
-            case Restarted(base):
-                self._restart(base)
+                yield _merge(self.metadata, metadata)
             case Replied(message):
-                self.reply = message
-            case TurnEnded():
+                yield self._set("reply", message)
+            case _:
                 pass
 
-    def _archive_status_message(self) -> None:
+    def _tell(self, message: Message) -> Undo:
+        self.history.append(message)
+        return self.history.pop
+
+    def _set(self, name: Literal["status", "reply"], value: TaskStatus | Message) -> Undo:
+        before = getattr(self, name)
+        setattr(self, name, value)
+        return partial(setattr, self, name, before)
+
+    def _archive_status_message(self) -> Iterator[Undo]:
         if self.status.HasField("message"):
-            self.history.append(self.status.message)
+            yield self._tell(self.status.message)
             without = TaskStatus()
             without.CopyFrom(self.status)
             without.ClearField("message")
-            self.status = without
+            yield self._set("status", without)
 
-    def _write_artifact(self, write: ArtifactWritten) -> None:
+    def _write_artifact(self, write: ArtifactWritten) -> Iterator[Undo]:
         known = self.artifacts.get(write.artifact.artifact_id)
         if known is None or not write.append:
-            self.artifacts[write.artifact.artifact_id] = _copy(write.artifact)
+            yield _put(self.artifacts, _copy(write.artifact))
             return
-        known.parts.extend(write.artifact.parts)
+        yield _extend(known, write.artifact)
         if write.artifact.HasField("metadata"):
-            merge_metadata(known.metadata, write.artifact.metadata)
+            had_none = not known.HasField("metadata")
+            undo = _merge(known.metadata, write.artifact.metadata)
+            yield partial(known.ClearField, "metadata") if had_none else undo
 
-    def restarted_at(self, base: int) -> Fold:
-        """The task without what attempts wrote after version `base`."""
-        again = Fold(self.task_id, self.context_id)
-        for record in self._records:
-            if record.version <= base or record.token is None:
-                for entry in record.entries:
-                    again._apply(entry, record)
-        return again
 
-    def _restart(self, base: int) -> None:
-        again = self.restarted_at(base)
-        self.status, self.metadata, self.reply = again.status, again.metadata, again.reply
-        self.history, self.artifacts = again.history, again.artifacts
-        self.restored = [_copy(artifact) for artifact in again.artifacts.values()]
+def _put(artifacts: dict[str, Artifact], artifact: Artifact) -> Undo:
+    key = artifact.artifact_id
+    before = artifacts.get(key)
+    artifacts[key] = artifact
+    if before is None:
+        return partial(artifacts.pop, key)
+    return partial(artifacts.__setitem__, key, before)
+
+
+def _extend(artifact: Artifact, chunk: Artifact) -> Undo:
+    before = len(artifact.parts)
+    artifact.parts.extend(chunk.parts)
+    return partial(artifact.parts.__delitem__, slice(before, None))
+
+
+def _merge(metadata: Struct, update: Struct) -> Undo:
+    before = Struct()
+    for key in update.fields:
+        if key in metadata.fields:
+            before.fields[key].CopyFrom(metadata.fields[key])
+    merge_metadata(metadata, update)
+    return partial(_unmerge, metadata, update, before)
+
+
+def _unmerge(metadata: Struct, update: Struct, before: Struct) -> None:
+    for key in update.fields:
+        del metadata.fields[key]
+    merge_metadata(metadata, before)
 
 
 def limit_history(history: list[Message], length: int | None) -> list[Message]:

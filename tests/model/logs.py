@@ -1,0 +1,255 @@
+"""Random logs, made with the rules themselves, and what they have to fold to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+from google.protobuf.struct_pb2 import Struct
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+
+from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    MessageAppended,
+    MetadataMerged,
+    Replied,
+    Restarted,
+    StatusChanged,
+    TurnOpened,
+)
+from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
+from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task
+from tests.model import reference
+
+TASK, CONTEXT = "t", "c"
+_COMPLETED = TaskState.TASK_STATE_COMPLETED
+
+
+class Act(NamedTuple):
+    """One thing that happens to a task: a commit, by the kind of its writer and of its entries."""
+
+    writer: str
+    entries: tuple[tuple[str, int], ...] = ()
+    """Kinds of `_ENTRIES`, each with a number that varies it."""
+
+
+@dataclass(slots=True)
+class History:
+    """A log while it is written, and HEAD after each of its records."""
+
+    records: list[Record] = field(default_factory=list)
+    heads: list[Head] = field(default_factory=list)
+
+    def keep(self, step: Step, token: str | None) -> None:
+        """Add what the rules have decided."""
+        version = step.head.version
+        self.records.append(Record(version=version, entries=step.entries, token=token))
+        self.heads.append(step.head)
+
+
+def history_of(acts: Sequence[Act]) -> History:
+    """Return the log that the acts leave; what the rules refuse has not happened."""
+    history = History()
+    opening = NewTask(
+        scope="s", task_id=TASK, context_id=CONTEXT, incarnation="i", request=_request("0")
+    )
+    history.keep(open_task(opening, now_ms=0, timing=Timing()), None)
+    for number, act in enumerate(acts, start=1):
+        commit = _commit(act, history.heads[-1], number)
+        try:
+            step = advance(history.heads[-1], commit, now_ms=number, timing=Timing())
+        except A2AServerlessError:
+            continue
+        history.keep(step, commit.token)
+    return history
+
+
+def check(history: History) -> None:
+    """Compare the fold of a log with the reference, and with HEAD after each record."""
+    fold = Fold(TASK, CONTEXT)
+    for record, head in zip(history.records, history.heads, strict=True):
+        fold.add(record)
+        _check_head(fold, head)
+        if any(isinstance(entry, Restarted) for entry in record.entries):
+            _check_fold(fold, history.records[: record.version])
+            restored = reference.restored_by(TASK, CONTEXT, history.records[: record.version])
+            assert fold.restored == restored
+    _check_fold(fold, history.records)
+
+
+def _check_fold(fold: Fold, records: Sequence[Record]) -> None:
+    expected = reference.shown(TASK, CONTEXT, records)
+    if not expected.task.metadata.fields:
+        expected.task.ClearField("metadata")
+    assert fold.task() == expected.task
+    assert fold.reply == expected.reply
+
+
+def _check_head(fold: Fold, head: Head) -> None:
+    assert head.version == fold.version
+    assert head.state == fold.status.state
+    assert head.status is None or TaskStatus.FromString(head.status) == fold.status
+    assert head.metadata is None or Struct.FromString(head.metadata) == fold.metadata
+    assert head.replied == (fold.reply is not None)
+
+
+# -- commits ---------------------------------------------------------------------------------
+
+
+def _commit(act: Act, head: Head, number: int) -> Commit:
+    """The commit of an act, whose texts are found in no other."""
+    entries = tuple(
+        _ENTRIES[kind](f"{number}.{place}", variant)
+        for place, (kind, variant) in enumerate(act.entries)
+    )
+    owner, is_first = head.token or f"a{number}", head.token is None
+    match act.writer:
+        case "claim":
+            return Commit(entries=entries, token=f"a{number}", claims=True)
+        case "claim again":
+            return Commit(entries=entries, token=owner, claims=True)
+        case "attempt":
+            return Commit(entries=entries, token=owner, claims=is_first)
+        case "return":
+            return Commit(entries=entries, token=owner, claims=is_first, ends_turn=True)
+        case "late":
+            return Commit(entries=entries, token="late")
+        case "answer":
+            reply = _message(f"{number}")
+            ended = StatusChanged(TaskStatus(state=_COMPLETED, message=reply), archive=True)
+            answer = (*entries, Replied(reply), ended)
+            return Commit(entries=answer, token=owner, claims=is_first)
+        case "message":
+            return Commit(entries=(TurnOpened(_request(f"{number}")),))
+        case _:
+            return Commit(entries=entries)
+
+
+def _request(text: str) -> SendMessageRequest:
+    return SendMessageRequest(message=_message(text, Role.ROLE_USER))
+
+
+def _message(text: str, role: Role = Role.ROLE_AGENT) -> Message:
+    return Message(message_id=text, role=role, parts=[Part(text=text)])
+
+
+def _metadata(text: str, variant: int) -> Struct:
+    metadata = Struct()
+    metadata.fields["xy"[variant % 2]].string_value = text
+    if variant % 8 == 0:
+        metadata.fields["z"].string_value = text * MAX_INLINE_BYTES
+    return metadata
+
+
+def _status(state: TaskState) -> Callable[[str, int], Entry]:
+    def changed(text: str, variant: int) -> Entry:
+        """Vary the message (none, short, too large for HEAD), its archiving, and metadata."""
+        said = {0: None, 1: _message(text * MAX_INLINE_BYTES)}.get(variant % 4, _message(text))
+        metadata = _metadata(text, variant) if variant % 3 == 0 else None
+        return StatusChanged(TaskStatus(state=state, message=said), metadata, variant % 5 > 0)
+
+    return changed
+
+
+def _artifact(text: str, variant: int) -> Entry:
+    metadata = _metadata(text, variant) if variant % 3 == 0 else None
+    artifact = Artifact(artifact_id="ab"[variant % 2], parts=[Part(text=text)], metadata=metadata)
+    return ArtifactWritten(artifact, append=variant % 4 > 0)
+
+
+_ENTRIES: dict[str, Callable[[str, int], Entry]] = {
+    "artifact": _artifact,
+    "message": lambda text, _: MessageAppended(_message(text)),
+    "metadata": lambda text, variant: MetadataMerged(_metadata(text, variant)),
+    "working": _status(TaskState.TASK_STATE_WORKING),
+    "input": _status(TaskState.TASK_STATE_INPUT_REQUIRED),
+    "auth": _status(TaskState.TASK_STATE_AUTH_REQUIRED),
+    "canceled": _status(TaskState.TASK_STATE_CANCELED),
+    "completed": _status(_COMPLETED),
+}
+
+_CONTENT = ("artifact",) * 4 + ("message", "metadata", "working")
+_PAUSES = ("input",) * 3 + ("auth",) * 2
+_WRITERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("late", _CONTENT),
+    *(("claim", _CONTENT),) * 6,
+    ("claim again", _CONTENT),
+    *(("attempt", _CONTENT),) * 4,
+    *(("attempt", _PAUSES),) * 6,
+    *(("message", ()),) * 6,
+    *(("return", _CONTENT),) * 2,
+    ("answer", ("artifact",)),
+    *(("somebody", _CONTENT),) * 2,
+    ("somebody", (*_PAUSES * 2, "canceled", "completed")),
+)
+"""Who writes, and which kinds of entries: as often as each is listed.
+
+The first one is always fenced, so that what a shorter counterexample does without does nothing.
+"""
+
+_CHOICES = 6
+SIZE = 40 * _CHOICES
+"""Bytes that choose one act: its writer, how many entries, and of two of them kind and variant."""
+
+
+def acts_of(choices: bytes) -> list[Act]:
+    """Return the acts that the bytes choose."""
+    return [
+        _act(*choices[at : at + _CHOICES]) for at in range(0, len(choices) - _CHOICES + 1, _CHOICES)
+    ]
+
+
+def _act(writer: int, size: int, *choices: int) -> Act:
+    name, kinds = _WRITERS[writer % len(_WRITERS)]
+    chosen = zip(choices[::2], choices[1::2], strict=True)
+    entries = tuple((kinds[kind % len(kinds)], variant) for kind, variant in chosen if kinds)
+    return Act(name, entries[: (1, 1, 2, 0)[size % 4]])
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a number of random logs were made of."""
+
+    logs: int = 0
+    records: int = 0
+    restarts: int = 0
+    in_several_turns: int = 0
+    """Logs in which attempts were restarted in more than one turn."""
+
+    def count(self, history: History) -> None:
+        """Add a log."""
+        bases = [e.base for r in history.records for e in r.entries if isinstance(e, Restarted)]
+        self.logs += 1
+        self.records += len(history.records)
+        self.restarts += len(bases)
+        self.in_several_turns += len(set(bases)) > 1
+
+
+def check_logs(examples: int) -> Tally:
+    """Fold random legal logs; return what they were made of.
+
+    Raises:
+        AssertionError: a log folds to something else; the shortest one found is printed.
+    """
+    tally = Tally()
+
+    def checked(choices: bytes) -> None:
+        history = history_of(acts_of(choices))
+        note(history)
+        tally.count(history)
+        check(history)
+
+    settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )(given(st.binary(min_size=SIZE, max_size=SIZE))(checked))()
+    return tally

@@ -1,0 +1,113 @@
+"""A task as the sentences of `tasks/entries.py` have it: slow, plain, and from the beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from a2a.types import Artifact, Message, Task, TaskStatus
+from google.protobuf.struct_pb2 import Struct
+
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    MessageAppended,
+    MetadataMerged,
+    Replied,
+    Restarted,
+    StatusChanged,
+    TurnOpened,
+)
+from a2a_serverless.tasks.fold import Record
+
+
+@dataclass(slots=True)
+class Shown:
+    """What a log shows: the Task, and the Message that answered without one."""
+
+    task: Task
+    reply: Message | None = None
+
+
+def shown(task_id: str, context_id: str, records: Sequence[Record]) -> Shown:
+    """Return what is left of a log when every restart has discarded what it discards."""
+    told = Shown(Task(id=task_id, context_id=context_id))
+    told.task.status.SetInParent()
+    for record in _counting(records):
+        for entry in record.entries:
+            _tell(told, entry)
+    return told
+
+
+def restored_by(task_id: str, context_id: str, records: Sequence[Record]) -> list[Artifact]:
+    """Return the artifacts as the restart in the last record has left them."""
+    *before, last = records
+    bare = Record(version=last.version, entries=tuple(_restarts(last)), token=last.token)
+    return list(shown(task_id, context_id, [*before, bare]).task.artifacts)
+
+
+def _counting(records: Sequence[Record]) -> Iterator[Record]:
+    """Yield the records that no restart discards.
+
+    A restart discards what attempts wrote between its base and itself.
+    """
+    spans = [(entry.base, record.version) for record in records for entry in _restarts(record)]
+    for record in records:
+        is_an_attempts = record.token is not None
+        is_behind_a_base = any(base < record.version < at for base, at in spans)
+        if not (is_an_attempts and is_behind_a_base):
+            yield record
+
+
+def _restarts(record: Record) -> Iterator[Restarted]:
+    return (entry for entry in record.entries if isinstance(entry, Restarted))
+
+
+def _tell(told: Shown, entry: Entry) -> None:
+    task = told.task
+    match entry:
+        case TurnOpened(request, _):
+            _archive(task)
+            task.history.append(request.message)
+            task.history[-1].task_id, task.history[-1].context_id = task.id, task.context_id
+        case MessageAppended(message):
+            task.history.append(message)
+        case StatusChanged(status, metadata, archive):
+            if archive:
+                _archive(task)
+            task.status.CopyFrom(status)
+            _merge(task.metadata, metadata or Struct())
+        case ArtifactWritten(artifact, append, _, _):
+            _write(task, artifact, append=append)
+        case MetadataMerged(metadata):
+            _merge(task.metadata, metadata)
+        case Replied(message):
+            told.reply = message
+
+
+def _archive(task: Task) -> None:
+    """Move the status's message to the history."""
+    if task.status.HasField("message"):
+        task.history.append(task.status.message)
+        task.status.CopyFrom(TaskStatus(state=task.status.state, timestamp=task.status.timestamp))
+
+
+def _write(task: Task, written: Artifact, *, append: bool) -> None:
+    for artifact in task.artifacts:
+        if artifact.artifact_id == written.artifact_id:
+            break
+    else:
+        artifact = task.artifacts.add(artifact_id=written.artifact_id)
+        append = False
+    if not append:
+        artifact.CopyFrom(written)
+        return
+    artifact.parts.extend(written.parts)
+    if written.HasField("metadata"):
+        _merge(artifact.metadata, written.metadata)
+
+
+def _merge(metadata: Struct, update: Struct) -> None:
+    """Set each key to its newest value."""
+    for key in update.fields:
+        metadata.fields[key].CopyFrom(update.fields[key])
