@@ -60,7 +60,7 @@ def explore(scenario: Scenario, rules: Rules | None = None, *, most: int = 10**9
 class _Exploration:
     def __init__(self, scenario: Scenario, rules: Rules) -> None:
         self._scenario = scenario
-        self._world = World(rules, scenario.turns)
+        self._world = World(rules, scenario.turns, scenario.most_attempts)
         self._attempts = Attempts(self._world, scenario)
         self._services = Services(self._world, scenario)
         self._readers = Readers(self._world)

@@ -15,6 +15,7 @@ from a2a_serverless.tasks import (
     cancels,
     conflicts,
     deliveries,
+    leases,
     reading,
     repairs,
     retry,
@@ -51,6 +52,10 @@ class Rules:
     attempts_started: Callable[..., int] = retry.attempts_started
     view: type[TurnView] = TurnView
 
+    # the thread beside the agent's loop
+    is_short: Callable[..., bool] = leases.is_short
+    may_renew: Callable[..., bool] = leases.may_renew
+
     # cancels
     on_cancel: Callable[..., cancels.Canceled] = cancels.on_cancel
     check_open: Callable[..., Head] = cancels.check_open
@@ -63,7 +68,8 @@ class Rules:
     overdue_turn: Callable[..., OperationParams | None] = repairs.overdue_turn
     repeated_turn: Callable[..., OperationParams | None] = repairs.repeated_turn
     overdue_cancel: Callable[..., bool] = repairs.overdue_cancel
-    on_dead_letter: Callable[..., deliveries.Delivered] = deliveries.on_delivery
+    is_given_up: Callable[..., bool] = repairs.is_given_up
+    on_dead_letter: Callable[..., deliveries.DeadLettered] = deliveries.on_dead_letter
 
     # what readers see
     commits: type[Commits] = Commits

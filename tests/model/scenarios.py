@@ -29,10 +29,13 @@ class Scenario:
     raises_up_to: int = 99
     """The agent raises only before this many chunks are committed."""
     has_reader: bool = False
+    never_starts: bool = False
+    """No worker gets as far as to read the task: an import error, a permission that is missing."""
 
 
 COMPLETES = (Turn(chunks=2),)
 PAUSES = (Turn(chunks=1, end="input"), Turn(chunks=1))
+PAUSES_TWICE = (Turn(chunks=1, end="input"), *PAUSES)
 ASKS_FOR_CREDENTIALS = (Turn(chunks=1, end="auth"), Turn(chunks=1))
 ASKS_TWICE = (Turn(chunks=1, end="auth"), Turn(chunks=1, end="input"), Turn(chunks=1))
 
@@ -144,6 +147,47 @@ SHORT: tuple[Scenario, ...] = (
         least=14_000,
     ),
     Scenario(
+        name="turns that are started over",
+        turns=PAUSES_TWICE,
+        budget=Budget(crash=2, follows=2),
+        workers=1,
+        batches=False,
+    ),
+    Scenario(
+        name="an outage of the table",
+        turns=PAUSES,
+        budget=Budget(crash=1, table=1, follows=1),
+        workers=1,
+        most_receives=2,
+        batches=False,
+    ),
+    Scenario(
+        name="an outage of the queue",
+        turns=PAUSES,
+        budget=Budget(crash=1, queue=1, follows=1),
+        workers=1,
+        most_receives=2,
+        batches=False,
+    ),
+    Scenario(
+        name="an agent that can never start",
+        budget=Budget(hours=1),
+        workers=1,
+        most_receives=1,
+        never_starts=True,
+    ),
+    Scenario(
+        name="a turn whose hours pass",
+        budget=Budget(crash=1, hours=1, hasty=1),
+        workers=1,
+        batches=False,
+    ),
+    Scenario(
+        name="an agent that blocks its loop",
+        budget=Budget(crash=1, twice=1, blocks=1, renewals=1),
+        batches=False,
+    ),
+    Scenario(
         name="an agent that raises",
         budget=Budget(raises=3, twice=1, hasty=1),
         most_attempts=2,
@@ -241,6 +285,32 @@ LONG: tuple[Scenario, ...] = (
         most_receives=1,
         batches=False,
         least=130_000,
+    ),
+    Scenario(
+        name="turns that are started over, at length",
+        turns=ASKS_TWICE,
+        budget=Budget(crash=2, twice=1, follows=2),
+        batches=False,
+    ),
+    Scenario(
+        name="outages, at length",
+        turns=PAUSES,
+        budget=Budget(crash=1, table=1, queue=1, follows=1, cancels=1),
+        workers=1,
+        most_receives=2,
+        batches=False,
+    ),
+    Scenario(
+        name="outages while two workers run",
+        budget=Budget(crash=1, twice=1, table=1, queue=1, hasty=1, hours=1),
+        most_receives=3,
+        batches=False,
+    ),
+    Scenario(
+        name="an agent that blocks its loop, at length",
+        turns=ASKS_FOR_CREDENTIALS,
+        budget=Budget(crash=1, twice=1, blocks=2, renewals=1, follows=1),
+        batches=False,
     ),
     Scenario(
         name="an agent that raises, at length",

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.tasks.deliveries import Delivered
+from a2a_serverless.tasks.deliveries import DeadLettered
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.states import is_interrupted
 from tests.model.scenarios import Scenario
-from tests.model.state import Budget, Move, Op, Process, State, Write
+from tests.model.state import Budget, Move, Op, Process, Service, State, Write
 from tests.model.store import commit, delivered, insert, named, send, torn, wrong
 from tests.model.workers import has_ended, is_flagged, without_flag
 from tests.model.world import (
     CANCEL_S,
+    GIVE_UP_S,
     LATE_MS,
     NOW_MS,
     SENDS,
@@ -33,18 +35,63 @@ class Services:
         self._world = world
         self._rules = world.rules
         self._scenario = scenario
+        self._policy = world.rules.retry_policy(max_attempts=scenario.most_attempts)
         self._deadline = world.rules.deadline_ms(NOW_MS, CANCEL_S)
 
     def moves(self, state: State) -> Iterator[Move]:
         """Whatever they can do next, and what can happen to them."""
+        yield from self._outages(state)
+        if state.outage == "table":
+            yield from self._without_the_table(state)
+            return
         yield from self._client(state)
         for index, process in enumerate(state.apis):
             yield from self._api(state, index, process)
-        for label, after in delivered(self._world, state, self._scenario.most_receives):
-            yield Move(label, after)
-        yield from self._queue_faults(state)
         yield from self._sweeper(state)
-        yield from self._undertaker(state)
+        yield from self._hours(state)
+        if state.outage != "queue":
+            yield from self._queue(state)
+            yield from self._undertaker(state)
+
+    # -- outages and time ----------------------------------------------------------------------
+
+    def _outages(self, state: State) -> Iterator[Move]:
+        if state.outage is not None:
+            label = f"{state.outage}: answers again"
+            yield Move(label, state._replace(outage=None))
+            return
+        services: tuple[Service, ...] = ("table", "queue")
+        for service in services:
+            if getattr(state.budget, service):
+                after = _spent(state, service)._replace(outage=service)
+                yield Move(f"{service}: STOPS ANSWERING", after, is_fair=False)
+
+    def _without_the_table(self, state: State) -> Iterator[Move]:
+        """Requests fail; what the queue alone is asked for succeeds."""
+        for index, process in enumerate(state.apis):
+            if process.phase in _SENDS:
+                yield from self._api(state, index, process)
+            else:
+                rest = (*state.apis[:index], *state.apis[index + 1 :])
+                label = "API: gets no answer of the table, answers with an error"
+                yield Move(label, state._replace(apis=rest))
+        if state.sweeper is not None and state.sweeper.phase in _SENDS:
+            yield from self._sweeper(state)
+        elif state.sweeper is not None:
+            label = "sweeper: gets no answer of the table, gives up"
+            yield Move(label, state._replace(sweeper=None))
+        if state.undertaker is not None:
+            label = "dead letters: gets no answer of the table, keeps the message"
+            yield Move(label, state._replace(undertaker=None))
+        yield from self._queue(state)
+
+    def _hours(self, state: State) -> Iterator[Move]:
+        """The hours pass within which an attempt has to claim the current turn."""
+        if state.budget.hours and state.head is not None and state.head.head.turn_is_open:
+            head = state.head.head
+            after = _spent(state, "hours")._replace(late=(inc_of(head), head.turn))
+            is_all_there_is = self._scenario.never_starts
+            yield Move(f"time: the hours of turn {head.turn} pass", after, is_fair=is_all_there_is)
 
     # -- the client ----------------------------------------------------------------------------
 
@@ -109,12 +156,12 @@ class Services:
         match process.phase:
             case "send":
                 assert op is not None
-                yield Move(f"API: sends {named(op)}", send(ended, op))
+                yield Move(f"API: sends {named(op)}", _sent(ended, op))
             case "follow":
                 yield from self._follow(ended, process)
             case "ask":
                 assert op is not None
-                after = _begun(send(ended, op), Process("wait", inc))
+                after = _begun(_sent(ended, op), Process("wait", inc))
                 yield Move(f"API: sends {named(op)}", after)
             case "wait":
                 if has_ended(state, inc):
@@ -158,6 +205,11 @@ class Services:
 
     # -- the queue -----------------------------------------------------------------------------
 
+    def _queue(self, state: State) -> Iterator[Move]:
+        for label, after in delivered(self._world, state, self._scenario.most_receives):
+            yield Move(label, after)
+        yield from self._queue_faults(state)
+
     @staticmethod
     def _queue_faults(state: State) -> Iterator[Move]:
         """A message is lost, save in the second in which its attempt runs without a claim."""
@@ -184,8 +236,9 @@ class Services:
             yield Move("sweeper: DIES", _spent(idle, "crash"), is_fair=False)
         match process.phase:
             case "resend":
-                assert process.op is not None
-                yield Move(f"sweeper: sends {named(process.op)}", send(idle, process.op))
+                yield self._send_copy(idle, process)
+            case "give up":
+                yield self._give_up(idle, process)
             case "look":
                 yield self._look(idle, process)
             case "end":
@@ -197,7 +250,10 @@ class Services:
     def _sweep_turn(self, state: State) -> Iterator[Move]:
         head = state.head.head if state.head else None
         params = self._rules.overdue_turn(head, now_ms=LATE_MS)
-        if params is None or head is None or head.sends >= SENDS:
+        if params is None or head is None:
+            return
+        is_given_up = self._is_given_up(state, head)
+        if head.sends >= SENDS and not is_given_up:
             return
         is_needed = not (
             state.queue
@@ -208,11 +264,39 @@ class Services:
         )
         if not is_needed and not state.budget.hasty:
             return
-        state = state if is_needed else _spent(state, "hasty")
+        seen, state = state.head, state if is_needed else _spent(state, "hasty")
         op = op_of("run", params)
+        if is_given_up:
+            after = state._replace(sweeper=Process("give up", op.inc, seen=seen))
+            yield Move("sweeper: finds a turn that nobody has claimed", after, is_fair=is_needed)
+            return
         postponed = self._world.seen(replace(head, sends=head.sends + 1))
-        after = state._replace(head=postponed, sweeper=Process("resend", op.inc, op))
+        after = state._replace(head=postponed, sweeper=Process("resend", op.inc, op, seen))
         yield Move("sweeper: postpones the overdue turn", after, is_fair=is_needed)
+
+    def _is_given_up(self, state: State, head: Head) -> bool:
+        now_ms = LATE_MS if state.late == (inc_of(head), head.turn) else NOW_MS
+        return self._rules.is_given_up(head, opened_at=NOW_MS, now_ms=now_ms, give_up_s=GIVE_UP_S)
+
+    def _send_copy(self, state: State, process: Process) -> Move:
+        """The copy; where it cannot be sent, HEAD as it was, so that no longer wait is left."""
+        op = process.op
+        assert op is not None
+        assert process.seen is not None
+        if state.outage != "queue":
+            return Move(f"sweeper: sends {named(op)}", send(state, op))
+        postponed = self._world.seen(replace(process.seen.head, sends=op.copy))
+        after = state._replace(head=process.seen) if state.head is postponed else state
+        return Move("sweeper: gets no answer of the queue, takes the delay back", after)
+
+    def _give_up(self, state: State, process: Process) -> Move:
+        assert process.seen is not None
+        if state.late != (process.inc, process.seen.head.turn):
+            state = wrong(state, "a turn is given up before its hours have passed")
+        made = commit(self._world, state, process.seen, Write(("failed",)), "sweeper")
+        if isinstance(made, Refusal):
+            return Move("sweeper: was refused, leaves the turn alone", state)
+        return Move("sweeper: gives the turn up, commits failed", made.state)
 
     def _look(self, state: State, process: Process) -> Move:
         """The flag was up; now for HEAD."""
@@ -247,6 +331,8 @@ class Services:
         match process.phase:
             case "decide":
                 yield self._decide(state, process)
+            case "due":
+                yield self._make_due(state, process)
             case "end":
                 yield self._bury(state, process)
             case _:
@@ -256,37 +342,62 @@ class Services:
                 yield Move("dead letters: cleans up, deletes the message", after)
 
     def _decide(self, state: State, process: Process) -> Move:
-        """As a worker would: what the worker would drop is dropped, what it would run fails."""
         assert process.op is not None
         seen = state.head
         wanted = self._rules.on_dead_letter(
-            seen and seen.head, operation_of(process.op), receives=1, is_cancelled=process.flag
+            seen and seen.head,
+            operation_of(process.op),
+            is_cancelled=process.flag,
+            retry=self._policy,
         )
-        ends = wanted is not Delivered.DROP
         after = process._replace(
-            phase="end" if ends else "done",
-            seen=seen if ends else None,
-            cancels=wanted is Delivered.CANCEL,
+            phase=_AFTER[wanted],
+            seen=None if wanted is DeadLettered.DROP else seen,
+            cancels=wanted is DeadLettered.CANCEL,
         )
-        return Move(
-            f"dead letters: reads HEAD, decides to {'end' if ends else 'drop'}",
-            state._replace(undertaker=after),
-        )
+        label = f"dead letters: reads HEAD, decides to {wanted.value}"
+        return Move(label, state._replace(undertaker=after))
+
+    def _make_due(self, state: State, process: Process) -> Move:
+        """One conditional write: the sweeper looks at the turn next. All is due here anyway."""
+        if state.head is not process.seen:
+            again = process._replace(phase="decide", seen=None)
+            return Move("dead letters: was refused", state._replace(undertaker=again))
+        done = process._replace(phase="done", seen=None)
+        return Move("dead letters: makes the turn due", state._replace(undertaker=done))
 
     def _bury(self, state: State, process: Process) -> Move:
         assert process.seen is not None
         assert process.op is not None
         ending = "canceled" if process.cancels else "failed"
-        made = commit(self._world, state, process.seen, Write((ending,)), "undertaker")
+        seen = process.seen.head
+        is_its_turn = process.cancels or seen.finished_turn < process.op.turn
+        if inc_of(seen) != process.op.inc or not is_its_turn:
+            before = wrong(state, "a dead letter ends a turn that is not its own")
+        else:
+            before = state
+        made = commit(self._world, before, process.seen, Write((ending,)), "undertaker")
         if isinstance(made, Refusal):
             again = process._replace(phase="decide", seen=None)
             return Move("dead letters: was refused", state._replace(undertaker=again))
         after = made.state._replace(undertaker=process._replace(phase="done", seen=None))
-        seen = process.seen.head
-        is_its_turn = process.cancels or seen.finished_turn < process.op.turn
-        if inc_of(seen) != process.op.inc or not is_its_turn:
-            after = wrong(after, "a dead letter ends a turn that is not its own")
         return Move(f"dead letters: commits {ending}", after)
+
+
+_SENDS = {"send", "ask", "resend"}
+"""Phases whose only request is one to the queue."""
+
+_AFTER = {
+    DeadLettered.DROP: "done",
+    DeadLettered.RESEND: "due",
+    DeadLettered.CANCEL: "end",
+    DeadLettered.FAIL: "end",
+}
+
+
+def _sent(state: State, op: Op) -> State:
+    """After a send that nobody repeats where the queue does not answer: the due index has it."""
+    return state if state.outage == "queue" else send(state, op)
 
 
 def _spent(state: State, kind: str) -> State:

@@ -8,6 +8,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 
 Kind = Literal["run", "cancel"]
+Service = Literal["table", "queue"]
 
 
 class Seen:
@@ -89,6 +90,10 @@ class Worker(NamedTuple):
     """What follows a claim: `run` or `cancel`."""
     unsure: Plan | None = None
     """A commit whose answer did not come."""
+    keeper: Seen | None = None
+    """The HEAD on which the thread beside the agent's loop is about to claim the turn."""
+    renews: Seen | None = None
+    """The HEAD whose lease that thread has found short, and is about to renew."""
 
 
 IDLE = Worker()
@@ -132,6 +137,16 @@ class Budget(NamedTuple):
     """Commits whose answer is lost, applied or not."""
     raises: int = 0
     """Exceptions of the agent."""
+    blocks: int = 0
+    """Agents that block their loop before their first commit."""
+    renewals: int = 0
+    """Leases that get short while the agent runs."""
+    table: int = 0
+    """Outages of the table."""
+    queue: int = 0
+    """Outages of the queues."""
+    hours: int = 0
+    """Turns whose hours pass, within which an attempt has to claim them."""
     hasty: int = 0
     """Sweeps that send a turn again although somebody is at it."""
     torn: int = 0
@@ -167,6 +182,10 @@ class State(NamedTuple):
     """Items that queries do not see yet: (version, part), part -1 is HEAD."""
     shown: Seen | None = None
     """The HEAD that queries see while the newest is hidden."""
+    outage: Service | None = None
+    """What does not answer."""
+    late: tuple[int, int] = (0, 0)
+    """The incarnation and the turn whose hours have passed."""
     budget: Budget = Budget()
     asked: int = 0
     """The newest incarnation whose cancel was accepted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from a2a.types import TaskState
@@ -11,7 +12,7 @@ from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from tests.model.state import IDLE, Message, Op, Seen, State, Stored, Worker, Write
-from tests.model.world import Refusal, World, inc_of
+from tests.model.world import Looks, Refusal, World, inc_of
 
 
 class Written(NamedTuple):
@@ -128,8 +129,16 @@ def checked(world: World, state: State) -> State:
 
 def _verdict(world: World, head: Head, log: tuple[Stored, ...]) -> str:
     """What is wrong with HEAD, or with what a client reads; nothing, if all is well."""
+    return _fault_of_head(world, head, log) or _fault_of_content(world, head, world.looks(log))
+
+
+def _fault_of_head(world: World, head: Head, log: tuple[Stored, ...]) -> str:
     if head.turn_is_open and head.due_at is None:
         return "an unfinished turn has no watcher"
+    if not head.turn_is_open and head.due_at is not None:
+        return "a finished turn stays in the due index"
+    if _fails_early(world, head, log):
+        return "a task fails that has attempts left"
     if head.version != len(log) or head.version != log[-1].record.version:
         return "the versions of the log have a gap"
     looks = world.looks(log)
@@ -137,6 +146,10 @@ def _verdict(world: World, head: Head, log: tuple[Stored, ...]) -> str:
         return "the log does not fold to HEAD's state"
     if looks.endings > 1:
         return "a task ends twice"
+    return ""
+
+
+def _fault_of_content(world: World, head: Head, looks: Looks) -> str:
     inc = inc_of(head)
     expected: list[str] = []
     for ordinal, turn in enumerate(looks.turns, start=1):
@@ -151,9 +164,34 @@ def _verdict(world: World, head: Head, log: tuple[Stored, ...]) -> str:
         expected += written
     if list(looks.texts) != expected:
         return "a chunk of another task or turn"
+    if not _is_told_once(looks, inc):
+        return "a message is missing from the history, or is there twice"
     if head.state == TaskState.TASK_STATE_COMPLETED and looks.shown != looks.texts:
         return "a subscriber has put together another artifact than the task has"
     return ""
+
+
+def _fails_early(world: World, head: Head, log: tuple[Stored, ...]) -> bool:
+    """Whether the task has failed before its turn's attempts were used up.
+
+    The sweeper fails a turn that no attempt has ever claimed.
+    """
+    if head.state != TaskState.TASK_STATE_FAILED or head.attempts >= world.most_attempts:
+        return False
+    return head.attempts > 0 or log[-1].record.commit_id != "sweeper"
+
+
+def _is_told_once(looks: Looks, inc: int) -> bool:
+    """Whether the history has every accepted message, in order, and no message twice.
+
+    A question that ended a turn stands before the message that answers it.
+    """
+    accepted = [f"{inc}.{ordinal}" for ordinal in range(1, len(looks.turns) + 1)]
+    if len(set(looks.history)) != len(looks.history):
+        return False
+    if [text for text in looks.history if text in accepted] != accepted:
+        return False
+    return set(looks.answered) <= set(pairwise(looks.history))
 
 
 _CUT_SHORT = {TaskState.TASK_STATE_CANCELED, TaskState.TASK_STATE_FAILED}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from a2a.types import TaskArtifactUpdateEvent, TaskState
+from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskState
 
 from a2a_serverless.errors import (
     FencedError,
@@ -20,7 +20,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage.dynamodb_items import Commits
 from a2a_serverless.tasks import cancels, conflicts, deliveries, reading, repairs, returns, rules
 from a2a_serverless.tasks.cancels import Canceled
-from a2a_serverless.tasks.deliveries import Delivered, Refused
+from a2a_serverless.tasks.deliveries import DeadLettered, Delivered, Refused
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
@@ -48,6 +48,12 @@ def claims_finished_turns(head: Head, commit: Commit, **kwargs: Any) -> Step:
         return rules.advance(head, commit, **kwargs)
     except TurnFinishedError:
         return rules.advance(replace(head, finished_turn=0), commit, **kwargs)
+
+
+def claims_its_own_turn_again(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    is_its_own = commit.claims and commit.token == head.token
+    owner = "another" if is_its_own else head.token
+    return rules.advance(replace(head, token=owner), commit, **kwargs)
 
 
 def leaves_terminal_states(head: Head, commit: Commit, **kwargs: Any) -> Step:
@@ -234,16 +240,65 @@ def cancels_the_successor(head: Head | None, *, incarnation: str) -> bool:
     return head is not None and not head.is_terminal
 
 
-def buries_whatever_it_finds(
-    head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
-) -> Delivered:
-    wanted = deliveries.on_delivery(head, operation, receives=receives, is_cancelled=is_cancelled)
-    if wanted is Delivered.DROP and head is not None and not head.is_terminal:
-        return Delivered.START
+def buries_whatever_it_finds(head: Head | None, *args: Any, **kwargs: Any) -> DeadLettered:
+    wanted = deliveries.on_dead_letter(head, *args, **kwargs)
+    if wanted is DeadLettered.DROP and head is not None and not head.is_terminal:
+        return DeadLettered.FAIL
     return wanted
 
 
+def buries_what_has_attempts_left(*args: Any, **kwargs: Any) -> DeadLettered:
+    wanted = deliveries.on_dead_letter(*args, **kwargs)
+    return DeadLettered.FAIL if wanted is DeadLettered.RESEND else wanted
+
+
+def never_gives_up(*args: Any, **kwargs: Any) -> bool:
+    del args, kwargs
+    return False
+
+
+def gives_up_claimed_turns(head: Head, **kwargs: Any) -> bool:
+    return repairs.is_given_up(replace(head, token=None, attempts=0), **kwargs)
+
+
+def gives_up_at_once(head: Head, *, now_ms: int, **kwargs: Any) -> bool:
+    del now_ms
+    return repairs.is_given_up(head, now_ms=10**15, **kwargs)
+
+
+# -- the thread beside the agent's loop ------------------------------------------------------
+
+
+def renews_whatever_it_finds(head: Head | None, *, incarnation: str, token: str) -> bool:
+    del incarnation, token
+    return head is not None
+
+
 # -- what readers and subscribers see --------------------------------------------------------
+
+
+class ForgetsEarlierTurns(Fold):
+    """A restart replays the log, and the earlier restarts in it take back all that was before."""
+
+    def __init__(self, task_id: str, context_id: str) -> None:
+        super().__init__(task_id, context_id)
+        self.records: list[Record] = []
+
+    def add(self, record: Record) -> None:
+        super().add(record)
+        self.records.append(record)
+
+    def _restart(self, base: int) -> None:
+        again = ForgetsEarlierTurns(self.task_id, self.context_id)
+        for record in self.records:
+            if record.version <= base or record.token is None:
+                for entry in record.entries:
+                    again.apply(entry, record)
+        self.status, self.metadata, self.reply = again.status, again.metadata, again.reply
+        self.history, self.artifacts = again.history, again.artifacts
+        self.restored = [
+            Artifact.FromString(a.SerializeToString()) for a in again.artifacts.values()
+        ]
 
 
 class TakesHalfCommits(Commits):

@@ -13,14 +13,17 @@ it is compared with, where a flag that counts counted already when it was read.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from a2a_serverless.tasks.cancels import Canceled
 from a2a_serverless.tasks.deliveries import Delivered, Refused
+from a2a_serverless.tasks.leases import lease_end
 from a2a_serverless.tasks.returns import Returned
 from tests.model.scenarios import Scenario
 from tests.model.state import IDLE, Move, Op, Plan, Seen, State, Worker, Write
 from tests.model.store import (
     acknowledge,
+    checked,
     commit,
     give_back,
     has_run_out,
@@ -30,13 +33,16 @@ from tests.model.store import (
     wrong,
 )
 from tests.model.world import (
-    STATES,
+    LATE_MS,
+    NOW_MS,
+    TIMING,
     Refusal,
     World,
     inc_of,
     mark_of,
     operation_of,
     params_of,
+    state_of,
 )
 
 
@@ -52,13 +58,21 @@ class Attempts:
     def moves(self, state: State) -> Iterator[Move]:
         """Whatever a worker can do next, and what can happen to it."""
         for index, worker in enumerate(state.workers):
-            if worker.phase != "idle":
+            if worker.phase == "idle":
+                continue
+            if state.outage == "table":
+                label = f"worker {'ABC'[index]}: gets no answer of the table, gives up"
+                yield Move(label, self._idle(state, index, worker))
+            else:
                 yield from self._steps(state, index, worker)
-                yield from self._faults(state, index, worker)
+                yield from self._beside(state, index, worker)
+            yield from self._faults(state, index, worker)
 
     def _steps(self, state: State, index: int, worker: Worker) -> Iterator[Move]:
         name = f"worker {'ABC'[index]}"
         match worker.phase.split():
+            case ["load"] if self._scenario.never_starts:
+                yield Move(f"{name}: CANNOT START", self._idle(state, index, worker))
             case ["load"]:
                 yield self._load(state, index, worker, name)
             case ["look"]:
@@ -121,8 +135,8 @@ class Attempts:
         if wanted in _RUNS and self._retry.is_exhausted(seen.head.attempts):
             worker = worker._replace(phase="fail", token="")
             return Move(f"{label}, gives up", with_worker(state, index, worker))
-        if self._rules.keeps_delivery and has_run_out(state, worker):
-            return Move(f"{name}: has lost its delivery", self._idle(state, index, worker))
+        if self._rules.keeps_delivery and _is_lost(state, worker):
+            return Move(f"{name}: cannot keep its delivery", self._idle(state, index, worker))
         if wanted is Delivered.CANCEL:
             way = self._rules.on_cancel(seen.head, operation_of(op))
             if way is Canceled.ALONE and _was_worked_on(state, worker):
@@ -168,6 +182,9 @@ class Attempts:
             token = f"{letter}{sum(t[0] == letter for t in numbers) + 1}"
             again = IDLE._replace(phase="load", op=op, receives=worker.receives, token=token)
             return Move(f"{name}: goes on with the next turn", with_worker(state, index, again))
+        if state.outage == "queue":
+            after = self._idle(state, index, worker)
+            return Move(f"{name}: acknowledges, and the queue does not answer", after)
         after = with_worker(acknowledge(state, worker), index, IDLE)
         return Move(f"{name}: acknowledges", after)
 
@@ -205,7 +222,7 @@ class Attempts:
             phase=plan.then, seen=head, done=plan.done, claimed=claimed, unsure=None
         )
         if plan.phase == "claim" and plan.then == "run":
-            if self._rules.keeps_delivery and has_run_out(state, worker):
+            if self._rules.keeps_delivery and _is_lost(state, worker):
                 return self._idle(state, index, worker)
             state = self._started(state, after)
         if plan.returns:
@@ -266,6 +283,56 @@ class Attempts:
             return Refused.REBASE if may else Refused.OVER
         return rules.on_refusal(head, params, token=worker.token or None)
 
+    # -- the thread beside the agent's loop ----------------------------------------------------
+
+    def _beside(self, state: State, index: int, worker: Worker) -> Iterator[Move]:
+        """It claims the turn of an agent that blocks its loop, and renews the lease of a turn."""
+        budget, name = state.budget, f"worker {'ABC'[index]}"
+        if worker.keeper is not None:
+            yield self._claim_beside(state, index, worker, f"{name}'s keeper: claims the turn")
+        elif budget.blocks and worker.phase == "run" and not worker.claimed:
+            spent = state._replace(budget=budget._replace(blocks=budget.blocks - 1))
+            after = with_worker(spent, index, self._with_keeper(state, worker))
+            yield Move(f"{name}: its agent BLOCKS its loop", after, is_fair=False)
+        if worker.renews is not None:
+            yield Move(f"{name}'s keeper: renews the lease", self._renewed(state, index, worker))
+        elif budget.renewals and worker.phase == "run" and self._is_short(worker):
+            spent = state._replace(budget=budget._replace(renewals=budget.renewals - 1))
+            after = with_worker(spent, index, worker._replace(renews=worker.seen))
+            yield Move(f"{name}: its lease gets short", after, is_fair=False)
+
+    def _with_keeper(self, state: State, worker: Worker) -> Worker:
+        """The keeper claims on HEAD as it is now, if its attempt may still write."""
+        why = self._title(worker, state.head, "run")
+        return worker._replace(keeper=state.head if why is Refused.REBASE else None)
+
+    def _claim_beside(self, state: State, index: int, worker: Worker, label: str) -> Move:
+        """The keeper does not know what its attempt has committed meanwhile, and claims anyway."""
+        assert worker.keeper is not None
+        write = Write((), worker.token, claims=True)
+        made = commit(self._world, state, worker.keeper, write, "keeper", runs=True)
+        if not isinstance(made, Refusal):
+            done = with_worker(made.state, index, worker._replace(keeper=None))
+            return Move(label, done)
+        again = self._with_keeper(state, worker)
+        return Move(f"{label}, REFUSED: {made.value}", with_worker(state, index, again))
+
+    def _is_short(self, worker: Worker) -> bool:
+        if worker.seen is None or not worker.claimed:
+            return False
+        return self._rules.is_short(worker.seen.head, now_ms=LATE_MS, timing=TIMING)
+
+    def _renewed(self, state: State, index: int, worker: Worker) -> State:
+        """One conditional write on HEAD, whatever was committed since the lease was looked at."""
+        assert worker.renews is not None
+        after = with_worker(state, index, worker._replace(renews=None))
+        mark = worker.renews.head.incarnation
+        head = state.head.head if state.head is not None else None
+        if not self._rules.may_renew(head, incarnation=mark, token=worker.token) or head is None:
+            return after
+        renewed = replace(head, due_at=lease_end(NOW_MS, TIMING))
+        return checked(self._world, after._replace(head=self._world.seen(renewed)))
+
     # -- the agent -----------------------------------------------------------------------------
 
     def _plans(self, state: State, worker: Worker) -> Iterator[Plan]:
@@ -284,7 +351,7 @@ class Attempts:
             yield Plan(f"commits chunk {texts[first][1:]}", write, "run", "run", first + 1)
         if left == 0 or (left > 0 and self._scenario.batches):
             write = Write((*texts[first:], end), token, claims=must_claim)
-            then = "over" if self._rules.on_return(STATES[end]) is Returned.ENDED else "run"
+            then = "over" if self._rules.on_return(state_of(end)) is Returned.ENDED else "run"
             label = f"commits {'the rest and ' if left else ''}{end}"
             yield Plan(label, write, "run", then, len(texts) + 1, returns=then == "over")
         if left < 0:
@@ -339,6 +406,11 @@ def _canceling(worker: Worker, way: Canceled) -> Worker:
     token = "" if way in (Canceled.ALONE, Canceled.PAUSED) else worker.token
     phase = "claim" if way is Canceled.CLAIMED else "cancel"
     return worker._replace(phase=phase, goal="cancel", token=token)
+
+
+def _is_lost(state: State, worker: Worker) -> bool:
+    """Whether a delivery cannot be extended: it has run out, or the queue does not answer."""
+    return state.outage == "queue" or has_run_out(state, worker)
 
 
 def _was_worked_on(state: State, worker: Worker) -> bool:

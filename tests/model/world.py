@@ -47,6 +47,7 @@ LATE_MS = 10**15
 """A time at which everything is due: that a deadline has passed is a step like any other."""
 TIMING = Timing()
 CANCEL_S = 10
+GIVE_UP_S = 24 * 3600
 SENDS = 4
 """Copies of a turn that the sweeper sends at most: more would show that none of them helps."""
 
@@ -69,6 +70,10 @@ class Looks(NamedTuple):
     """The parts of the artifact."""
     shown: tuple[str, ...]
     """The parts of the artifact that a subscriber has put together from the events."""
+    history: tuple[str, ...]
+    """The texts of the history's messages."""
+    answered: tuple[tuple[str, str], ...]
+    """Questions that have ended a turn, each with the message that was accepted next."""
     turns: tuple[int, ...]
     """The versions at which messages were accepted."""
     endings: int
@@ -95,9 +100,10 @@ class Turn:
 class World:
     """The rules, and all HEADs, commits and logs met so far."""
 
-    def __init__(self, rules: Rules, turns: tuple[Turn, ...]) -> None:
+    def __init__(self, rules: Rules, turns: tuple[Turn, ...], most_attempts: int) -> None:
         self.rules = rules
         self.turns = turns
+        self.most_attempts = most_attempts
         self._seen: dict[Head, Seen] = {}
         self._stored: dict[tuple[int, bytes, str, str], Stored] = {}
         self._steps: dict[tuple[Seen, Write, str], tuple[Seen, Stored] | Refusal] = {}
@@ -165,13 +171,19 @@ class World:
         return self.seen(replace(current.head, **changed))
 
     def entry(self, name: str) -> Entry:
-        """`working` and the like are states, `+1.2.3` and `=1.2.3` chunks, `?1.2` messages."""
+        """`+1.2.3` and `=1.2.3` are chunks, `?1.2` is a message, all others are states.
+
+        `input:1.2` is a state with a question.
+        """
         if name[0] == "?":
             return TurnOpened(SendMessageRequest(message=_message(name[1:])))
         if name[0] in "+=":
             artifact = Artifact(artifact_id="answer", parts=[Part(text=name[1:])])
             return ArtifactWritten(artifact, append=name[0] == "+")
-        return StatusChanged(TaskStatus(state=STATES[name]), archive=True)
+        about = name.partition(":")[2]
+        question = _message(f"what of {about}?", Role.ROLE_AGENT) if about else None
+        status = TaskStatus(state=state_of(name), message=question)
+        return StatusChanged(status, archive=True)
 
     def _kept(self, step: Step, token: str, writer: str) -> tuple[Seen, Stored]:
         body = encode_entries(step.entries)
@@ -212,7 +224,8 @@ class World:
                 (entry,) = view.entries_of(_appended(text))
                 appends = cast("ArtifactWritten", entry).append
                 emitted.append(("+" if appends else "=") + text)
-            self._scripts[key] = (*emitted, act.end)
+            end = f"{act.end}:{inc}.{ordinal}" if act.end in _ASKS else act.end
+            self._scripts[key] = (*emitted, end)
         return self._scripts[key]
 
     def items(self, head: Seen, stored: Stored) -> tuple[dynamodb_items.Item, ...]:
@@ -243,13 +256,18 @@ class World:
         fold = self.rules.fold("t", "c")
         shown: list[str] = []
         turns: list[int] = []
+        answered: list[tuple[str, str]] = []
+        status = TaskStatus()
         endings = 0
         for stored in log:
             fold.add(stored.record)
             for entry in stored.record.entries:
                 if isinstance(entry, TurnOpened):
                     turns.append(stored.record.version)
+                    if status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
+                        answered.append((_text(status.message), _text(entry.request.message)))
                 elif isinstance(entry, StatusChanged):
+                    status = entry.status
                     endings += state_name(entry.status.state)[11:].lower() in _ENDS
             for event in self.rules.events_of(stored.record, fold):
                 if isinstance(event, TaskArtifactUpdateEvent):
@@ -260,12 +278,24 @@ class World:
             fold.status.state,
             tuple(part.text for part in answer.parts),
             tuple(shown),
+            tuple(_text(message) for message in fold.history),
+            tuple(answered),
             tuple(turns),
             endings,
         )
 
 
 _ENDS = {"completed", "canceled", "failed", "rejected"}
+_ASKS = {"input", "auth"}
+
+
+def state_of(name: str) -> TaskState:
+    """The state that an entry with this name moves the task to."""
+    return STATES[name.partition(":")[0]]
+
+
+def _text(message: Message) -> str:
+    return message.parts[0].text if message.parts else ""
 
 
 @cache
@@ -315,5 +345,5 @@ def _appended(text: str) -> TaskArtifactUpdateEvent:
     return TaskArtifactUpdateEvent(task_id="t", artifact=artifact, append=True)
 
 
-def _message(text: str) -> Message:
-    return Message(message_id=text, role=Role.ROLE_USER, parts=[Part(text=text)])
+def _message(text: str, role: Role = Role.ROLE_USER) -> Message:
+    return Message(message_id=text, role=role, parts=[Part(text=text)])
