@@ -111,6 +111,13 @@ GUARDS: tuple[Guard, ...] = (
         breaks="a message is missing from the history, or is there twice",
     ),
     Guard(
+        name="restart-artifacts",
+        does="so it does with their artifacts",
+        without=replace(ON, fold=unguarded.ForgetsEarlierArtifacts),
+        scenario="turns that are started over",
+        breaks="a chunk is missing",
+    ),
+    Guard(
         name="owner-claim",
         does="a claim by the attempt that owns the turn already takes nothing back",
         without=replace(ON, advance=unguarded.claims_its_own_turn_again),
@@ -132,6 +139,14 @@ GUARDS: tuple[Guard, ...] = (
         without=replace(ON, on_delivery=unguarded.starts_without_a_claim),
         scenario="workers that die",
         breaks="an attempt writes while a later one runs its agent",
+    ),
+    Guard(
+        name="copy-claims",
+        does="a turn that was sent again is claimed before its agent starts",
+        without=replace(ON, on_delivery=unguarded.starts_copies_without_a_claim),
+        scenario="a copy of a turn whose message was received too often",
+        breaks="an attempt writes while a later one runs its agent",
+        shows=("becomes a dead letter", "copy 1), time 1"),
     ),
     Guard(
         name="keeps-delivery",

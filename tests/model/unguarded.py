@@ -143,6 +143,14 @@ def starts_without_a_claim(*args: Any, **kwargs: Any) -> Delivered:
     return Delivered.START if wanted is Delivered.CLAIM else wanted
 
 
+def starts_copies_without_a_claim(
+    head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
+) -> Delivered:
+    params = operation.params.model_copy(update={"copy_number": 0})
+    first = operation.model_copy(update={"params": params})
+    return deliveries.on_delivery(head, first, receives=receives, is_cancelled=is_cancelled)
+
+
 def does_not_see_the_flag(
     head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
 ) -> Delivered:
@@ -289,16 +297,32 @@ class ForgetsEarlierTurns(Fold):
         self.records.append(record)
 
     def _restart(self, base: int) -> None:
-        again = ForgetsEarlierTurns(self.task_id, self.context_id)
+        again = self._again(base)
+        self.status, self.metadata, self.reply = again.status, again.metadata, again.reply
+        self.history, self.artifacts = again.history, again.artifacts
+        self._show()
+
+    def _again(self, base: int) -> Fold:
+        again = type(self)(self.task_id, self.context_id)
         for record in self.records:
             if record.version <= base or record.token is None:
                 for entry in record.entries:
                     again.apply(entry, record)
-        self.status, self.metadata, self.reply = again.status, again.metadata, again.reply
-        self.history, self.artifacts = again.history, again.artifacts
-        self.restored = [
-            Artifact.FromString(a.SerializeToString()) for a in again.artifacts.values()
-        ]
+        return again
+
+    def _show(self) -> None:
+        self.restored = [Artifact() for _ in self.artifacts]
+        for copy, artifact in zip(self.restored, self.artifacts.values(), strict=True):
+            copy.CopyFrom(artifact)
+
+
+class ForgetsEarlierArtifacts(ForgetsEarlierTurns):
+    """As `ForgetsEarlierTurns`, and with the right history."""
+
+    def _restart(self, base: int) -> None:
+        Fold._restart(self, base)
+        self.artifacts = self._again(base).artifacts
+        self._show()
 
 
 class TakesHalfCommits(Commits):

@@ -10,10 +10,12 @@ from a2a.types import TaskState
 
 from a2a_serverless.tasks.deliveries import (
     DeadLettered,
+    Delivered,
     Refused,
     may_give_up,
     on_current_turn,
     on_dead_letter,
+    on_delivery,
     on_lost_claim,
     on_refusal,
     waits_behind,
@@ -42,6 +44,18 @@ def test_a_delivery_works_on_the_current_turn() -> None:
     """An operation of the next turn takes the number of the one that is worked on."""
     assert on_current_turn(NEXT, WITH_NEXT).turn == 1
     assert on_current_turn(FIRST, WITH_NEXT) == FIRST
+
+
+@pytest.mark.parametrize(
+    ("copy", "receives", "wanted"),
+    [(0, 1, Delivered.START), (0, 2, Delivered.CLAIM), (1, 1, Delivered.CLAIM)],
+)
+def test_only_the_first_delivery_of_a_turn_starts_without_a_claim(
+    copy: int, receives: int, wanted: Delivered
+) -> None:
+    """Beside a redelivery, or a copy, an attempt may run that has written nothing yet."""
+    sent = Operation(operation="run", params=operation_of(opened(), 1, copy))
+    assert on_delivery(opened(), sent, receives=receives, is_cancelled=False) is wanted
 
 
 def test_a_delivery_goes_on_with_the_turn_that_it_names() -> None:

@@ -17,7 +17,7 @@ class Delivered(Enum):
     CANCEL = "cancel"
     """End the task as canceled; its agent must not start."""
     CLAIM = "claim"
-    """Own the turn before the agent starts: another attempt may have been at it."""
+    """Own the turn before the agent starts: another attempt may be at it, or have been."""
     START = "start"
     """Start the agent; its first commit claims the turn."""
 
@@ -63,7 +63,8 @@ def on_delivery(
 
     `receives` is how often the queue has handed the operation out, this time included. An
     operation of a turn that waits behind the current one works on the current one: were it to wait,
-    it would hold up the very copy that the sweeper sends for the current turn.
+    it would hold up the very copy that the sweeper sends for the current turn. A copy claims like a
+    redelivery: the attempt of the message before it may run still, and have written nothing.
     """
     params = operation.params
     if head is None or head.incarnation != params.incarnation or head.is_terminal:
@@ -72,8 +73,8 @@ def on_delivery(
         return Delivered.CANCEL
     if is_over(head, params) or not head.turn_is_open:
         return Delivered.DROP
-    was_claimed = head.token is not None
-    return Delivered.CLAIM if was_claimed or receives > 1 else Delivered.START
+    is_first = receives == 1 and params.copy_number == 0
+    return Delivered.START if is_first and head.token is None else Delivered.CLAIM
 
 
 def on_dead_letter(
