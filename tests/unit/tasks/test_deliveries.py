@@ -109,7 +109,7 @@ def test_a_turn_is_given_up_by_who_has_seen_its_last_attempt() -> None:
     """Not where the turn is over, or somebody has taken it since."""
     seen = claimed(claimed(), token="C")
     assert may_give_up(replace(seen, version=9), FIRST, seen=seen)
-    assert not may_give_up(claimed(seen, token="C"), FIRST, seen=seen)
+    assert not may_give_up(claimed(seen, token="D"), FIRST, seen=seen)
     assert not may_give_up(COMPLETED, FIRST, seen=seen)
 
 
