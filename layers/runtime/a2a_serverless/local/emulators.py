@@ -26,7 +26,7 @@ from a2a_serverless.errors import ConfigurationError
 
 EMULATORS_VARIABLE: Final = "A2A_EMULATORS"
 REGION: Final = "us-east-1"
-START_SECONDS: Final = 30.0
+START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 5.0
 
 #: What an AWS client needs beside the endpoint; the emulators accept any key.
