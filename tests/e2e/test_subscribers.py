@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,23 +13,22 @@ from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
 
 from tests.e2e.clients import BINDINGS, client_at, last_state, stream
 from tests.e2e.commands import environment, running
+from tests.e2e.paced_agent import CHUNKS, FOLDER, GAP_S, PACED
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 
-AGENT = f"{Path(__file__).parents[2] / 'benchmarks' / 'stream_agent.py'}:agent"
-CHUNKS = 40
-GAP_S = 0.05
-SLOW_S = 0.1
+AGENT = f"{Path(__file__).parent / 'paced_agent.py'}:agent"
+SLOW_S = 2 * GAP_S
 """What a slow reader takes for an event; the agent writes twice as fast."""
 
 
 @pytest.fixture
-def worker(provisioned: dict[str, str], tmp_path: Path) -> Iterator[None]:
-    """The agent's process."""
-    working = ("worker", "--agent", AGENT)
-    with running(*working, env=environment(**provisioned), output=tmp_path / "log") as worker:
+def paces(provisioned: dict[str, str], tmp_path: Path) -> Iterator[Path]:
+    """The folder of an agent's process: a file there lets it go on."""
+    working, env = ("worker", "--agent", AGENT), {**provisioned, FOLDER: str(tmp_path)}
+    with running(*working, env=environment(**env), output=tmp_path / "log") as worker:
         worker.wait_for("turns at a time")
-        yield
+        yield tmp_path
 
 
 class Subscriber:
@@ -56,14 +54,11 @@ class Subscriber:
         return [int(part.text.split()[0]) for part in parts]
 
 
-async def test_subscribers_in_two_processes_see_the_same(
-    api_doors: list[str], worker: None
-) -> None:
-    """The one who sent and nine official clients, joining one after the other, two of them slow.
+async def test_subscribers_in_two_processes_see_the_same(api_doors: list[str], paces: Path) -> None:
+    """The one who sent and nine official clients, each joining at another chunk, two of them slow.
 
     Over both bindings and both processes: the same events in the same order, to the end.
     """
-    asked = json.dumps({"chunks": CHUNKS, "gap_s": GAP_S, "silence_s": 0})
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as following:
         clients = [
             await stack.enter_async_context(client_at(door, binding=binding))
@@ -72,15 +67,16 @@ async def test_subscribers_in_two_processes_see_the_same(
         ]
         sent: list[StreamResponse] = []
         subscribers: list[Subscriber] = []
-        async for event in stream(clients[0], asked):
+        async for event in stream(clients[0], "go"):
             sent.append(event)
-            if event.HasField("artifact_update") and len(subscribers) < 9:
+            if event.HasField("artifact_update") and len(subscribers) < PACED:
                 number = len(subscribers)
                 pause_s = SLOW_S if number in (1, 2) else 0
                 subscribers.append(Subscriber(clients[number % len(clients)], pause_s))
                 following.create_task(subscribers[-1].follow(sent[0].task.id))
                 await subscribers[-1].has_opening.wait()
-    assert len(subscribers) == 9
+                (paces / str(number)).touch()
+    assert len(subscribers) == PACED
     assert len(sent) > CHUNKS
     for subscriber in subscribers:
         followed = subscriber.seen[1:]

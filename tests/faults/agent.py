@@ -15,7 +15,6 @@ ask               pauses for input; the next message says what comes then
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 
 from a2a_serverless.worker import FinalError, TaskContext, Worker
@@ -70,8 +69,10 @@ class Faulty(Worker):
     async def deaf(self, ctx: TaskContext) -> None:
         self._ledger.note("held", ctx.task_id)
         while not self._is_released(ctx):
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await asyncio.sleep(0.1)
+            except asyncio.CancelledError:
+                self._ledger.note("swallowed", ctx.task_id)
 
     def _is_released(self, ctx: TaskContext) -> bool:
         return self._ledger.count(ctx.task_id, "released") > 0
