@@ -23,7 +23,7 @@ from a2a_serverless.tasks.states import TERMINAL
 from tests.messages import message
 
 BINDINGS = (TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON)
-SETTLE_S = 60.0
+SETTLE_S = 120.0
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.emulators
 FLEET = ("worker", "worker", "sweep", "push", "api")
 
 
-@pytest.mark.timeout(900 if IS_LONG else 120)
+@pytest.mark.timeout(900 if IS_LONG else 300)
 async def test_a_rolling_replacement_loses_nothing(
     push_emulators: Emulators, tmp_path: Path, record_property: Record
 ) -> None:
@@ -141,7 +141,7 @@ def _sent_to(receiver: Receiver, path: str) -> list[Request]:
     return [request for request in receiver.requests if request.target == path]
 
 
-@pytest.mark.timeout(1800 if IS_LONG else 120)
+@pytest.mark.timeout(1800 if IS_LONG else 300)
 async def test_tasks_survive_workers_that_are_killed_all_the_time(
     emulators: Emulators, tmp_path: Path, record_property: Record
 ) -> None:
