@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
     ids=[
         "no table",
         "no table to sweep",
-        "nowhere to set aside",
+        "nowhere to keep it",
         "nowhere to give up",
         "wrong choice",
         "no secret",

@@ -162,7 +162,7 @@ def test_the_sweeper_takes_both_of_its_events(
 def test_a_batch_of_dead_letters(deployment: Deployment, tmp_path: Path) -> None:
     """Of two letters in one batch the good one is settled, and the bad one alone is kept.
 
-    It is set aside where it can be, and else it stays in its queue.
+    It is kept elsewhere where it can be, and else it stays in its queue.
     """
     functions = deployment.functions
     nowhere = {"A2A_UNDECODABLE_QUEUE": f"{deployment.made.undecodable_queue}-that-is-not-there"}
@@ -179,8 +179,8 @@ def test_a_batch_of_dead_letters(deployment: Deployment, tmp_path: Path) -> None
         assert full.invoke({"Records": [poison, first]}) == kept
         assert sweeper.invoke({"Records": [second, poison]}) == {"batchItemFailures": []}
         assert [state(api, task_id) for task_id in task_ids] == ["SUBMITTED", "SUBMITTED"]
-        (aside,) = deployment.records(deployment.made.undecodable_queue)
-        assert aside["body"] == TEXT
+        (unread,) = deployment.records(deployment.made.undecodable_queue)
+        assert unread["body"] == TEXT
         assert logged(full.said()) == {"dead_letter_error", "dead_letter_resent"}
         assert logged(sweeper.said()) == {"dead_letter_undecodable", "dead_letter_resent"}
 
@@ -208,9 +208,9 @@ def test_a_stream_record_becomes_a_notification(
         assert worker.invoke({"Records": operations}) == {"batchItemFailures": []}
         commits = deployment.commits(task_id)
         assert push.invoke({"Records": commits}) == {"batchItemFailures": []}
-        wakes = list(deployment.records(made.push_queue))
-        assert wakes
-        assert push.invoke({"Records": wakes}) == {"batchItemFailures": []}
+        jobs = list(deployment.records(made.push_queue))
+        assert jobs
+        assert push.invoke({"Records": jobs}) == {"batchItemFailures": []}
         logged(api.said())
         assert "push_delivered" in logged(push.said())
     (headers, body), *more = hook.received

@@ -14,6 +14,7 @@ from a2a_serverless.local.emulators import Emulator, dynamodb_local
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.memory import MemoryStorage
 from tests.clocks import ManualClock
+from tests.contract.queues import MemoryQueues, SqsQueues, fauxqs_queues, moto_queues
 from tests.databases import (
     BACKENDS,
     Database,
@@ -59,3 +60,18 @@ def storage(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Dura
         case _:
             local: Database = request.getfixturevalue("database")
             yield local.storage(clock=clock)
+
+
+@pytest.fixture
+def queues(request: pytest.FixtureRequest) -> Iterator[MemoryQueues | SqsQueues]:
+    """Fresh queues of the backend that the test is run over."""
+    match request.param:
+        case "memory":
+            yield MemoryQueues()
+        case "moto":
+            with moto_queues() as moto:
+                yield moto
+        case _:
+            emulator: Emulator = request.getfixturevalue("fauxqs")
+            with fauxqs_queues(emulator) as fauxqs:
+                yield fauxqs

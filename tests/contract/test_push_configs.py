@@ -17,7 +17,7 @@ from a2a.types import (
     TaskState,
 )
 
-from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.memory import MemoryCancelRegistry
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import (
@@ -29,11 +29,13 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.http.context import scope_of
 from a2a_serverless.http.intake import Intake
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.memory import Committed, MemoryStorage
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push, checked
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
@@ -458,7 +460,7 @@ class Desk:
         self._user = Caller()
         self.storage = storage.for_scope(scope_of(self._context(None)))
         registry = MemoryCancelRegistry(log=storage, clock=storage.clock)
-        broker = MemoryBroker(clock=storage.clock)
+        broker = Broker(MemoryQueue(Operation, clock=storage.clock))
         backends = Backends(storage=storage, broker=broker, registry=registry)
         self._intake = Intake(backends, CarriedVariables({}))
 

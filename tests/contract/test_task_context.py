@@ -21,7 +21,7 @@ from a2a_serverless.worker import FinalError, TaskContext, Worker
 from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
-from tests.contract.brokers import fauxqs_queues
+from tests.contract.queues import fauxqs_queues
 from tests.databases import TABLE, Database, new_scope
 from tests.messages import said
 from tests.workers import Bench, S, artifact_texts, status_text, user_request

@@ -21,8 +21,7 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless import aws, observability
-from a2a_serverless.broker.memory import MemoryBroker
-from a2a_serverless.broker.sqs import SqsFifoBroker
+from a2a_serverless.broker.base import Broker
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
@@ -31,6 +30,7 @@ from a2a_serverless.local.event_sources import EventSource, MemorySource, SqsSou
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.json_lines import WITHHELD
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.agents import load_agent
@@ -72,7 +72,7 @@ class Deployment:
     capsys: pytest.CaptureFixture[str]
     push: Handler | None = None
     sweeper: Handler | None = None
-    wakes: str = ""
+    jobs: str = ""
     table: str = ""
     out: str = ""
     metrics: Metrics = field(default_factory=Metrics)
@@ -124,8 +124,8 @@ class Deployment:
         """Pass the table's stream, and then the push queue's next message, to PushFunction."""
         assert self.push is not None
         assert self.invoke(self.push, {"Records": self._stream()}) == ALL_DONE
-        wake = asyncio.run(SqsSource(self.wakes, wait_s=0).receive())
-        assert self.invoke(self.push, {"Records": [wake]}) == ALL_DONE
+        job = asyncio.run(SqsSource(self.jobs, wait_s=0).receive())
+        assert self.invoke(self.push, {"Records": [job]}) == ALL_DONE
 
     def _stream(self) -> list[Line]:
         """The records of all commits, as the table's stream has them."""
@@ -213,14 +213,14 @@ def on_aws(
         )
         cleanup.callback(worker.function.close)
         cleanup.callback(push.function.close)
-        cleanup.callback(sweeper.loop.close)
+        cleanup.callback(sweeper.function.close)
         yield Deployment(
             api=api.handler,
             worker=worker.handler,
             push=push.handler,
             sweeper=sweeper.handler,
             operations=SqsSource(made.queue, wait_s=0),
-            wakes=made.push_queue,
+            jobs=made.push_queue,
             table=made.table,
             monkeypatch=lambda_variables,
             capsys=capsys,
@@ -247,13 +247,13 @@ def in_memory_functions(
 ) -> Iterator[Deployment]:
     """A deployment of `agent` in this process."""
     backends = memory_backends(settings)
-    assert isinstance(backends.broker, MemoryBroker)
+    assert isinstance(backends.broker.queue, MemoryQueue)
     card = load_card(str(FUNCTIONS / "api" / "agent_card.json"))
     worker = WorkerFunction(backends, agent, settings)
     yield Deployment(
         api=lambda_handler(create_app(settings, backends, card)),
         worker=worker.handle,
-        operations=MemorySource(backends.broker),
+        operations=MemorySource(backends.broker.queue),
         monkeypatch=monkeypatch,
         capsys=capsys,
     )
@@ -486,7 +486,7 @@ def test_a_turn_that_the_sweeper_has_sent_stays_in_its_trace(
     monkeypatch.setenv("AWS_XRAY_DAEMON_ADDRESS", daemon.address)
     with Receiver() as receiver:
         with monkeypatch.context() as broken:
-            broken.setattr(SqsFifoBroker, "run_task", refuse)
+            broken.setattr(Broker, "run_task", refuse)
             push = {"url": receiver.url()}
             task = on_aws.send("Two days in Lisbon", taskPushNotificationConfig=push)
         assert on_aws.metrics.values("SendFailures") == [1.0]

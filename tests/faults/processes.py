@@ -20,13 +20,13 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from a2a_serverless import cli, settings
-from a2a_serverless.broker import sqs  # noqa: F401 - loaded once for all
 from a2a_serverless.cancel import dynamodb as flags  # noqa: F401 - as above
 from a2a_serverless.local import sweeping
 from a2a_serverless.local.commands import api as api_command  # noqa: F401 - as above
 from a2a_serverless.local.commands import push as push_command  # noqa: F401 - as above
 from a2a_serverless.local.commands import sweep as sweep_command  # noqa: F401 - as above
 from a2a_serverless.local.commands import worker as worker_command
+from a2a_serverless.queues import sqs  # noqa: F401 - loaded once for all
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
 from tests.faults import bad_days, traps
 

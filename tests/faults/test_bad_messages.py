@@ -1,4 +1,4 @@
-"""Messages that no turn belongs to: acknowledged or set aside, never run, never in a loop."""
+"""Messages that no turn belongs to: acknowledged or kept elsewhere, never run, never in a loop."""
 
 from __future__ import annotations
 

@@ -14,10 +14,12 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
-from a2a_serverless.broker.sqs import SqsFifoBroker
+from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
+from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from tests.databases import emulator_client
@@ -88,7 +90,7 @@ async def _worker(
     faults.attach(client)
     backends = Backends(
         storage=DynamoStorage(world.made.table, client=client, timing=SETTINGS.timing()),
-        broker=SqsFifoBroker(world.made.queue, client=world.sqs, visibility_s=2),
+        broker=Broker(SqsFifoQueue(Operation, world.made.queue, client=world.sqs, visibility_s=2)),
         registry=DynamoCancelRegistry(world.made.table, client=client),
     )
     serving = asyncio.create_task(WorkerAdapter(backends, agent, SETTINGS).serve(concurrency=12))

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.broker.base import Broker
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.clocks import ManualClock
@@ -73,11 +74,11 @@ async def test_a_long_queue_gets_a_bounded_number_of_copies(
     assert sum(broker.copies.values()) <= 6 * tasks
 
 
-class _Counting(MemoryBroker):
+class _Counting(Broker):
     """Counts the copies of each task."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(MemoryQueue(Operation))
         self.copies: Counter[str] = Counter()
 
     async def run_task(self, params: OperationParams, **_: Any) -> None:

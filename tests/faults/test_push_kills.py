@@ -30,8 +30,8 @@ pytestmark = pytest.mark.emulators
 ROUNDS = 20 if IS_LONG else 1
 TASKS = 12 if IS_LONG else 8
 
-STREAM = ["push-stream-received", "push-wake-sent"]
-"""While nobody is woken, in this order; the others need wakes, and come in any order."""
+STREAM = ["push-stream-received", "push-job-sent"]
+"""While no job is there, in this order; the others need jobs, and come in any order."""
 DELIVERY = sorted(p for p in faults.POINTS if p.startswith("push-") and p not in STREAM)
 
 CREATE = "CreateTaskPushNotificationConfig"
@@ -125,16 +125,16 @@ async def _kill(world: World, point: str, runs: Runs) -> None:
 
 
 async def _settled(world: World, hooks: Webhooks, owed: list[Told]) -> None:
-    """Wait until everybody has been told of the last state, and no wake is left."""
+    """Wait until everybody has been told of the last state, and no job is left."""
 
     async def all_told() -> bool:
         return all(len(ids(hooks.requests[told.path])) >= len(told.states) for told in owed)
 
-    async def no_wake() -> bool:
+    async def no_job() -> bool:
         return await world.waiting(world.made.push_queue) == 0
 
     await until(all_told, "told everything")
-    await until(no_wake, "without wakes")
+    await until(no_job, "without jobs")
 
 
 def _check(told: Told, hooks: Webhooks, runs: Runs) -> None:

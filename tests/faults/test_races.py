@@ -16,15 +16,15 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.broker.memory import MemoryBroker
 from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import TaskNotCancelableError
 from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.identity import ANONYMOUS
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.watch import Watch
@@ -58,7 +58,7 @@ async def test_cancel_against_completion_on_dynamodb(emulators: Emulators, tmp_p
     async with emulators.world(tmp_path) as world:
         backends = Backends(
             storage=DynamoStorage(world.made.table, client=world.dynamodb),
-            broker=MemoryBroker(),
+            broker=Broker(MemoryQueue(Operation)),
             registry=DynamoCancelRegistry(world.made.table, client=world.dynamodb),
         )
         ends = await _races(backends, RACES)
@@ -136,7 +136,7 @@ async def _working(backends: Backends) -> AsyncIterator[None]:
 
 def _is_empty(broker: Broker) -> Callable[[], Awaitable[bool]]:
     async def is_empty() -> bool:
-        assert isinstance(broker, MemoryBroker)
-        return broker.is_empty
+        assert isinstance(broker.queue, MemoryQueue)
+        return broker.queue.is_empty
 
     return is_empty

@@ -18,9 +18,9 @@ from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.local.event_sources import SqsSource
 from a2a_serverless.local.provision import Provisioned
 from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.keys import jwks
 from a2a_serverless.push.signing import signing_key
-from a2a_serverless.push.wakes import PushWake
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.wiring import Backends, aws_backends
@@ -119,7 +119,7 @@ def committed(head: Head) -> dict[str, Any]:
     return told
 
 
-def next_wake(provisioned: Provisioned) -> dict[str, Any]:
+def next_job(provisioned: Provisioned) -> dict[str, Any]:
     """The event of the push queue's next message."""
     record = asyncio.run(SqsSource(provisioned.push_queue, wait_s=0).receive())
     assert record is not None
@@ -139,7 +139,7 @@ def cursor(backends: Backends, head: Head) -> int:
     return push.version
 
 
-def test_a_commit_becomes_a_wake(
+def test_a_commit_becomes_a_job(
     function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
 ) -> None:
     """The stream's record puts ids on the queue, in the form of the event file, and no content."""
@@ -147,9 +147,9 @@ def test_a_commit_becomes_a_wake(
     assert function.handler(committed(head), LambdaContext()) == ALL_DONE
 
     (body,) = messages(provisioned.push_queue)
-    recorded = json.loads(event("push-sqs-wake")["Records"][0]["body"])
+    recorded = json.loads(event("push-sqs-job")["Records"][0]["body"])
     assert json.loads(body).keys() == recorded.keys()
-    assert PushWake.model_validate_json(body) == PushWake(
+    assert PushJob.model_validate_json(body) == PushJob(
         scope=head.scope,
         task_id=head.task_id,
         incarnation=head.incarnation,
@@ -159,13 +159,13 @@ def test_a_commit_becomes_a_wake(
     assert receiver.requests == []
 
 
-def test_a_wake_tells_the_webhook(
+def test_a_job_tells_the_webhook(
     function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
 ) -> None:
     """The webhook is told of the end, signed by the secret's key, which is published."""
     head = ended_task(backends, receiver)
     function.handler(committed(head), LambdaContext())
-    assert function.handler(next_wake(provisioned), LambdaContext()) == ALL_DONE
+    assert function.handler(next_job(provisioned), LambdaContext()) == ALL_DONE
 
     (told,) = receiver.requests
     assert told.state == "TASK_STATE_COMPLETED"
@@ -174,16 +174,16 @@ def test_a_wake_tells_the_webhook(
     assert [key["kid"] for key in published["keys"]] == [signing_key(SECRET).kid]
 
 
-def test_a_wake_comes_again_while_the_webhook_fails(
+def test_a_job_comes_again_while_the_webhook_fails(
     function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
 ) -> None:
     """The record is reported as failed, hidden for a while, and the cursor stays."""
     receiver.script = lambda _: status(503, Retry_After="60")
     head = ended_task(backends, receiver)
     function.handler(committed(head), LambdaContext())
-    wake = next_wake(provisioned)
-    assert function.handler(wake, LambdaContext()) == {
-        "batchItemFailures": [{"itemIdentifier": wake["Records"][0]["messageId"]}]
+    job = next_job(provisioned)
+    assert function.handler(job, LambdaContext()) == {
+        "batchItemFailures": [{"itemIdentifier": job["Records"][0]["messageId"]}]
     }
     assert cursor(backends, head) < head.version
     assert messages(provisioned.push_queue) == []
@@ -192,11 +192,11 @@ def test_a_wake_comes_again_while_the_webhook_fails(
 def test_a_webhook_that_refuses_leaves_a_dead_letter(
     function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
 ) -> None:
-    """The wake is done, and what was given up says who and why, without the URL."""
+    """The job is done, and what was given up says who and why, without the URL."""
     receiver.script = lambda _: status(404)
     head = ended_task(backends, receiver)
     function.handler(committed(head), LambdaContext())
-    assert function.handler(next_wake(provisioned), LambdaContext()) == ALL_DONE
+    assert function.handler(next_job(provisioned), LambdaContext()) == ALL_DONE
 
     (letter,) = messages(provisioned.push_dead_letter_queue)
     assert json.loads(letter)["wake"]["task_id"] == head.task_id
@@ -205,13 +205,13 @@ def test_a_webhook_that_refuses_leaves_a_dead_letter(
 
 
 def test_what_is_gone_is_done(function: ModuleType, provisioned: Provisioned) -> None:
-    """The task of the event files does not exist: no wake, no request, and nothing to repeat."""
+    """The task of the event files does not exist: no job, no request, and nothing to repeat."""
     assert function.handler(event("push-dynamodb-commit"), LambdaContext()) == ALL_DONE
-    assert function.handler(event("push-sqs-wake"), LambdaContext()) == ALL_DONE
+    assert function.handler(event("push-sqs-job"), LambdaContext()) == ALL_DONE
     assert messages(provisioned.push_queue) == []
 
 
-def test_a_message_that_is_no_wake_is_kept(function: ModuleType, provisioned: Provisioned) -> None:
+def test_a_message_that_is_no_job_is_kept(function: ModuleType, provisioned: Provisioned) -> None:
     """It goes to the dead letters, where somebody may look, and leaves the queue."""
     undecodable = event("push-sqs-undecodable")
     assert function.handler(undecodable, LambdaContext()) == ALL_DONE

@@ -60,12 +60,12 @@ def function(deployed: Provisioned) -> Iterator[ModuleType]:
     assert deployed is not None
     module = cold_start()
     yield module
-    module.loop.close()
+    module.function.close()
 
 
 def run(function: ModuleType, coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run in the function's own loop, between its invocations."""
-    return function.loop.run_until_complete(coroutine)
+    return function.function._loop.run_until_complete(coroutine)
 
 
 def open_task(function: ModuleType) -> Head:
@@ -174,7 +174,7 @@ def test_the_functions_setting_gives_a_turn_up(
     task = run(function, function.backends.storage.load_task(head.task_id))
     assert task.status.state == TaskState.TASK_STATE_FAILED
     assert "within 1 hour," in task.status.message.parts[0].text
-    function.loop.close()
+    function.function.close()
 
 
 def test_a_dead_letter_fails_its_task(function: ModuleType) -> None:

@@ -105,7 +105,7 @@ def deliverable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def extend(*_: object) -> None:
         return
 
-    monkeypatch.setattr("a2a_serverless.broker.sqs.SqsOperationHandle.extend", extend)
+    monkeypatch.setattr("a2a_serverless.queues.sqs.SqsHandle.extend", extend)
 
 
 def test_a_run_event_runs_the_agent(

@@ -32,7 +32,7 @@ def check(dynamodb: Any, sqs: Any, made: Provisioned) -> None:
     """What the endpoints say of what was made."""
     table = dynamodb.describe_table(TableName=made.table)["Table"]
     time_to_live = dynamodb.describe_time_to_live(TableName=made.table)["TimeToLiveDescription"]
-    queue, dead_letters, undecodable, wakes, given_up = (
+    queue, dead_letters, undecodable, jobs, given_up = (
         sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
         for url in (
             made.queue,
@@ -53,8 +53,8 @@ def check(dynamodb: Any, sqs: Any, made: Provisioned) -> None:
     assert queue["FifoQueue"] == dead_letters["FifoQueue"] == "true"
     assert json.loads(queue["RedrivePolicy"])["deadLetterTargetArn"] == dead_letters["QueueArn"]
     assert undecodable["MessageRetentionPeriod"] == "1209600"
-    assert wakes["FifoQueue"] == given_up["FifoQueue"] == "true"
-    assert json.loads(wakes["RedrivePolicy"]) == {
+    assert jobs["FifoQueue"] == given_up["FifoQueue"] == "true"
+    assert json.loads(jobs["RedrivePolicy"]) == {
         "deadLetterTargetArn": given_up["QueueArn"],
         "maxReceiveCount": 1000,
     }

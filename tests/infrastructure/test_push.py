@@ -90,7 +90,7 @@ def test_records_that_failed_go_to_a_queue_that_takes_them(transformed: Json) ->
 
 
 def test_a_slow_webhook_holds_up_nobody(transformed: Json) -> None:
-    """Wakes come one by one, as many at a time as the parameter says."""
+    """Jobs come one by one, as many at a time as the parameter says."""
     source = transformed["PushFunctionDeliveries"]["Properties"]
     assert source["EventSourceArn"] == {"Fn::GetAtt": ["PushQueue", "Arn"]}
     assert source["BatchSize"] == 1
@@ -98,7 +98,7 @@ def test_a_slow_webhook_holds_up_nobody(transformed: Json) -> None:
     assert source["ScalingConfig"] == {"MaximumConcurrency": {"Ref": "PushConcurrency"}}
 
 
-def test_a_wake_stays_hidden_while_it_is_delivered(template: Template, transformed: Json) -> None:
+def test_a_job_stays_hidden_while_it_is_delivered(template: Template, transformed: Json) -> None:
     """Visibility is the function's time-out and 30 s; two slow webhooks fit into the time-out."""
     timeout = transformed["PushFunction"]["Properties"]["Timeout"]
     queue = template.properties("PushQueue", {"PushDeadLetterQueue.Arn": "arn"})

@@ -15,7 +15,7 @@ FOURTEEN_DAYS_S = 14 * 24 * 3600
     "queue", ["OperationsQueue", "DeadLetterQueue", "PushQueue", "PushDeadLetterQueue"]
 )
 def test_messages_keep_their_order_per_lane(template: Template, queue: str) -> None:
-    """A task's operations and a webhook's wakes are FIFO in a lane each, named duplicates only."""
+    """A task's operations and a webhook's jobs are FIFO in a lane each, named duplicates only."""
     arns = {"DeadLetterQueue.Arn": "arn", "PushDeadLetterQueue.Arn": "arn"}
     properties = template.properties(queue, arns)
     assert properties["FifoQueue"] is True

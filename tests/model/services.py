@@ -334,7 +334,7 @@ class Services:
             case "due":
                 yield self._make_due(state, process)
             case "end":
-                yield self._bury(state, process)
+                yield self._end(state, process)
             case _:
                 after = state._replace(undertaker=None, dead=state.dead[1:])
                 if state.head is None or state.head.head.is_terminal:
@@ -366,7 +366,7 @@ class Services:
         done = process._replace(phase="done", seen=None)
         return Move("dead letters: makes the turn due", state._replace(undertaker=done))
 
-    def _bury(self, state: State, process: Process) -> Move:
+    def _end(self, state: State, process: Process) -> Move:
         assert process.seen is not None
         assert process.op is not None
         ending = "canceled" if process.cancels else "failed"

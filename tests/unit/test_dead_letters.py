@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.broker.base import operation_of
-from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.broker.base import Broker, operation_of
 from a2a_serverless.cancel.memory import MemoryCancelRegistry
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError, UnavailableError
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.endings import REBASES
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.endings import CANCELED
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.dead_letters import DeadLetters
@@ -38,7 +38,8 @@ class Stack:
     def __post_init__(self) -> None:
         storage = MemoryStorage(clock=self.clock)
         registry = MemoryCancelRegistry(log=storage, clock=self.clock)
-        self.broker = MemoryBroker(clock=self.clock)
+        self.queue = MemoryQueue(Operation, clock=self.clock)
+        self.broker = Broker(self.queue)
         self.dead_letters = DeadLetters(storage, registry, self.broker, retry=RETRY)
         self.sweeper = Sweeper(storage, self.broker, registry, clock=self.clock)
         self.storage = storage.for_scope(SCOPE)
@@ -282,12 +283,12 @@ async def test_another_scopes_task_is_not_touched(stack: Stack) -> None:
 @pytest.mark.parametrize(
     "text", ["", "poison", "[]", '{"operation": "run", "params": {}}', '{"operation": "dance"}']
 )
-async def test_what_nobody_can_read_is_set_aside(
+async def test_an_unreadable_letter_is_kept(
     stack: Stack, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It moves, as it is, to the queue without a consumer, and the log says why."""
     assert await stack.dead_letters.handle(text) == "undecodable"
-    assert stack.broker.undecodable == [text]
+    assert stack.queue.undecodable == [text]
     assert "dead_letter_undecodable" in {getattr(r, "action", "") for r in caplog.records}
 
 
@@ -299,7 +300,7 @@ async def test_without_a_queue_for_it_the_letter_stays(
     async def no_queue(body: str, *, reason: str) -> bool:
         return False
 
-    monkeypatch.setattr(stack.broker, "set_aside", no_queue)
+    monkeypatch.setattr(stack.broker, "keep_undecodable", no_queue)
     with pytest.raises(ConfigurationError, match="A2A_UNDECODABLE_QUEUE"):
         await stack.dead_letters.handle("poison")
 

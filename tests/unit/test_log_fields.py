@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.broker.base import operation_of
-from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.broker.base import Broker, operation_of
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.settings import Settings
@@ -97,7 +96,7 @@ async def test_the_line_of_a_repair_that_failed(
     sweeper = Sweeper(backends.storage, backends.broker, backends.registry, clock=clock)
     with logged() as lines:
         with monkeypatch.context() as queue_down:
-            queue_down.setattr(MemoryBroker, "run_task", refuse)
+            queue_down.setattr(Broker, "run_task", refuse)
             clock.advance(7200)
             await sweeper.sweep()
         monkeypatch.setattr(MemoryStorage, "head", refuse)

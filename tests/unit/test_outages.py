@@ -18,15 +18,17 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Task, TaskState
 
-from a2a_serverless.broker.memory import MemoryBroker
-from a2a_serverless.broker.memory_queue import MemoryDelivery, MemoryQueue
+from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.memory import MemoryCancelRegistry
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
 from a2a_serverless.local.template import Template
+from a2a_serverless.queues.fifo import Record
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.endings import NEVER_STARTED
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.function import WorkerFunction
@@ -51,7 +53,7 @@ TABLE: dict[type, tuple[str, ...]] = {
 }
 """All that is a request to the table in a deployed stack."""
 
-SENDS: dict[type, tuple[str, ...]] = {MemoryBroker: ("run_task", "cancel_task")}
+SENDS: dict[type, tuple[str, ...]] = {Broker: ("run_task", "cancel_task")}
 
 
 class HoursClock(PacedClock):
@@ -82,10 +84,10 @@ class Deployment:
         self.settings = Settings(visibility_s=float(queue["VisibilityTimeout"]))
         self.clock = HoursClock()
         self.backends = memory_backends(self.settings, self.clock)
-        assert isinstance(self.backends.broker, MemoryBroker)
-        self.operations = self.backends.broker._queue  # what an event source polls
+        assert isinstance(self.backends.broker.queue, MemoryQueue)
+        self.operations = self.backends.broker.queue  # what an event source polls
         self.letters = MemoryQueue(
-            "dead-letters.fifo",
+            Operation,
             visibility_s=float(_attributes("DeadLetterQueue")["VisibilityTimeout"]),
             clock=self.clock,
         )
@@ -125,7 +127,7 @@ class Deployment:
                 self._tried(self._sweep)
             if self.has_queue:
                 self._deliver(self.operations, self._work_on)
-                self._deliver(self.letters, self._bury)
+                self._deliver(self.letters, self._handle_letter)
 
     def _tried(self, step: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
         """Whether an invocation came to its end."""
@@ -145,29 +147,27 @@ class Deployment:
         )
         self.resends += (await sweeper.sweep()).sent
 
-    def _deliver(self, queue: MemoryQueue, consume: Callable[[MemoryDelivery], None]) -> None:
-        while (delivery := queue.take()[0]) is not None:
-            consume(delivery)
+    def _deliver(self, queue: MemoryQueue[Operation], consume: Callable[[Record], bool]) -> None:
+        while (record := queue.take()) is not None:
+            if consume(record):
+                self.run(queue.delete(record))
 
-    def _work_on(self, delivery: MemoryDelivery) -> None:
-        record = delivery.record()
+    def _work_on(self, record: Record) -> bool:
+        delivery = self.operations.decode_record(record)
         if delivery.attempt > self.max_receives:
-            ids = record["attributes"]
-            group, deduplication_id = ids["MessageGroupId"], ids["MessageDeduplicationId"]
-            self.letters.send(delivery.body, group=group, deduplication_id=deduplication_id)
-            delivery.delete()
-        elif self.has_worker:  # else it comes again when its visibility has run out
-            context = Invocation(self.settings.run_limit_s)
-            if not self.worker.handle({"Records": [record]}, context)["batchItemFailures"]:
-                delivery.delete()
+            self.run(self.letters.send(delivery.message))
+            return True
+        if not self.has_worker:  # it comes again when its visibility has run out
+            return False
+        context = Invocation(self.settings.run_limit_s)
+        return not self.worker.handle({"Records": [record]}, context)["batchItemFailures"]
 
-    def _bury(self, delivery: MemoryDelivery) -> None:
+    def _handle_letter(self, record: Record) -> bool:
         backends = self.backends
         letters = DeadLetters(
             backends.storage, backends.registry, backends.broker, retry=self.settings.retry()
         )
-        if self._tried(lambda: letters.handle(delivery.body)):
-            delivery.delete()
+        return self._tried(lambda: letters.handle(record["body"]))
 
     # -- what has become of it -------------------------------------------------------------------
 

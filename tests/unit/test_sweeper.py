@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.broker.memory import MemoryBroker
+from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.memory import MemoryCancelRegistry
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.endings import REBASES
 from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.memory import MemoryStorage
@@ -30,19 +31,19 @@ TIMEOUT_S = 10
 DAY_S = 24 * 3600
 
 
-class RecordingBroker(MemoryBroker):
+class RecordingQueue(MemoryQueue[Operation]):
     """Keeps what was sent, and refuses it where a test says so."""
 
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock=clock)
+        super().__init__(Operation, clock=clock)
         self.sent: list[Operation] = []
         self.is_down = False
 
-    def _send(self, operation: Operation) -> None:
+    async def send(self, message: Operation) -> None:
         if self.is_down:
             raise UnavailableError
-        self.sent.append(operation)
-        super()._send(operation)
+        self.sent.append(message)
+        await super().send(message)
 
 
 @dataclass
@@ -54,7 +55,8 @@ class Stack:
     def __post_init__(self) -> None:
         timing = Timing(waiting_s=WAITING_S, lease_s=LEASE_S)
         self.storage = MemoryStorage(clock=self.clock, timing=timing)
-        self.broker = RecordingBroker(self.clock)
+        self.queue = RecordingQueue(self.clock)
+        self.broker = Broker(self.queue)
         self.registry = MemoryCancelRegistry(
             log=self.storage, clock=self.clock, timeout_s=TIMEOUT_S
         )
@@ -93,7 +95,7 @@ async def test_nothing_is_overdue(stack: Stack) -> None:
     await stack.open()
     stack.clock.advance(WAITING_S - 0.001)
     assert await stack.sweep() == SweepReport()
-    assert stack.broker.sent == []
+    assert stack.queue.sent == []
 
 
 async def test_a_turn_that_was_never_sent_is_sent(stack: Stack) -> None:
@@ -102,7 +104,7 @@ async def test_a_turn_that_was_never_sent_is_sent(stack: Stack) -> None:
     head = await stack.open(scope)
     stack.clock.advance(WAITING_S)
     assert await stack.sweep() == SweepReport(sent=1)
-    (operation,) = stack.broker.sent
+    (operation,) = stack.queue.sent
     assert operation.operation == "run"
     assert operation.params == OperationParams(
         scope=scope.digest,
@@ -129,8 +131,8 @@ async def test_the_wait_doubles_up_to_its_bound(stack: Stack) -> None:
         assert await stack.sweep(longest_wait_s=1000) == SweepReport(sent=1)
         assert await stack.sweep(longest_wait_s=1000) == SweepReport()
     assert waits == [60, 120, 240, 480, 960, 1000, 1000, 1000]
-    assert [op.params.copy_number for op in stack.broker.sent] == list(range(1, 9))
-    assert len({op.deduplication_id for op in stack.broker.sent}) == 8
+    assert [op.params.copy_number for op in stack.queue.sent] == list(range(1, 9))
+    assert len({op.deduplication_id for op in stack.queue.sent}) == 8
 
 
 async def test_the_bound_holds_after_any_number_of_sends(stack: Stack) -> None:
@@ -149,7 +151,7 @@ async def test_a_claimed_turn_is_sent_again_too(stack: Stack) -> None:
     assert await stack.sweep() == SweepReport()
     stack.clock.advance(1)
     assert await stack.sweep() == SweepReport(sent=1)
-    assert stack.broker.sent[0].params.turn == head.turn
+    assert stack.queue.sent[0].params.turn == head.turn
 
 
 async def test_a_finished_turn_is_not_watched(stack: Stack) -> None:
@@ -177,7 +179,7 @@ async def test_an_index_that_lags_costs_nothing(
 
     monkeypatch.setattr(stack.storage, "due", due)
     assert await stack.sweep() == SweepReport(passed=3)
-    assert stack.broker.sent == []
+    assert stack.queue.sent == []
 
 
 async def test_of_two_sweepers_one_sends(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +192,7 @@ async def test_of_two_sweepers_one_sends(stack: Stack, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(MemoryStorage, "postpone", lost)
     assert await stack.sweep() == SweepReport(passed=1)
-    assert stack.broker.sent == []
+    assert stack.queue.sent == []
     assert (await stack.head(head)).sends == 0
 
 
@@ -200,15 +202,15 @@ async def test_a_queue_that_is_down_costs_no_wait(
     """A turn that cannot be sent is put back: each run tries the same copy, until one succeeds."""
     head = await stack.open()
     stack.clock.advance(WAITING_S)
-    stack.broker.is_down = True
+    stack.queue.is_down = True
     for _ in range(60):
         assert await stack.sweep() == SweepReport(failed=1)
         assert (await stack.head(head)).sends == 0
         stack.clock.advance(60)
     assert "sweep_failed" in actions(caplog)
-    stack.broker.is_down = False
+    stack.queue.is_down = False
     assert await stack.sweep() == SweepReport(sent=1)
-    assert [op.params.copy_number for op in stack.broker.sent] == [1]
+    assert [op.params.copy_number for op in stack.queue.sent] == [1]
     due_at = (await stack.head(head)).due_at
     assert due_at == stack.clock.now_ms() + 2 * WAITING_S * 1000
 
@@ -217,13 +219,13 @@ async def test_a_turn_that_cannot_be_sent_is_tried_once_in_a_run(stack: Stack) -
     """It goes behind those that are overdue for longer, so that it never holds them up."""
     first, second = [await stack.open() for _ in range(2)]
     stack.clock.advance(WAITING_S)
-    stack.broker.is_down = True
+    stack.queue.is_down = True
     assert await stack.sweep(limit=1) == SweepReport(failed=1)
-    stack.broker.is_down = False
+    stack.queue.is_down = False
     stack.clock.advance(1)
     assert await stack.sweep(limit=1) == SweepReport(sent=1)
     assert await stack.sweep(limit=1) == SweepReport(sent=1)
-    sent = [op.params.task_id for op in stack.broker.sent]
+    sent = [op.params.task_id for op in stack.queue.sent]
     assert sent in ([second.task_id, first.task_id], [first.task_id, second.task_id])
     assert len(set(sent)) == 2
 
@@ -262,10 +264,10 @@ async def test_a_table_that_is_down_too_costs_one_wait(
         return await postpone(self, head, **due)
 
     monkeypatch.setattr(MemoryStorage, "postpone", once)
-    stack.broker.is_down = True
+    stack.queue.is_down = True
     assert await stack.sweep() == SweepReport(failed=1)
     assert {"put_back_failed", "sweep_failed"} <= set(actions(caplog))
-    stack.broker.is_down = False
+    stack.queue.is_down = False
     assert await stack.sweep() == SweepReport()
     stack.clock.advance(2 * WAITING_S)
     assert await stack.sweep() == SweepReport(sent=1)
@@ -298,7 +300,7 @@ async def test_a_turn_that_was_never_claimed_fails_in_the_end(
     assert (record.levelname, record.__dict__["task_id"]) == ("ERROR", head.task_id)
     stack.clock.advance(DAY_S)
     assert await stack.sweep() == SweepReport()
-    assert len(stack.broker.sent) == 1
+    assert len(stack.queue.sent) == 1
 
 
 async def test_a_claimed_turn_is_not_given_up(stack: Stack) -> None:
@@ -409,7 +411,7 @@ async def test_one_bad_task_holds_up_no_other(
 
     monkeypatch.setattr(MemoryStorage, "head", head)
     assert await stack.sweep() == SweepReport(sent=1, failed=1)
-    assert [op.params.task_id for op in stack.broker.sent] == [good.task_id]
+    assert [op.params.task_id for op in stack.queue.sent] == [good.task_id]
     assert bad.task_id in {getattr(record, "task_id", "") for record in caplog.records}
 
 
@@ -419,12 +421,12 @@ async def test_a_thousand_waiting_tasks_cost_a_bounded_number_of_copies(stack: S
     minutes = 60
     for _ in range(minutes):
         stack.clock.advance(60)
-        before = len(stack.broker.sent)
+        before = len(stack.queue.sent)
         await stack.sweep(limit=200)
-        assert len(stack.broker.sent) - before <= 200
+        assert len(stack.queue.sent) - before <= 200
     copies = [0] * 1000
     place = {head.task_id: n for n, head in enumerate(heads)}
-    for operation in stack.broker.sent:
+    for operation in stack.queue.sent:
         copies[place[operation.params.task_id]] += 1
     assert min(copies) >= 1
     assert max(copies) <= 6  # after 1, 2, 4, 8, 16, 32 minutes

@@ -5,7 +5,7 @@
     ├── InvalidArgumentError          fix the call: nothing was read or written
     │   ├── PageTokenError
     │   ├── CommitTooLargeError
-    │   └── UndecodableOperationError set the message aside: no consumer can read it
+    │   └── UndecodableMessageError   keep the message elsewhere: no consumer can read it
     ├── TaskNotFoundError             the task does not exist in this scope (or has expired)
     ├── TaskTerminalStateError        the task has ended: no transition is possible any more
     ├── TaskNotAcceptingMessagesError the task is busy: wait until it asks
@@ -56,8 +56,8 @@ class CommitTooLargeError(InvalidArgumentError):
         self.limit = limit
 
 
-class UndecodableOperationError(InvalidArgumentError):
-    """The message is not an operation of this release; it stays unreadable however often it comes.
+class UndecodableMessageError(InvalidArgumentError):
+    """The message is not one of this release; it stays unreadable however often it comes.
 
     The text names what is wrong and repeats nothing of the message's content.
     """

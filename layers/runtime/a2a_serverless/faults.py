@@ -26,16 +26,16 @@ POINTS: Final = frozenset(
         "after-postpone",  # sweeper: a turn's next look is put off, its operation is not sent
         "after-overdue-cancel",  # sweeper: the task is canceled, its flag is up
         "after-dead-letter",  # dead letters: the task is ended, the letter is not deleted
-        "push-stream-received",  # push: stream records are read, nobody is woken
-        "push-wake-sent",  # push: one configuration is woken, its task's others are not
-        "push-received",  # push: a wake is delivered, nothing is read
+        "push-stream-received",  # push: stream records are read, no job is sent
+        "push-job-sent",  # push: one configuration has its job, its task's others have none
+        "push-received",  # push: a job is delivered, nothing is read
         "push-before-post",  # push: an event is read, its receiver knows nothing
         "push-after-post",  # push: the receiver has answered, the cursor has not moved
         "push-after-move",  # push: the cursor has moved, the next event is not sent
-        "push-before-bury",  # push: an event is to be given up, nothing says so
-        "push-after-bury",  # push: its dead letter is sent, the cursor has not moved
-        "push-before-ack",  # push: the receiver knows all, the wake is still in the queue
-        "push-before-nack",  # push: the failure is counted, the wake is not given back
+        "push-before-dead-letter",  # push: an event is to be given up, nothing says so
+        "push-after-dead-letter",  # push: its dead letter is sent, the cursor has not moved
+        "push-before-ack",  # push: the receiver knows all, the job is still in the queue
+        "push-before-nack",  # push: the failure is counted, the job is not given back
     }
 )
 

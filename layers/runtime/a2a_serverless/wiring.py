@@ -10,13 +10,17 @@ from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.keys import KeyStore
-from a2a_serverless.push.wakes import PushQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.operations import Operation
 
 Name = Literal["table", "queue", "undecodable_queue", "push_queue", "push_dead_letter_queue"]
 """A setting that names something of the deployment's."""
+
+PUSH_VISIBILITY_S: Final = 90
+"""How long a job in memory is kept from others: PushFunction's time-out and 30 s, as deployed."""
 
 _NAMED: Final[Mapping[Name, str]] = {
     "table": "the table",
@@ -29,7 +33,7 @@ _NAMED: Final[Mapping[Name, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushBackends:
-    """What only push needs: the queue of wakes, and the public keys that the API shows."""
+    """What only push needs: the queue of jobs, and the public keys that the API shows."""
 
     queue: PushQueue
     keys: KeyStore
@@ -60,15 +64,15 @@ class Backends:
 
 def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     """Everything in this process's memory."""
-    from a2a_serverless.broker.memory import MemoryBroker
     from a2a_serverless.cancel.memory import MemoryCancelRegistry
+    from a2a_serverless.queues.memory import MemoryQueue
     from a2a_serverless.storage.memory import MemoryStorage
 
     clock = clock or SystemClock()
     storage = MemoryStorage(clock=clock, timing=settings.timing())
     return Backends(
         storage=storage,
-        broker=MemoryBroker(visibility_s=settings.visibility_s, clock=clock),
+        broker=Broker(MemoryQueue(Operation, visibility_s=settings.visibility_s, clock=clock)),
         registry=MemoryCancelRegistry(
             log=storage, timeout_s=settings.cancel_timeout_s, clock=clock
         ),
@@ -86,8 +90,8 @@ def aws_backends(
     Raises:
         ConfigurationError: the table, the queue, or what the process needs is not named.
     """
-    from a2a_serverless.broker.sqs import SqsFifoBroker
     from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
+    from a2a_serverless.queues.sqs import SqsFifoQueue
     from a2a_serverless.storage.dynamodb import DynamoStorage
 
     for name in ("table", "queue", *needs):
@@ -96,11 +100,14 @@ def aws_backends(
     clock = clock or SystemClock()
     return Backends(
         storage=DynamoStorage(settings.table, clock=clock, timing=settings.timing()),
-        broker=SqsFifoBroker(
-            settings.queue,
-            undecodable_queue=settings.undecodable_queue or None,
-            clock=clock,
-            visibility_s=settings.visibility_s,
+        broker=Broker(
+            SqsFifoQueue(
+                Operation,
+                settings.queue,
+                undecodable_queue=settings.undecodable_queue or None,
+                clock=clock,
+                visibility_s=settings.visibility_s,
+            )
         ),
         registry=DynamoCancelRegistry(
             settings.table, clock=clock, timeout_s=settings.cancel_timeout_s
@@ -115,20 +122,20 @@ def _unnamed(name: Name) -> ConfigurationError:
 
 def _push_in_memory(clock: Clock) -> PushBackends:
     from a2a_serverless.push.keys import MemoryKeyStore
-    from a2a_serverless.push.memory_wakes import MemoryPushQueue
+    from a2a_serverless.queues.memory import MemoryQueue
 
-    return PushBackends(queue=MemoryPushQueue(clock=clock), keys=MemoryKeyStore(clock))
+    jobs = MemoryQueue(PushJob, visibility_s=PUSH_VISIBILITY_S, clock=clock)
+    queue = PushQueue(jobs, MemoryQueue(PushLetter, clock=clock))
+    return PushBackends(queue=queue, keys=MemoryKeyStore(clock))
 
 
 def _push_on_aws(settings: Settings, clock: Clock) -> PushBackends:
     from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
-    from a2a_serverless.push.sqs_wakes import SqsPushQueue
+    from a2a_serverless.queues.sqs import SqsFifoQueue
 
+    dead = settings.push_dead_letter_queue
+    jobs = SqsFifoQueue(PushJob, settings.push_queue, undecodable_queue=dead or None, clock=clock)
+    letters = SqsFifoQueue(PushLetter, dead, clock=clock) if dead else None
     return PushBackends(
-        queue=SqsPushQueue(
-            settings.push_queue,
-            dead_letter_queue=settings.push_dead_letter_queue or None,
-            clock=clock,
-        ),
-        keys=DynamoKeyStore(settings.table, clock=clock),
+        queue=PushQueue(jobs, letters), keys=DynamoKeyStore(settings.table, clock=clock)
     )

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from a2a_serverless import aws
-from a2a_serverless.broker.memory import MemoryBroker
-from a2a_serverless.broker.sqs import SqsFifoBroker
+from a2a_serverless.broker.base import Broker
 from a2a_serverless.local import queue_pump
 from a2a_serverless.local.environments import Environments, Handler
 from a2a_serverless.local.event_sources import EventSource, MemorySource, SqsSource
 from a2a_serverless.local.queue_pump import QueuePump
 from a2a_serverless.local.simulated_aws import simulated_aws
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.sqs import SqsFifoQueue
+from a2a_serverless.tasks.operations import Operation, OperationParams
 
 PARAMS = OperationParams(scope="scope", task_id="task", incarnation="incarnation", turn=1)
 RECORDED = json.loads((Path(__file__).parents[3] / "events" / "worker-sqs-run.json").read_text())[
@@ -136,11 +137,12 @@ async def test_failing_queue_is_read_again(
     assert source.deleted == ["1"]
 
 
-async def test_memory_broker_speaks_in_records() -> None:
+async def test_memory_speaks_in_records() -> None:
     """A delivery in memory becomes a record of the form that SQS has, and the same delivery."""
-    broker = MemoryBroker()
+    queue = MemoryQueue(Operation)
+    broker = Broker(queue)
     await broker.run_task(PARAMS)
-    source = MemorySource(broker)
+    source = MemorySource(queue)
 
     record = await anext(source.records())
     handle = broker.decode_record(record)
@@ -158,7 +160,7 @@ async def test_memory_broker_speaks_in_records() -> None:
 async def test_queue_speaks_in_records() -> None:
     """A message of SQS becomes a record with the fields of one that Lambda's poller has made."""
     with simulated_aws() as names:
-        broker = SqsFifoBroker(names.queue)
+        broker = Broker(SqsFifoQueue(Operation, names.queue))
         await broker.run_task(PARAMS)
         source = SqsSource(names.queue.rsplit("/", 1)[-1], wait_s=0)
 

@@ -33,7 +33,7 @@ async def test_round_sends_a_lost_turn_again() -> None:
 
 
 async def test_round_ends_the_tasks_of_dead_letters() -> None:
-    """Each is read once: a task without attempts left fails, what is unreadable is set aside."""
+    """Each is read once: a task without attempts left fails, what is unreadable is kept."""
     with simulated_aws() as names:
         settings = Settings(
             table=names.table, queue=names.queue, undecodable_queue=names.undecodable_queue

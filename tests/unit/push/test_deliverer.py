@@ -19,8 +19,8 @@ from a2a.types import Artifact, Part, StreamResponse, TaskStatus
 from google.protobuf import json_format
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.push.memory_wakes import MemoryPushQueue
-from a2a_serverless.push.wakes import PushLetter, PushWake
+from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
@@ -103,7 +103,7 @@ async def test_a_transition_is_told() -> None:
     assert request.headers["authorization"] == f"Bearer {CREDENTIALS}"
     assert request.headers["x-a2a-notification-token"] == TOKEN
     assert request.attempt == 1
-    assert world.queue.is_empty
+    assert world.jobs.is_empty
 
 
 async def test_without_secrets_there_are_no_headers_for_them() -> None:
@@ -126,9 +126,7 @@ async def test_a_trace_goes_on_to_the_receiver() -> None:
         head = await world.open(receiver.url())
         await world.say(head, COMPLETED)
         trace = {"x-amzn-trace-id": "Root=1-67891233-abcdef012345678912345678"}
-        await world.queue.send(
-            wake_of(await world.push(head), 2).model_copy(update={"trace": trace})
-        )
+        await world.jobs.send(job_of(await world.push(head), 2).model_copy(update={"trace": trace}))
         await world.deliver()
         assert receiver.requests[0].headers["x-amzn-trace-id"] == trace["x-amzn-trace-id"]
 
@@ -158,14 +156,14 @@ async def test_which_events_are_told(which: str, told: list[str]) -> None:
         assert [seen(request) for request in receiver.requests] == told
 
 
-async def test_a_wake_of_nothing_owed_sends_nothing() -> None:
-    """Commits that are not pushed wake nobody, and a wake that came anyway is done at once."""
+async def test_a_job_of_nothing_owed_sends_nothing() -> None:
+    """Commits that are not pushed make no job, and a job that came anyway is done at once."""
     world = World(push_events="ends")
     with Receiver() as receiver:
         head = await world.open(receiver.url())
         await world.say(head, WORKING)
         assert await world.pump() == 0
-        await world.queue.send(wake_of(await world.push(head), 2))
+        await world.jobs.send(job_of(await world.push(head), 2))
         assert await world.deliver()
         assert receiver.requests == []
 
@@ -265,8 +263,8 @@ async def test_a_receiver_that_is_down_for_ten_minutes(failure: str | int) -> No
         assert [request.attempt for request in requests] == [*range(1, attempts + 1), 1, 1, 1]
     push = await world.push(head)
     assert (push.failures, push.failing_since) == (0, None)
-    assert world.queue.letters == []
-    assert world.queue.is_empty
+    assert world.letters.messages == []
+    assert world.jobs.is_empty
 
 
 async def test_the_pause_grows_up_to_a_quarter_of_an_hour() -> None:
@@ -317,7 +315,7 @@ async def test_a_garbled_pause_counts_for_nothing(garbled: str) -> None:
         await world.run(seconds=3600, step=30)
         attempts = [request.attempt for request in receiver.requests]
     assert attempts == list(range(1, len(attempts) + 1))
-    assert [letter.reason for letter in world.queue.letters] == ["status 503"]
+    assert [letter.reason for letter in world.letters.messages] == ["status 503"]
 
 
 async def test_a_final_answer_is_an_answer() -> None:
@@ -331,7 +329,7 @@ async def test_a_final_answer_is_an_answer() -> None:
         await world.run(seconds=1200, step=30)
         states = [request.state for request in receiver.requests]
     assert states == ["TASK_STATE_WORKING"] * 2 + ["TASK_STATE_COMPLETED"] * 2
-    assert [letter.reason for letter in world.queue.letters] == ["status 400"]
+    assert [letter.reason for letter in world.letters.messages] == ["status 400"]
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 413, 422, 301, 307])
@@ -344,7 +342,7 @@ async def test_a_final_answer_ends_the_event(code: int) -> None:
         await world.run(seconds=3600, step=60)
         first, second = receiver.requests
     assert [first.state, second.state] == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
-    [letter] = world.queue.letters
+    [letter] = world.letters.messages
     assert (letter.event_id, letter.version, letter.index) == (first.event_id, 2, 0)
     assert (letter.reason, letter.attempts, letter.failing_since) == (f"status {code}", 1, None)
     assert await world.is_settled(head)
@@ -358,7 +356,7 @@ async def test_a_url_that_may_not_be_called_any_more() -> None:
         await world.say(head, COMPLETED)
         await world.pump()
         assert receiver.connections == 0
-    [letter] = world.queue.letters
+    [letter] = world.letters.messages
     assert "must" in letter.reason
     assert await world.is_settled(head)
 
@@ -374,17 +372,17 @@ async def test_a_receiver_that_stays_away(caplog: pytest.LogCaptureFixture) -> N
         given_up = receiver.requests[-1]
         assert {request.event_id for request in receiver.requests} == {given_up.event_id}
         assert len(receiver.requests) > 20
-        [letter] = world.queue.letters
+        [letter] = world.letters.messages
         assert letter.event_id == given_up.event_id
         assert letter.attempts == given_up.attempt == len(receiver.requests)
         assert letter.failing_since is not None
-        assert world.queue.is_empty
+        assert world.jobs.is_empty
 
         before = len(receiver.requests)
         await world.say(head, INPUT_REQUIRED, WORKING)
         await world.pump()
         assert [request.attempt for request in receiver.requests[before:]] == [1, 1]
-        assert len(world.queue.letters) == 3
+        assert len(world.letters.messages) == 3
 
         world.clock.advance(3 * 3600)
         await world.say(head, INPUT_REQUIRED)
@@ -396,7 +394,7 @@ async def test_a_receiver_that_stays_away(caplog: pytest.LogCaptureFixture) -> N
         receiver.script = Outage(world.clock, world.clock.monotonic() + 60, status(502))
         await world.say(head, COMPLETED)
         await world.run(seconds=120, step=5)
-        assert len(world.queue.letters) == 3
+        assert len(world.letters.messages) == 3
     lines = [line for line in logged(caplog.records) if line["action"] == "push_given_up"]
     assert len(lines) == 3
     assert lines[0]["event_id"] == given_up.event_id
@@ -422,10 +420,10 @@ async def test_a_slow_receiver_delays_himself_alone() -> None:
     assert not await world.is_settled(head, "hook-1")
 
 
-# -- wakes that come twice, early or late ----------------------------------------------------
+# -- jobs that come twice, early or late ----------------------------------------------------
 
 
-async def test_a_wake_that_comes_again_sends_nothing() -> None:
+async def test_a_job_that_comes_again_sends_nothing() -> None:
     """Duplicates and redeliveries find the cursor behind the event."""
     world = World()
     with Receiver() as receiver:
@@ -434,28 +432,28 @@ async def test_a_wake_that_comes_again_sends_nothing() -> None:
         await world.pump()
         assert len(receiver.requests) == 2
         for version in (2, 3, 2, 3):
-            again = MemoryPushQueue(clock=world.clock)
-            await again.send(wake_of(await world.push(head), version))
+            again = MemoryQueue(PushJob, clock=world.clock)
+            await again.send(job_of(await world.push(head), version))
             record = again.take()
             assert record is not None
             assert await world.deliver(again.decode_record(record))
         assert len(receiver.requests) == 2
 
 
-async def test_wakes_in_any_order_tell_in_the_logs_order() -> None:
-    """The stream keeps no order between items: the newest commit's wake may be the first."""
+async def test_jobs_in_any_order_tell_in_the_logs_order() -> None:
+    """The stream keeps no order between items: the newest commit's job may be the first."""
     world = World()
     with Receiver() as receiver:
         head = await world.open(receiver.url())
         await world.say(head, WORKING, INPUT_REQUIRED, COMPLETED)
         world.committed.reverse()
-        await world.wake()
+        await world.pass_on()
         await world.pump()
         states = [state.removeprefix("TASK_STATE_") for state in receiver.states]
         assert states == ["WORKING", "INPUT_REQUIRED", "COMPLETED"]
 
 
-async def test_two_deliveries_of_one_wake_at_once() -> None:
+async def test_two_deliveries_of_one_job_at_once() -> None:
     """Both may send the event, under the same id; the cursor moves once, and nothing is lost."""
     world = World()
     both = threading.Barrier(2, timeout=5)
@@ -467,13 +465,13 @@ async def test_two_deliveries_of_one_wake_at_once() -> None:
     with Receiver(lambda r: meet() if "WORKING" in r.state else OK) as receiver:
         head = await world.open(receiver.url())
         await world.say(head, WORKING, COMPLETED)
-        await world.wake()
+        await world.pass_on()
         first = world.take()
         world.clock.advance(100)  # its visibility has run out
         second = world.take()
         assert first is not None
         assert second is not None
-        assert first.wake == second.wake
+        assert first.message == second.message
         assert all(await asyncio.gather(world.deliver(first), world.deliver(second)))
         ids = defaultdict(set)
         for request in receiver.requests:
@@ -504,7 +502,7 @@ async def test_another_delivery_is_quicker(late: bytes) -> None:
         receiver.script = lambda _: answer_late() if len(receiver.requests) == 1 else OK
         head = await world.open(receiver.url())
         await world.say(head, WORKING, COMPLETED)
-        await world.wake()
+        await world.pass_on()
         slow = asyncio.create_task(world.deliver(world.take()))
         assert await asyncio.to_thread(arrived.wait, 5)
         world.clock.advance(100)  # the slow delivery's visibility has run out
@@ -518,12 +516,12 @@ async def test_another_delivery_is_quicker(late: bytes) -> None:
         assert states == ["WORKING", "WORKING", "COMPLETED"]
 
 
-async def test_a_wake_that_is_quicker_than_its_commit_comes_again() -> None:
+async def test_a_job_that_is_quicker_than_its_commit_comes_again() -> None:
     """A stream's record may be out before a read shows the commit: it is not taken for settled."""
     world = World()
     with Receiver() as receiver:
         head = await world.open(receiver.url())
-        await world.queue.send(wake_of(await world.push(head), 2))
+        await world.jobs.send(job_of(await world.push(head), 2))
         assert not await world.deliver()
         assert world.take() is None
         await world.say(head, COMPLETED)
@@ -539,8 +537,8 @@ async def test_a_task_that_is_gone_is_done() -> None:
     with Receiver() as receiver:
         head = await world.open(receiver.url())
         await world.say(head, COMPLETED)
-        old = wake_of(await world.push(head), 2)
-        await world.wake()
+        old = job_of(await world.push(head), 2)
+        await world.pass_on()
         await world.storage.delete_task(head.task_id)
         assert await world.deliver()
         again = await world.storage.open_task("ctx", request_of("new"), task_id=head.task_id)
@@ -548,11 +546,11 @@ async def test_a_task_that_is_gone_is_done() -> None:
         await world.storage.put_push(own)
         await world.say(again.head, WORKING)
         world.committed.clear()
-        await world.queue.send(old.model_copy(update={"version": 3}))
+        await world.jobs.send(old.model_copy(update={"version": 3}))
         assert await world.deliver()
         assert receiver.requests == []
         world.clock.advance(31 * 86_400)
-        await world.queue.send(wake_of_head(again.head, 2))
+        await world.jobs.send(job_of_head(again.head, 2))
         assert await world.deliver()
         assert receiver.requests == []
 
@@ -574,7 +572,7 @@ async def test_a_deleted_configuration_is_told_no_more() -> None:
         await world.say(head, WORKING, COMPLETED)
         await world.pump()
         assert receiver.states == ["TASK_STATE_WORKING"]
-        assert world.queue.is_empty
+        assert world.jobs.is_empty
 
 
 async def test_a_replaced_configuration_counts_from_the_next_event_on() -> None:
@@ -623,7 +621,7 @@ async def test_a_delivery_ends_before_its_time() -> None:
     with Receiver() as receiver:
         head = await world.open(receiver.url())
         await world.say(head, WORKING, COMPLETED)
-        await world.wake()
+        await world.pass_on()
 
         async def takes_four_seconds() -> AsyncIterator[bytes]:
             world.clock.advance(4)
@@ -650,14 +648,14 @@ class FailingStorage(MemoryStorage):
 async def test_what_was_sent_and_not_counted_is_sent_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The wake comes back after a failure of the table; the receiver knows the event by its id."""
+    """The job comes back after a failure of the table; the receiver knows the event by its id."""
     monkeypatch.setattr(FailingStorage, "fails", True)
     world = World()
     world.storage.__class__ = FailingStorage  # views of other scopes, too
     with Receiver() as receiver:
         head = await world.open(receiver.url())
         await world.say(head, COMPLETED)
-        await world.wake()
+        await world.pass_on()
         assert not await world.deliver()
         monkeypatch.setattr(FailingStorage, "fails", False)
         await world.run(seconds=10)
@@ -667,17 +665,17 @@ async def test_what_was_sent_and_not_counted_is_sent_again(
     assert [line["action"] for line in logged(caplog.records)] == ["push_delivery_failed"]
 
 
-class FullQueue(MemoryPushQueue):
+class FullQueue(MemoryQueue[PushLetter]):
     """Takes no dead letters."""
 
-    async def bury(self, letter: PushLetter) -> None:
+    async def send(self, message: PushLetter) -> None:
         raise UnavailableError
 
 
 async def test_nothing_is_given_up_without_a_record() -> None:
     """While the dead letter queue does not answer, the event stays owed."""
     world = World()
-    world.deliverer.queue = FullQueue(clock=world.clock)
+    world.deliverer.queue = PushQueue(world.jobs, FullQueue(PushLetter))
     with Receiver(lambda _: status(400)) as receiver:
         head = await world.open(receiver.url())
         await world.say(head, COMPLETED)
@@ -686,7 +684,7 @@ async def test_nothing_is_given_up_without_a_record() -> None:
         world.deliverer.queue = world.queue
         await world.run(seconds=30)
         assert await world.is_settled(head)
-        assert len(world.queue.letters) == 1
+        assert len(world.letters.messages) == 1
         assert len({request.event_id for request in receiver.requests}) == 1
 
 
@@ -733,7 +731,7 @@ async def test_no_secret_and_no_content_is_logged(
     actions = {line["action"] for line in logged(caplog.records)}
     failed = {"push_failed", "push_given_up", "push_delivery_failed"}
     assert {"push_delivered", *failed} <= actions
-    letters = [letter.model_dump_json() for letter in world.queue.letters]
+    letters = [letter.model_dump_json() for letter in world.letters.messages]
     assert letters
     assert not [letter for letter in letters for secret in secrets if secret in letter]
 
@@ -762,8 +760,8 @@ def seen(request: Request) -> str:
     return f"{artifact['artifactId']}:{artifact['parts'][0]['text']}"
 
 
-def wake_of(push: Push, version: int) -> PushWake:
-    return PushWake(
+def job_of(push: Push, version: int) -> PushJob:
+    return PushJob(
         scope=push.scope,
         task_id=push.config.task_id,
         incarnation=push.incarnation,
@@ -772,8 +770,8 @@ def wake_of(push: Push, version: int) -> PushWake:
     )
 
 
-def wake_of_head(head: Head, version: int) -> PushWake:
-    return PushWake(
+def job_of_head(head: Head, version: int) -> PushJob:
+    return PushJob(
         scope=head.scope,
         task_id=head.task_id,
         incarnation=head.incarnation,

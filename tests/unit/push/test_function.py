@@ -14,9 +14,10 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.observability import metrics
 from a2a_serverless.push.function import PushFunction
+from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.keys import MemoryKeyStore
-from a2a_serverless.push.memory_wakes import MemoryPushQueue
-from a2a_serverless.push.sqs_wakes import SqsPushQueue
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory import Committed, MemoryStorage
 from a2a_serverless.tasks.head import Head
@@ -42,7 +43,8 @@ class Source:
         defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
         self.settings = Settings(**{**defaults, **settings})
         self.storage = MemoryStorage()
-        self.queue = MemoryPushQueue()
+        self.waiting = MemoryQueue(PushJob)
+        self.queue = PushQueue(self.waiting, MemoryQueue(PushLetter))
         self.keys = MemoryKeyStore()
         self.committed: list[Committed] = []
         self.storage.on_commit(self.committed.append)
@@ -74,9 +76,9 @@ class Source:
         self.committed.clear()
         return {"Records": records}
 
-    def wakes(self) -> list[dict[str, Any]]:
-        """All wakes that are visible."""
-        return list(iter(self.queue.take, None))
+    def jobs(self) -> list[dict[str, Any]]:
+        """All jobs that are visible."""
+        return list(iter(self.waiting.take, None))
 
     def handle(self, event: dict[str, Any], context: Any = None) -> list[str]:
         answer = self.function.handle(event, context or LambdaContext())
@@ -92,13 +94,13 @@ def source() -> Iterator[Source]:
 
 
 def test_from_a_commit_to_a_receiver(source: Source) -> None:
-    """A stream event makes wakes, an SQS event of one is a delivery, with a signature to check."""
+    """A stream event makes jobs, an SQS event of one is a delivery, with a signature to check."""
     with listening() as [receiver]:
         head = source.open(receiver.url())
         for state in (WORKING, COMPLETED):  # one event loop, many invocations
             source.say(head, state)
             assert source.handle(source.stream_event()) == []
-            assert source.handle({"Records": source.wakes()}) == []
+            assert source.handle({"Records": source.jobs()}) == []
             assert asyncio.all_tasks(source.function._loop) == set()
         assert receiver.states == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
         [published] = asyncio.run(source.keys.keys())
@@ -129,19 +131,19 @@ def test_who_signs(settings: dict[str, str], issuer: str) -> None:
     with listening() as [receiver]:
         source.say(source.open(receiver.url()), WORKING)
         source.handle(source.stream_event())
-        source.handle({"Records": source.wakes()})
+        source.handle({"Records": source.jobs()})
         token = receiver.requests[0].headers["x-a2a-signature"]
         assert jwt.decode(token, options={"verify_signature": False})["iss"] == issuer
     source.function.close()
 
 
 def test_a_failure_is_reported_alone(source: Source) -> None:
-    """Other wakes of the batch are done, whatever becomes of one."""
+    """Other jobs of the batch are done, whatever becomes of one."""
     with listening(2) as [bad, good]:
         bad.script = lambda _: status(503)
         source.say(source.open(bad.url(), good.url()), WORKING)
         source.handle(source.stream_event())
-        first, second = source.wakes()
+        first, second = source.jobs()
         assert source.handle({"Records": [first, second]}) == [first["messageId"]]
         assert len(good.requests) == 1
 
@@ -161,38 +163,38 @@ def test_groups_are_told_beside_each_other(source: Source) -> None:
     with Receiver(lambda _: after_the_other()) as slow, Receiver(note) as quick:
         source.say(source.open(slow.url(), quick.url()), WORKING)
         source.handle(source.stream_event())
-        assert source.handle({"Records": source.wakes()}) == []
+        assert source.handle({"Records": source.jobs()}) == []
         assert len(slow.requests) == len(quick.requests) == 1
 
 
 def test_a_failure_returns_the_rest_of_its_group(source: Source) -> None:
-    """Wakes behind a failed one of their group are not tried: FIFO order would be lost."""
+    """Jobs behind a failed one of their group are not tried: FIFO order would be lost."""
     with Receiver(lambda _: status(503)) as receiver:
         source.say(source.open(receiver.url()), WORKING)
         source.handle(source.stream_event())
-        [record] = source.wakes()
+        [record] = source.jobs()
         again = {**record, "messageId": "behind"}
         assert source.handle({"Records": [record, again]}) == [record["messageId"], "behind"]
         assert len(receiver.requests) == 1
 
 
-def test_what_nobody_can_read_is_set_aside(source: Source) -> None:
+def test_an_undecodable_record_is_kept(source: Source) -> None:
     """It is kept, and holds up nothing; without a place for it, it is reported failed."""
     attributes = {"ApproximateReceiveCount": "1", "MessageGroupId": "g"}
     bad = {
         "messageId": "bad",
         "receiptHandle": "9.9",
-        "body": "no wake",
+        "body": "no job",
         "attributes": attributes,
         "eventSource": "aws:sqs",
     }
     with listening() as [receiver]:
         source.say(source.open(receiver.url()), WORKING)
         source.handle(source.stream_event())
-        assert source.handle({"Records": [bad, *source.wakes()]}) == []
+        assert source.handle({"Records": [bad, *source.jobs()]}) == []
         assert len(receiver.requests) == 1
-    assert source.queue.undecodable == ["no wake"]
-    nowhere = SqsPushQueue("https://queue.example/wakes.fifo")
+    assert source.waiting.undecodable == ["no job"]
+    nowhere = PushQueue(SqsFifoQueue(PushJob, "https://queue.example/jobs.fifo"))
     function = PushFunction(source.storage, nowhere, source.keys, source.settings)
     answer = function.handle({"Records": [bad]}, LambdaContext())
     assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
@@ -212,7 +214,7 @@ def test_a_receiver_has_his_time_and_no_more() -> None:
         head = source.open(receiver.url())
         source.say(head, WORKING)
         source.handle(source.stream_event())
-        [record] = source.wakes()
+        [record] = source.jobs()
         began = clock.monotonic()
         assert source.handle({"Records": [record]}, LambdaContext(0.5)) == [record["messageId"]]
         assert clock.monotonic() - began < 10
@@ -226,7 +228,7 @@ def test_without_a_context_there_is_no_deadline(source: Source) -> None:
     with listening() as [receiver]:
         source.say(source.open(receiver.url()), WORKING)
         assert source.function.handle(source.stream_event(), None) == {"batchItemFailures": []}
-        assert source.function.handle({"Records": source.wakes()}, None)["batchItemFailures"] == []
+        assert source.function.handle({"Records": source.jobs()}, None)["batchItemFailures"] == []
         assert len(receiver.requests) == 1
 
 
@@ -267,12 +269,12 @@ def test_what_is_counted(source: Source) -> None:
             head = source.open(receiver.url(), receiver.url(path="/second"))
             source.say(head, WORKING)
             source.handle(source.stream_event())
-            failing, good = source.wakes()
+            failing, good = source.jobs()
             source.handle({"Records": [failing]})
             source.handle({"Records": [good]})
             source.say(head, COMPLETED)
             source.handle(source.stream_event())
-            [last] = source.wakes()
+            [last] = source.jobs()
             source.handle({"Records": [last]})
     finally:
         metrics.stop()

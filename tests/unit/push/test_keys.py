@@ -102,7 +102,8 @@ def test_a_reader_of_keys_loads_no_cryptography() -> None:
     """The API lists keys and checks URLs at its start-up's cost, which is paid at a cold start."""
     script = (
         "import sys, json\n"
-        "from a2a_serverless.push import addresses, dynamodb_keys, keys, sqs_wakes, wakes\n"
+        "from a2a_serverless.push import addresses, dynamodb_keys, jobs, keys\n"
+        "from a2a_serverless.queues import sqs\n"
         "print(json.dumps([m for m in ('cryptography', 'jwt', 'httpcore') if m in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

@@ -1,4 +1,4 @@
-"""From the table's stream to wakes."""
+"""From the table's stream to jobs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from a2a.types import Artifact
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.push.memory_wakes import MemoryPushQueue
+from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.stream import PushStream, committed_by
-from a2a_serverless.push.wakes import PushWake
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.memory import Committed
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
@@ -30,18 +30,18 @@ from tests.unit.push.world import (
 URL = "https://hooks.example.com/"
 
 
-class RecordingQueue(MemoryPushQueue):
+class RecordingQueue(MemoryQueue[PushJob]):
     """Knows what was sent, and fails for the tasks it is told to."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.sent: list[PushWake] = []
+        super().__init__(PushJob)
+        self.sent: list[PushJob] = []
         self.broken: set[str] = set()
 
-    async def send(self, wake: PushWake) -> None:
-        if wake.task_id in self.broken:
+    async def send(self, message: PushJob) -> None:
+        if message.task_id in self.broken:
             raise UnavailableError
-        self.sent.append(wake)
+        self.sent.append(message)
 
 
 class Bench:
@@ -64,7 +64,7 @@ class Bench:
         return found
 
 
-async def test_each_configuration_of_a_task_is_woken() -> None:
+async def test_each_configuration_of_a_task_has_a_job() -> None:
     """By ids alone: what there is to tell is not in the message."""
     bench = Bench()
     head = await bench.world.open(URL, URL)
@@ -84,17 +84,17 @@ async def test_each_configuration_of_a_task_is_woken() -> None:
     assert first.group != second.group
 
 
-async def test_a_batch_wakes_a_receiver_once() -> None:
-    """Several commits of one task in one batch are one wake, of the newest."""
+async def test_a_batch_makes_one_job_for_a_receiver() -> None:
+    """Several commits of one task in one batch are one job, of the newest."""
     bench = Bench()
     head = await bench.world.open(URL)
     await bench.world.say(head, WORKING, INPUT_REQUIRED, WORKING, COMPLETED)
     records = bench.records()
     await bench.stream.process([records[3], records[1], records[4], records[2], records[0]])
-    assert [wake.version for wake in bench.queue.sent] == [5]
+    assert [job.version for job in bench.queue.sent] == [5]
 
 
-async def test_records_again_are_the_same_wake() -> None:
+async def test_records_again_are_the_same_job() -> None:
     """A batch that is passed on twice sends the same deduplication id, until it was delivered."""
     bench = Bench()
     head = await bench.world.open(URL)
@@ -118,7 +118,7 @@ async def test_records_again_are_the_same_wake() -> None:
     [("ends", {4, 6}), ("statuses", {1, 2, 4, 5, 6}), ("all", {1, 2, 3, 4, 5, 6})],
 )
 async def test_which_commits_count(which: str, versions: set[int]) -> None:
-    """A commit without an event to push wakes nobody."""
+    """A commit without an event to push makes no job."""
     bench = Bench(push_events=which)
     storage = bench.world.storage
     head = await bench.world.open(push=config(URL))
@@ -132,7 +132,7 @@ async def test_which_commits_count(which: str, versions: set[int]) -> None:
     assert {committed.version for committed in found} == versions
 
 
-async def test_a_commits_trace_goes_with_the_wake() -> None:
+async def test_a_commits_trace_goes_with_the_job() -> None:
     """The header that the commit was stored with, and nothing without one."""
     bench = Bench()
     head = await bench.world.open(URL)
@@ -143,7 +143,7 @@ async def test_a_commits_trace_goes_with_the_wake() -> None:
     assert bench.queue.sent[0].trace == {"x-amzn-trace-id": "Root=1-2-3"}
 
 
-async def test_other_items_and_changes_wake_nobody() -> None:
+async def test_other_items_and_changes_make_no_job() -> None:
     """HEAD, flags, cursors, public keys, and commits that expire are in the same stream."""
     bench = Bench(push_events="all")
     head = await bench.world.open(URL)
@@ -157,7 +157,7 @@ async def test_other_items_and_changes_wake_nobody() -> None:
     assert bench.queue.sent == []
 
 
-async def test_a_configuration_that_is_told_already_is_not_woken() -> None:
+async def test_a_configuration_that_is_told_already_has_no_job() -> None:
     """Whoever registers after a commit is owed nothing of it."""
     bench = Bench()
     head = await bench.world.open()
@@ -167,7 +167,7 @@ async def test_a_configuration_that_is_told_already_is_not_woken() -> None:
     assert bench.queue.sent == []
 
 
-async def test_an_earlier_incarnation_wakes_nobody() -> None:
+async def test_an_earlier_incarnation_gets_no_job() -> None:
     """Records of a deleted task do not concern the one that has its id now."""
     bench = Bench()
     old = await bench.world.open(URL)
@@ -196,7 +196,7 @@ async def test_scopes_are_apart() -> None:
 
 
 async def test_a_failure_is_reported_with_its_records(caplog: pytest.LogCaptureFixture) -> None:
-    """The stream passes them on again; other tasks of the batch are woken."""
+    """The stream passes them on again; other tasks of the batch get their jobs."""
     bench = Bench()
     good, bad = await bench.world.open(URL), await bench.world.open(URL)
     bench.records()
@@ -208,12 +208,12 @@ async def test_a_failure_is_reported_with_its_records(caplog: pytest.LogCaptureF
     failed = await bench.stream.process(records)
     numbers = [record["dynamodb"]["SequenceNumber"] for record in records]
     assert failed == [numbers[0], numbers[2]]
-    assert [wake.task_id for wake in bench.queue.sent] == [good.task_id]
+    assert [job.task_id for job in bench.queue.sent] == [good.task_id]
     [line] = logged(caplog.records)
     assert (line["action"], line["task_id"]) == ("push_stream_failed", bad.task_id)
     bench.queue.broken = set()
     assert await bench.stream.process(records) == []
-    assert {(wake.task_id, wake.version) for wake in bench.queue.sent} == {
+    assert {(job.task_id, job.version) for job in bench.queue.sent} == {
         (good.task_id, 2),
         (bad.task_id, 3),
     }

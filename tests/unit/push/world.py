@@ -10,12 +10,13 @@ from a2a.types import AuthenticationInfo, TaskPushNotificationConfig, TaskState
 from a2a_serverless.push.addresses import AllowedHosts
 from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
+from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.keys import MemoryKeyStore
-from a2a_serverless.push.memory_wakes import MemoryPushQueue
 from a2a_serverless.push.secret import ProcessSecret
 from a2a_serverless.push.signing import Signer
 from a2a_serverless.push.stream import PushStream
-from a2a_serverless.push.wakes import WakeHandle
+from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb_items import event_sort, task_partition
 from a2a_serverless.storage.memory import Committed, MemoryStorage
@@ -63,16 +64,18 @@ def stream_record(committed: Committed, number: int, **image: Any) -> dict[str, 
 
 
 class World:
-    """A storage, its stream, the queue of wakes and a deliverer. Settings by name."""
+    """A storage, its stream, the queue of jobs and a deliverer. Settings by name."""
 
     def __init__(self, **settings: Any) -> None:
         defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
         self.settings = Settings(**{**defaults, **settings})
         self.clock = ManualClock()
         self.storage = MemoryStorage(clock=self.clock)
-        self.queue = MemoryPushQueue(clock=self.clock)
+        self.jobs = MemoryQueue(PushJob, visibility_s=90, clock=self.clock)
+        self.letters = MemoryQueue(PushLetter, clock=self.clock)
+        self.queue = PushQueue(self.jobs, self.letters)
         self.keys = MemoryKeyStore(self.clock)
-        self.stream = PushStream(self.storage, self.queue, self.settings.push_events)
+        self.stream = PushStream(self.storage, self.jobs, self.settings.push_events)
         allowed = AllowedHosts.parse(self.settings.push_allowed_hosts)
         self.client = PushClient(allowed, clock=self.clock)
         self.timeout_s = 5.0
@@ -115,28 +118,28 @@ class World:
 
     # -- push --------------------------------------------------------------------------------
 
-    async def wake(self) -> None:
+    async def pass_on(self) -> None:
         """Pass on what the stream holds."""
         records = [stream_record(c, next(self._numbers)) for c in self.committed]
         self.committed.clear()
         assert await self.stream.process(records) == []
 
-    def take(self) -> WakeHandle | None:
-        """The next delivery, None when no wake is visible."""
-        record = self.queue.take()
-        return self.queue.decode_record(record) if record is not None else None
+    def take(self) -> Handle[PushJob] | None:
+        """The next delivery, None when no job is visible."""
+        record = self.jobs.take()
+        return self.jobs.decode_record(record) if record is not None else None
 
     async def deliver(
-        self, handle: WakeHandle | None = None, *, ends_at: float | None = None
+        self, handle: Handle[PushJob] | None = None, *, ends_at: float | None = None
     ) -> bool:
-        """Deliver a wake, by default the next one."""
+        """Deliver a job, by default the next one."""
         handle = handle or self.take()
         assert handle is not None
         return await self.deliverer.deliver(handle, Budget(self.timeout_s, ends_at))
 
     async def pump(self) -> int:
-        """Wake, and deliver what is visible now; how many deliveries that took."""
-        await self.wake()
+        """Pass on, and deliver what is visible now; how many deliveries that took."""
+        await self.pass_on()
         count = 0
         while (handle := self.take()) is not None:
             await self.deliver(handle)

@@ -11,7 +11,7 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.broker.memory import MemoryOperationHandle
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.exits import contained, run_to_end, survive_exits
@@ -111,14 +111,13 @@ def test_an_exit_in_a_callback_does_not_end_the_function(
     backends = memory_backends(settings)
     function = WorkerFunction(backends, Agent(execute), settings)
 
-    async def records() -> list[dict[str, Any]]:
+    async def records() -> list[dict[str, Any] | None]:
         made = []
         for text in ("exit", "work"):
             opened = await backends.storage.open_task("ctx", request(text))
             await backends.broker.run_task(params_of(opened.head))
-            handle = await anext(backends.broker.receive_task_operations())
-            assert isinstance(handle, MemoryOperationHandle)
-            made.append(handle.record())
+            assert isinstance(backends.broker.queue, MemoryQueue)
+            made.append(backends.broker.queue.take())
         return made
 
     try:

@@ -11,6 +11,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.function import WorkerFunction
 from tests.workers import Agent, Bench, S, complete, status
@@ -35,8 +36,11 @@ class Source:
 
         async def send() -> tuple[Head, dict[str, Any]]:
             head = await self.bench.send(text)
-            handle: Any = await self.bench.deliver()
-            return head, handle.record()
+            queue = self.bench.broker.queue
+            assert isinstance(queue, MemoryQueue)
+            record = queue.take()
+            assert record is not None
+            return head, record
 
         return asyncio.run(send())
 

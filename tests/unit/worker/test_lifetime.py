@@ -199,7 +199,7 @@ async def test_a_cancel_keeps_its_delivery() -> None:
 
     handle.extend = counted  # type: ignore[method-assign]
     assert await bench.adapter.process(handle)
-    assert bench.broker.is_empty  # type: ignore[attr-defined]
+    assert bench.broker.queue.is_empty  # type: ignore[attr-defined]
     assert len(agent.cancelled) == 1
     assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
     assert beating() == []

@@ -1,36 +1,39 @@
-"""The Broker contract of a2akit: at-least-once delivery, one operation per task at a time."""
+"""The Broker contract of a2akit: at-least-once delivery, one operation per task at a time.
+
+A typed view of a queue of operations.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
-from pydantic import ValidationError
-
-from a2a_serverless.errors import UndecodableOperationError
+from a2a_serverless.queues.fifo import FifoQueue, Handle
 from a2a_serverless.tasks.operations import Operation, OperationParams
 
 
-class OperationHandle(ABC):
+class OperationHandle:
     """One delivery of an operation: acknowledge it, or give it back."""
 
-    @property
-    @abstractmethod
-    def operation(self) -> Operation:
-        """The delivered operation."""
+    def __init__(self, delivery: Handle[Operation]) -> None:
+        self._delivery = delivery
 
     @property
-    @abstractmethod
+    def operation(self) -> Operation:
+        """The delivered operation."""
+        return self._delivery.message
+
+    @property
     def attempt(self) -> int:
         """How often the operation was delivered, from 1.
 
         SQS also counts receives that never ran (throttling): attempts of the agent are counted in
         HEAD, not here.
         """
+        return self._delivery.attempt
 
-    @abstractmethod
     async def ack(self) -> None:
         """Remove the operation for good.
 
@@ -40,8 +43,8 @@ class OperationHandle(ABC):
         Raises:
             UnavailableError: no answer within the retry budget; the operation may come again.
         """
+        await self._delivery.ack()
 
-    @abstractmethod
     async def nack(self, *, delay_seconds: float = 0) -> None:
         """Give the operation back; it is delivered again after `delay_seconds` at the earliest.
 
@@ -50,8 +53,8 @@ class OperationHandle(ABC):
         Raises:
             UnavailableError: no answer within the retry budget; the visibility gives it back.
         """
+        await self._delivery.nack(delay_s=delay_seconds)
 
-    @abstractmethod
     async def extend(self, seconds: float) -> None:
         """Keep the operation from others for `seconds` from now.
 
@@ -59,23 +62,30 @@ class OperationHandle(ABC):
             ConcurrencyError: the delivery has expired; another worker may have the operation.
             UnavailableError: no answer within the retry budget; the earlier lease still counts.
         """
+        await self._delivery.extend(seconds)
 
 
-class Broker(ABC):
+class Broker:
     """A queue of operations with one group per task.
 
     At most one operation of a task is in processing: the next one is delivered when the previous
     was acknowledged or given back, or when its visibility ran out.
+
+    Args:
+        queue: where the operations go, in memory or on SQS.
     """
 
-    async def check(self) -> None:  # noqa: B027 - a queue in memory is always there
+    def __init__(self, queue: FifoQueue[Operation]) -> None:
+        self.queue = queue
+
+    async def check(self) -> None:
         """Make sure that the queues exist, so that a start can stop with one sentence.
 
         Raises:
             ConfigurationError: one does not; the sentence names it.
         """
+        await self.queue.check()
 
-    @abstractmethod
     async def run_task(
         self,
         params: OperationParams,
@@ -89,8 +99,10 @@ class Broker(ABC):
             UnavailableError: the queue did not take it; the due index will repair the turn.
             ConfigurationError: there is no such queue, or it refuses this process.
         """
+        await self.queue.send(
+            operation_of("run", params, is_new_task=is_new_task, request_context=request_context)
+        )
 
-    @abstractmethod
     async def cancel_task(
         self, params: OperationParams, *, request_context: Mapping[str, str] | None = None
     ) -> None:
@@ -100,9 +112,9 @@ class Broker(ABC):
             UnavailableError, ConfigurationError: as `run_task`; the sweeper ends the cancel at its
                 deadline.
         """
+        await self.queue.send(operation_of("cancel", params, request_context=request_context))
 
-    @abstractmethod
-    async def set_aside(self, body: str, *, reason: str) -> bool:
+    async def keep_undecodable(self, body: str, *, reason: str) -> bool:
         """Copy a message that no consumer can read to the queue that nothing consumes.
 
         False when there is no such queue; the caller then leaves the message to its own queue.
@@ -110,25 +122,28 @@ class Broker(ABC):
         Raises:
             UnavailableError, ConfigurationError: as `run_task`; the message is still where it was.
         """
+        return await self.queue.keep_undecodable(body, reason=reason)
 
-    @abstractmethod
     async def shutdown(self) -> None:
         """Stop receiving: `receive_task_operations` ends after what it has handed out."""
+        await self.queue.shutdown()
 
-    @abstractmethod
-    def receive_task_operations(self) -> AsyncIterator[OperationHandle]:
-        """Operations as they come, one at a time, until `shutdown`."""
+    async def receive_task_operations(self) -> AsyncIterator[OperationHandle]:
+        """Return operations as they come, one at a time, until `shutdown`."""
+        async with aclosing(self.queue.deliveries()) as deliveries:
+            async for delivery in deliveries:
+                yield OperationHandle(delivery)
 
-    @abstractmethod
     def decode_record(self, record: Mapping[str, Any]) -> OperationHandle:
-        """The delivery behind a record that an event source passed to the worker function.
+        """Return the delivery behind a record that an event source passed to the worker function.
 
         `record` has the form of an SQS event's. The event source deletes what was not reported as
         failed, so that an `ack` of such a handle may do nothing.
 
         Raises:
-            UndecodableOperationError: the record does not hold an operation; report it failed.
+            UndecodableMessageError: the record does not hold an operation; report it failed.
         """
+        return OperationHandle(self.queue.decode_record(record))
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,7 +164,7 @@ def operation_of(
     is_new_task: bool = False,
     request_context: Mapping[str, str] | None = None,
 ) -> Operation:
-    """The queue message of a send."""
+    """Return the queue message of a send."""
     return Operation.model_validate(
         {
             "operation": kind,
@@ -158,21 +173,3 @@ def operation_of(
             "request_context": dict(request_context or {}),
         }
     )
-
-
-def decode_operation(body: object) -> Operation:
-    """The operation behind a message's body.
-
-    Raises:
-        UndecodableOperationError: it is none.
-    """
-    if not isinstance(body, str):
-        msg = "The message has no text body."
-        raise UndecodableOperationError(msg)
-    try:
-        return Operation.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "body"
-        msg = f"The message is no operation: {field}: {first['type']}."
-        raise UndecodableOperationError(msg) from None

@@ -1,15 +1,14 @@
-"""Where the queue pump's records come from: an SQS queue, or the broker in memory."""
+"""Where the queue pump's records come from: a queue of SQS, or one in memory."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from a2a_serverless import aws
-from a2a_serverless.broker.memory import MemoryBroker, MemoryOperationHandle
-from a2a_serverless.push.memory_wakes import MemoryPushQueue
+from a2a_serverless.queues.memory import MemoryQueue
 
 
 class EventSource(ABC):
@@ -25,23 +24,9 @@ class EventSource(ABC):
 
 
 class MemorySource(EventSource):
-    """The deliveries of a broker in this process."""
+    """The deliveries of a queue in this process."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
-        self._broker = broker
-
-    async def records(self) -> AsyncIterator[dict[str, Any]]:
-        async for handle in self._broker.receive_task_operations():
-            yield cast("MemoryOperationHandle", handle).record()
-
-    async def delete(self, record: Mapping[str, Any]) -> None:
-        await self._broker.decode_record(record).ack()
-
-
-class MemoryWakes(EventSource):
-    """The wakes of a push queue in this process."""
-
-    def __init__(self, queue: MemoryPushQueue) -> None:
+    def __init__(self, queue: MemoryQueue[Any]) -> None:
         self._queue = queue
 
     def records(self) -> AsyncIterator[dict[str, Any]]:

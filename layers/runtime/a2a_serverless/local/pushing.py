@@ -1,4 +1,4 @@
-"""PushFunction with its two event sources: the table's stream, and the queue of wakes."""
+"""PushFunction with its two event sources: the table's stream, and the queue of jobs."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Pushing:
 
     def __enter__(self) -> Self:
         with ExitStack() as starting:
-            wakes = self._function(starting, "push-stream", STREAM_ENVIRONMENTS)
+            jobs = self._function(starting, "push-stream", STREAM_ENVIRONMENTS)
             webhooks = self._function(starting, "push", self._concurrency)
             queue = QueuePump(self._sources.queue, webhooks)
             starting.enter_context(Background("push-queue-pump", queue.run))
-            stream = StreamPump(self._sources.stream, wakes, self._sources.filter)
+            stream = StreamPump(self._sources.stream, jobs, self._sources.filter)
             starting.enter_context(Background("push-stream-pump", stream.run))
             self._running = starting.pop_all()
         return self

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from a2a_serverless.broker.memory import MemoryBroker
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.function import lambda_handler
@@ -19,7 +18,6 @@ from a2a_serverless.local.environments import Environments, Handler
 from a2a_serverless.local.event_sources import (
     EventSource,
     MemorySource,
-    MemoryWakes,
     SqsSource,
 )
 from a2a_serverless.local.front_door import INTEGRATION_TIMEOUT_S, FrontDoor
@@ -30,7 +28,7 @@ from a2a_serverless.local.simulated_aws import one_step, simulated_aws
 from a2a_serverless.local.stream_filter import StreamFilter
 from a2a_serverless.local.stream_sources import MemoryStream, TableStream
 from a2a_serverless.local.sweeping import SweepRounds
-from a2a_serverless.push.memory_wakes import MemoryPushQueue
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.readiness import check_backends
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory import MemoryStorage
@@ -134,12 +132,12 @@ class Stack:
         starting.enter_context(pushing)
 
     def _push_sources(self, starting: ExitStack, backends: Backends) -> PushSources:
-        storage, queue = backends.storage, backends.pushing().queue
-        if isinstance(storage, MemoryStorage) and isinstance(queue, MemoryPushQueue):
+        storage, jobs = backends.storage, backends.pushing().queue.jobs
+        if isinstance(storage, MemoryStorage) and isinstance(jobs, MemoryQueue):
             commits = MemoryStream(storage)
             starting.callback(commits.close)
             return PushSources(
-                stream=lambda: commits, queue=lambda: MemoryWakes(queue), filter=StreamFilter()
+                stream=lambda: commits, queue=lambda: MemorySource(jobs), filter=StreamFilter()
             )
         step = one_step if self.options.backend == "moto" else None
         asyncio.run(TableStream(self.settings.table, one_step=step).arn())
@@ -190,8 +188,9 @@ class Stack:
         return function.handle
 
     def _operations(self, backends: Backends) -> EventSource:
-        if isinstance(backends.broker, MemoryBroker):
-            return MemorySource(backends.broker)
+        operations = backends.broker.queue
+        if isinstance(operations, MemoryQueue):
+            return MemorySource(operations)
         return self._queue(self.settings.queue)
 
     def _dead_letters(self) -> SqsSource | None:

@@ -1,11 +1,11 @@
-"""Delivering: from a wake to its end.
+"""Delivering: from a job to its end.
 
-What a receiver may rely on:
+A receiver may rely on this:
 
-- He is told of every event that he is owed, in the order of the task's log. The cursor moves past
-  an event only when he has answered with 2xx, or when it was given up; whatever dies in between
-  leaves the cursor, and the event is sent again under the same id.
-- An event that fails is tried again before any later one is sent. The wait is the wake's
+- It is told of every event that it is owed, in the order of the task's log. The cursor moves past
+  an event only when the receiver has answered with 2xx, or when the event was given up; what dies
+  in between leaves the cursor, and the event is sent again under the same id.
+- An event that fails is tried again before any later one is sent. The wait is the job's
   visibility, so that it holds up this configuration and no other.
 """
 
@@ -23,6 +23,7 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.push.addresses import parse_receiver
 from a2a_serverless.push.answers import Meaning, Outcome, refusal
 from a2a_serverless.push.client import PushClient, Session
+from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.notifications import (
     Notification,
     event_id,
@@ -32,7 +33,7 @@ from a2a_serverless.push.notifications import (
     owed,
 )
 from a2a_serverless.push.signing import Signer
-from a2a_serverless.push.wakes import PushLetter, PushQueue, WakeHandle
+from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
@@ -46,7 +47,7 @@ RETRY_CAP_S: Final = 900.0
 """The longest wait between two attempts that the receiver did not ask for."""
 
 EARLY_S: Final = 1.0
-"""How soon a wake comes again that was quicker than the commit that it tells of."""
+"""How soon a job comes again that was quicker than the commit that it tells of."""
 
 MOVES: Final = 8
 """How often a cursor is moved that others move at the same time."""
@@ -69,22 +70,12 @@ class Budget:
         return self.ends_at is None or now + self.timeout_s <= self.ends_at
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """None: the wake is done. Else it comes again after so many seconds."""
-
-    delay_s: float | None = None
-
-
-_DONE: Final = _Verdict()
-
-
 class Deliverer:
-    """Delivers wakes to their ends, several at a time.
+    """Delivers jobs to their ends, several at a time.
 
     Args:
         storage: logs and configurations, seen through any scope.
-        queue: where the wakes come from.
+        queue: takes what is given up.
         client: sends the requests.
         signer: signs them.
         settings: which events are pushed, and for how long a receiver may fail.
@@ -109,19 +100,19 @@ class Deliverer:
         self.clock = clock or SystemClock()
         self.retry = RetryPolicy(base_s=settings.push_retry_base_s, cap_s=RETRY_CAP_S)
 
-    async def deliver(self, handle: WakeHandle, budget: Budget) -> bool:
-        """Tell one receiver of what he is owed; nothing of it runs on afterwards.
+    async def deliver(self, handle: Handle[PushJob], budget: Budget) -> bool:
+        """Tell one receiver of what it is owed; nothing of it runs on afterwards.
 
-        True: the wake is done. False: it comes again, and its event source has to be told so.
+        True: the job is done. False: it comes again, and its event source has to be told so.
         """
         faults.point("push-received")
-        wake = handle.wake
+        job = handle.message
         delivery = _Delivery(self, handle, budget)
         try:
-            with tracing.segment("push delivery", wake.trace, task_id=wake.task_id):
+            with tracing.segment("push delivery", job.trace, task_id=job.task_id):
                 verdict = await delivery.verdict()
-        except Exception:  # noqa: BLE001 - an invocation's edge: the wake must not be lost
-            verdict = _Verdict(self.retry.delay_s(handle.attempt))
+        except Exception:  # noqa: BLE001 - an invocation's edge: the job must not be lost
+            verdict = again(self.retry.delay_s(handle.attempt))
             metrics.count("PushErrors")
             _log(
                 handle,
@@ -134,15 +125,14 @@ class Deliverer:
         return await self._conclude(handle, verdict, delivery.known)
 
     async def _conclude(
-        self, handle: WakeHandle, verdict: _Verdict, known: Mapping[str, Any]
+        self, handle: Handle[PushJob], verdict: Verdict, known: Mapping[str, Any]
     ) -> bool:
         """Tell the queue. What that raises changes nothing: the delivery expires by itself."""
-        is_done = verdict.delay_s is None
         try:
-            if verdict.delay_s is None:
+            if verdict.is_done:
                 faults.point("push-before-ack")
                 await handle.ack()
-            else:
+            elif verdict.delay_s is not None:
                 faults.point("push-before-nack")
                 await handle.nack(delay_s=verdict.delay_s)
         except Exception:  # noqa: BLE001 - as above
@@ -154,31 +144,31 @@ class Deliverer:
                 exc_info=True,
                 **known,
             )
-        return is_done
+        return verdict.is_done
 
 
 class _Delivery:
-    """One wake on its way."""
+    """One job on its way."""
 
-    def __init__(self, deliverer: Deliverer, handle: WakeHandle, budget: Budget) -> None:
+    def __init__(self, deliverer: Deliverer, handle: Handle[PushJob], budget: Budget) -> None:
         self._deliverer = deliverer
         self._handle = handle
-        self._wake = handle.wake
+        self._job = handle.message
         self._budget = budget
         self._clock = deliverer.clock
-        self._storage = deliverer.storage.for_scope(Scope(handle.wake.scope))
+        self._storage = deliverer.storage.for_scope(Scope(handle.message.scope))
         self._head: Head | None = None
 
     @property
     def known(self) -> dict[str, Any]:
-        """What the log of the task has shown so far, for a line of ours."""
+        """Return what the log of the task has shown so far, for a line of ours."""
         return {} if self._head is None else {"context_id": self._head.context_id}
 
-    async def verdict(self) -> _Verdict:
+    async def verdict(self) -> Verdict:
         """Tell the receiver of everything that is committed by now."""
         push = await self._push()
         if push is None:
-            return _DONE
+            return DONE
         notifications, is_early = await self._read(push)
         async with self._deliverer.client.session() as session:
             for number, notification in enumerate(notifications):
@@ -186,27 +176,27 @@ class _Delivery:
                     # It may have been deleted, replaced, or moved by another delivery meanwhile.
                     push = await self._push()
                 if push is None:
-                    return _DONE
+                    return DONE
                 if (push.version, push.index) >= notification.position:
                     continue
                 if not self._budget.allows_request(self._clock.monotonic()):
-                    return _Verdict(0)
+                    return again(0)
                 wait = await self._tell(session, push, notification)
                 if wait is not None:
                     return wait
-        return _Verdict(EARLY_S) if is_early else _DONE
+        return again(EARLY_S) if is_early else DONE
 
     async def _push(self) -> Push | None:
-        """The wake's configuration as it is now; None when it is gone, or another task's."""
-        push = await self._storage.push(self._wake.task_id, self._wake.config_id)
-        return push if push is not None and push.incarnation == self._wake.incarnation else None
+        """Return the configuration as it is now; None when it is gone, or another task's."""
+        push = await self._storage.push(self._job.task_id, self._job.config_id)
+        return push if push is not None and push.incarnation == self._job.incarnation else None
 
     async def _read(self, push: Push) -> tuple[list[Notification], bool]:
-        """What the receiver is owed, and whether the wake's own commit is still to come.
+        """Return what the receiver is owed, and whether the job's own commit is still to come.
 
         A stream's record may be out before a read shows the commit behind it.
         """
-        task_id, incarnation = self._wake.task_id, self._wake.incarnation
+        task_id, incarnation = self._job.task_id, self._job.incarnation
         after = first_version(push)
         log = await self._storage.read(task_id, after=after, incarnation=incarnation)
         if log is not None and needs_beginning(log):
@@ -215,12 +205,12 @@ class _Delivery:
             return [], False
         self._head = log.head
         which = self._deliverer.settings.push_events
-        return list(owed(log, push, which)), log.head.version < self._wake.version
+        return list(owed(log, push, which)), log.head.version < self._job.version
 
     async def _tell(
         self, session: Session, push: Push, notification: Notification
-    ) -> _Verdict | None:
-        """One attempt at one event; None: go on with the next one."""
+    ) -> Verdict | None:
+        """Attempt one event once; None: go on with the next one."""
         attempt = _Attempt(push, notification)
         faults.point("push-before-post")
         outcome = await self._post(session, attempt)
@@ -256,32 +246,32 @@ class _Delivery:
         timeout_s = self._budget.timeout_s
         return await session.post(push.config.url, fields, body, timeout_s=timeout_s)
 
-    async def _put_off(self, attempt: _Attempt, outcome: Outcome) -> _Verdict | None:
+    async def _put_off(self, attempt: _Attempt, outcome: Outcome) -> Verdict | None:
         """Try the event again later, unless the receiver has been failing for too long."""
         push, now_ms = attempt.push, self._clock.now_ms()
         since = now_ms if push.failing_since is None else push.failing_since
         if now_ms - since >= self._deliverer.settings.push_retry_s * 1000:
             await self._give_up(attempt, outcome, failing_since=since)
             return None
-        # Whoever has moved it meanwhile has counted an attempt of his own.
+        # A delivery that has moved it meanwhile has counted an attempt of its own.
         await self._storage.move_push(
             push, replace(push, failures=attempt.number, failing_since=since)
         )
         metrics.count("PushFailures")
         self._log(attempt, outcome, logging.WARNING, "push_failed", "Receiver not told")
-        return _Verdict(max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s))
+        return again(max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s))
 
     async def _give_up(
         self, attempt: _Attempt, outcome: Outcome, *, failing_since: int | None
     ) -> None:
         """Put the event on record and go past it.
 
-        A receiver that is failing stays so until he answers: each further event gets one attempt,
+        A receiver that is failing stays so until it answers: each further event gets one attempt,
         and not hours of them.
         """
         version, index = attempt.notification.position
         letter = PushLetter(
-            wake=self._wake,
+            job=self._job,
             event_id=attempt.event_id,
             version=version,
             index=index,
@@ -289,17 +279,17 @@ class _Delivery:
             attempts=attempt.number,
             failing_since=failing_since,
         )
-        faults.point("push-before-bury")
-        await self._deliverer.queue.bury(letter)
-        faults.point("push-after-bury")
+        faults.point("push-before-dead-letter")
+        await self._deliverer.queue.dead_letter(letter)
+        faults.point("push-after-dead-letter")
         await self._advance(attempt, failing_since=failing_since)
         metrics.count("PushGivenUp")
         self._log(attempt, outcome, logging.ERROR, "push_given_up", "Notification given up")
 
     async def _advance(self, attempt: _Attempt, *, failing_since: int | None) -> None:
-        """Move the cursor past the event, unless somebody else has.
+        """Move the cursor past the event, unless another delivery has.
 
-        Who has replaced the configuration, or counted a failure, has left the cursor where it was.
+        One that has replaced the configuration, or counted a failure, has left the cursor alone.
         """
         version, index = attempt.notification.position
         push: Push | None = attempt.push
@@ -335,7 +325,7 @@ class _Delivery:
         )
 
     def _turn_of(self, notification: Notification) -> dict[str, Any]:
-        """The event's turn, where HEAD tells: an earlier turn's events stand before its own."""
+        """Return the event's turn, where HEAD tells: earlier turns' events stand before its own."""
         head, version = self._head, notification.version
         is_current = head is not None and (version > head.turn_base or version == head.turn)
         return {"turn": head.turn} if head is not None and is_current else {}
@@ -359,7 +349,7 @@ class _Attempt:
 
 
 def _log(
-    handle: WakeHandle,
+    handle: Handle[PushJob],
     level: int,
     action: str,
     message: str,
@@ -367,6 +357,6 @@ def _log(
     exc_info: bool = False,
     **fields: Any,
 ) -> None:
-    """A line about a wake: ids, and nothing of a configuration or an event."""
-    ids = {"task_id": handle.wake.task_id, "config_id": handle.wake.config_id}
+    """Write a line about a job: ids, and nothing of a configuration or an event."""
+    ids = {"task_id": handle.message.task_id, "config_id": handle.message.config_id}
     logger.log(level, message, exc_info=exc_info, extra={"action": action, **ids, **fields})

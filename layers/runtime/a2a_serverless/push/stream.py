@@ -1,8 +1,8 @@
-"""From the table's stream to wakes.
+"""From the table's stream to push jobs.
 
 A record says that a task was committed up to a version, and no more is made of it: DynamoDB
 Streams keeps the order of an item, not of a task, so that what is sent, and in which order, is
-decided by whoever reads the log.
+decided where the log is read.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from a2a_serverless import faults
 from a2a_serverless.observability import tracing
+from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.notifications import PushEvents
-from a2a_serverless.push.wakes import PushQueue, PushWake
+from a2a_serverless.queues.fifo import FifoQueue, Record
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_items import EVENTS, event_position, owner_of
 from a2a_serverless.tasks.identity import Scope
@@ -28,9 +29,6 @@ AT_ONCE: Final = 16
 _ENDS: Final = frozenset(state_name(state) for state in TERMINAL | INTERRUPTED)
 
 logger = logging.getLogger(__name__)
-
-Record = Mapping[str, Any]
-"""A record as Lambda passes it on, with attributes in DynamoDB's form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +42,7 @@ class Committed:
     incarnation: str
     version: int
     trace: Mapping[str, str] = field(default_factory=dict)
-    """The trace headers of whoever committed."""
+    """The trace headers of the commit."""
 
     @property
     def task(self) -> tuple[str, str, str]:
@@ -52,23 +50,25 @@ class Committed:
 
 
 class PushStream:
-    """Wakes the receivers of tasks that have been committed.
+    """Makes a job for each receiver that a commit concerns.
 
     Args:
         storage: the configurations, seen through any scope.
-        queue: where the wakes go.
-        which: which events are pushed; what else is committed wakes nobody.
+        jobs: where the jobs go.
+        which: which events are pushed; what else is committed makes no job.
     """
 
-    def __init__(self, storage: DurableStorage, queue: PushQueue, which: PushEvents) -> None:
+    def __init__(
+        self, storage: DurableStorage, jobs: FifoQueue[PushJob], which: PushEvents
+    ) -> None:
         self._storage = storage
-        self._queue = queue
+        self._jobs = jobs
         self._which = which
 
     async def process(self, records: Iterable[Record]) -> list[str]:
-        """Wake whom these records concern; the sequence numbers of those to be passed again.
+        """Send the jobs of these records; return the sequence numbers of those to be passed again.
 
-        One wake for a task is enough: whoever gets it reads everything up to now.
+        One job for each configuration of a task is enough: its delivery reads all up to then.
         """
         tasks: dict[tuple[str, str, str], list[Committed]] = {}
         for committed in committed_by(records, self._which):
@@ -76,32 +76,32 @@ class PushStream:
         faults.point("push-stream-received")
         slots = asyncio.Semaphore(AT_ONCE)
 
-        async def wake(commits: Sequence[Committed]) -> list[str]:
+        async def send(commits: Sequence[Committed]) -> list[str]:
             async with slots:
                 is_done = await self._succeeds(max(commits, key=lambda commit: commit.version))
             return [] if is_done else [commit.number for commit in commits]
 
-        failed = await asyncio.gather(*(wake(commits) for commits in tasks.values()))
+        failed = await asyncio.gather(*(send(commits) for commits in tasks.values()))
         return [number for numbers in failed for number in numbers]
 
     async def _succeeds(self, committed: Committed) -> bool:
         try:
-            await self.wake(committed)
+            await self.send(committed)
         except Exception:
             # An invocation's edge: the stream holds the record until it is done.
             extra = {"action": "push_stream_failed", "task_id": committed.task_id}
-            logger.exception("Receivers not woken", extra=extra)
+            logger.exception("Jobs not sent", extra=extra)
             return False
         return True
 
-    async def wake(self, committed: Committed) -> None:
-        """Send a wake to each configuration that is owed the commit."""
+    async def send(self, committed: Committed) -> None:
+        """Send a job for each configuration that is owed the commit."""
         storage = self._storage.for_scope(Scope(committed.scope))
         for push in await storage.pushes(committed.task_id):
             is_owed = push.version < committed.version
             if push.incarnation == committed.incarnation and is_owed:
-                await self._queue.send(
-                    PushWake(
+                await self._jobs.send(
+                    PushJob(
                         scope=committed.scope,
                         task_id=committed.task_id,
                         incarnation=committed.incarnation,
@@ -110,11 +110,11 @@ class PushStream:
                         trace=dict(committed.trace),
                     )
                 )
-                faults.point("push-wake-sent")
+                faults.point("push-job-sent")
 
 
 def committed_by(records: Iterable[Record], which: PushEvents) -> Iterable[Committed]:
-    """The commits that `records` tell of and that may have an event to push.
+    """Return the commits that `records` tell of and that may have an event to push.
 
     The event source filters by the same rule, so that what is dropped here is not paid for there.
     """
@@ -140,7 +140,7 @@ def committed_by(records: Iterable[Record], which: PushEvents) -> Iterable[Commi
 
 
 def _may_have_event(state: str | None, which: PushEvents) -> bool:
-    """Whether a commit that led to `state` counts; None: it changed no status."""
+    """Tell whether a commit that led to `state` counts; None: it changed no status."""
     match which:
         case "ends":
             return state in _ENDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -42,6 +43,21 @@ class Operation(BaseModel):
     params: OperationParams
     is_new_task: bool = False
     request_context: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """The FIFO message group: that of the task."""
+        return self.params.group
+
+    @property
+    def task_id(self) -> str:
+        """The task that the operation is about."""
+        return self.params.task_id
+
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """The trace headers of the request."""
+        return self.request_context
 
     @property
     def deduplication_id(self) -> str:

@@ -20,6 +20,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.queues.fifo import DONE, LOST, Verdict, again
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.deliveries import (
@@ -41,7 +42,6 @@ from a2a_serverless.worker.heartbeat import Heartbeat
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.telemetry import observed_attempt, observed_cancel, observed_delivery
 from a2a_serverless.worker.turn import caller_of, turn_of
-from a2a_serverless.worker.verdict import DONE, LOST, Verdict, again
 from a2a_serverless.worker.watch import Watch
 
 logger = logging.getLogger(__name__)

@@ -24,6 +24,7 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.observability import metrics
+from a2a_serverless.queues.fifo import DONE, Verdict, again
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.endings import FAILED, canceled, ending
 from a2a_serverless.tasks.entries import StatusChanged
@@ -44,7 +45,6 @@ from a2a_serverless.worker.failures import (
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.translation import describe
 from a2a_serverless.worker.turn import Turn
-from a2a_serverless.worker.verdict import DONE, Verdict, again
 from a2a_serverless.worker.waiting import end_tasks, first_of
 from a2a_serverless.worker.watch import Watch, Watched
 from a2a_serverless.worker.writer import TurnWriter

@@ -14,14 +14,15 @@ from typing import Final, Literal
 from a2a.types import TaskState
 
 from a2a_serverless import faults
-from a2a_serverless.broker.base import Broker, decode_operation
+from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.errors import (
     ConcurrencyError,
     ConfigurationError,
-    UndecodableOperationError,
+    UndecodableMessageError,
 )
 from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.queues.fifo import decode_message
 from a2a_serverless.storage.endings import REBASES, end_task
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.deliveries import DeadLettered, on_dead_letter
@@ -50,7 +51,7 @@ class DeadLetters:
     Args:
         log: the tasks.
         registry: the cancel flags.
-        broker: sets aside what cannot be read.
+        broker: keeps what cannot be read.
         retry: how many attempts a turn has.
     """
 
@@ -63,18 +64,18 @@ class DeadLetters:
         self._retry = retry
 
     async def handle(self, body: str) -> Outcome:
-        """Settle the operation in `body`, see `end`, or set `body` aside; then it can be deleted.
+        """Settle the operation in `body`, see `end`; keep elsewhere a `body` that cannot be read.
 
-        Handling a message twice does no more than once.
+        The message can be deleted then. Handling a message twice does no more than once.
 
         Raises:
             ConfigurationError: there is no queue for an undecodable message.
             ConcurrencyError, UnavailableError: the task could not be written; keep the message.
         """
         try:
-            operation = decode_operation(body)
-        except UndecodableOperationError as error:
-            await self._set_aside(body, str(error))
+            operation = decode_message(Operation, body)
+        except UndecodableMessageError as error:
+            await self._keep_undecodable(body, str(error))
             return "undecodable"
         params = operation.params
         with tracing.segment(
@@ -104,13 +105,13 @@ class DeadLetters:
             self._report(letter, outcome, head)
         return outcome
 
-    async def _set_aside(self, body: str, reason: str) -> None:
-        if not await self._broker.set_aside(body, reason=reason):
+    async def _keep_undecodable(self, body: str, reason: str) -> None:
+        if not await self._broker.keep_undecodable(body, reason=reason):
             msg = "A2A_UNDECODABLE_QUEUE is not set: it names the queue for unreadable messages."
             raise ConfigurationError(msg)
         metrics.count("DeadLetters", outcome="undecodable")
         extra = {"action": "dead_letter_undecodable", "reason": reason}
-        _log.error("An unreadable dead letter was set aside", extra=extra)
+        _log.error("An unreadable dead letter was kept for a person", extra=extra)
 
     def _report(self, letter: _Letter, outcome: Outcome, head: Head | None) -> None:
         metrics.count("DeadLetters", outcome=outcome)
@@ -184,8 +185,8 @@ async def _make_due(log: TaskLog, head: Head) -> bool:
 def ids_in(body: str) -> dict[str, object]:
     """Which task and turn a dead letter is about, for a line of the log."""
     try:
-        return _ids(decode_operation(body))
-    except UndecodableOperationError:
+        return _ids(decode_message(Operation, body))
+    except UndecodableMessageError:
         return {}
 
 

@@ -1,4 +1,4 @@
-"""The backends of the broker's suite: fresh queues, as template.yaml has them, for each test."""
+"""The backends of the queues' suites: fresh queues, as template.yaml has them, for each test."""
 
 from __future__ import annotations
 
@@ -9,22 +9,55 @@ from dataclasses import dataclass
 from typing import Any
 
 import boto3
+import pytest
 from moto import mock_aws
+from pydantic import BaseModel
 
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.broker.memory import MemoryBroker
-from a2a_serverless.broker.sqs import SqsFifoBroker
 from a2a_serverless.local.emulators import CREDENTIALS, REGION, Emulator
 from a2a_serverless.local.template import Template
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.queues.fifo import FifoQueue
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.sqs import SqsFifoQueue
+from a2a_serverless.tasks.operations import Operation, OperationParams
+
+PATIENCE_S = 15
+"""Below the 20 s of a long poll and the 60 s of a lease: what waits for these fails."""
+
+FAUXQS = pytest.param("fauxqs", marks=pytest.mark.emulators)
+
+everywhere = pytest.mark.parametrize("queues", ["memory", "moto", FAUXQS], indirect=True)
+on_sqs = pytest.mark.parametrize("queues", ["moto", FAUXQS], indirect=True)
+with_deduplication = pytest.mark.parametrize("queues", ["memory", FAUXQS], indirect=True)
+with_expiring_receipts = with_deduplication
+
+
+class Note(BaseModel):
+    """A message of no meaning: `text` of a task, in the group of that task."""
+
+    task_id: str = "task"
+    text: str = ""
+    trace: dict[str, str] = {}
+
+    @property
+    def group(self) -> str:
+        return self.task_id
+
+    @property
+    def deduplication_id(self) -> str:
+        return f"{self.task_id}.{self.text}"
 
 
 class MemoryQueues:
-    """A queue in memory is its broker."""
+    """A queue in memory stands for itself."""
+
+    def queue(self, **options: Any) -> FifoQueue[Note]:
+        """A queue of notes."""
+        return MemoryQueue(Note, **options)
 
     def broker(self, **options: Any) -> Broker:
-        """The broker under test."""
-        return MemoryBroker(**options)
+        """A broker over a queue of operations."""
+        return Broker(MemoryQueue(Operation, **options))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +65,25 @@ class SqsQueues:
     """The three queues on moto or fauxqs."""
 
     client: Any
-    operations: str
+    main: str
+    dead: str
     undecodable: str
 
-    def broker(self, **options: Any) -> SqsFifoBroker:
+    def queue(self, **options: Any) -> SqsFifoQueue[Note]:
+        """A queue of notes on these queues; several share them."""
+        return SqsFifoQueue(Note, self.main, **self._defaults(options))
+
+    def broker(self, **options: Any) -> Broker:
         """A broker on these queues; several share them."""
-        options.setdefault("client", self.client)
-        options.setdefault("undecodable_queue", self.undecodable)
-        return SqsFifoBroker(self.operations, **options)
+        return Broker(SqsFifoQueue(Operation, self.main, **self._defaults(options)))
+
+    def _defaults(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {"client": self.client, "undecodable_queue": self.undecodable, **options}
 
     def send(self, body: str, group: str = "poison") -> None:
-        """Put a raw message on the operations queue."""
+        """Put a raw message on the queue."""
         self.client.send_message(
-            QueueUrl=self.operations,
+            QueueUrl=self.main,
             MessageBody=body,
             MessageGroupId=group,
             MessageDeduplicationId=uuid.uuid4().hex,
@@ -53,7 +92,7 @@ class SqsQueues:
     def take(self, url: str | None = None) -> list[dict[str, Any]]:
         """Receive what is visible, as Lambda's event source does."""
         answer = self.client.receive_message(
-            QueueUrl=url or self.operations,
+            QueueUrl=url or self.main,
             MaxNumberOfMessages=10,
             MessageSystemAttributeNames=["All"],
             MessageAttributeNames=["All"],
@@ -62,9 +101,9 @@ class SqsQueues:
         return messages
 
     def depth(self) -> tuple[int, int]:
-        """How many operations are visible, and how many are in flight."""
+        """How many messages are visible, and how many are in flight."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        answer = self.client.get_queue_attributes(QueueUrl=self.operations, AttributeNames=names)
+        answer = self.client.get_queue_attributes(QueueUrl=self.main, AttributeNames=names)
         visible, in_flight = (int(answer["Attributes"][name]) for name in names)
         return visible, in_flight
 
@@ -79,9 +118,10 @@ def create_queues(client: Any) -> SqsQueues:
     attributes = template.queue("OperationsQueue", {"DeadLetterQueue.Arn": arn["QueueArn"]})
     return SqsQueues(
         client=client,
-        operations=client.create_queue(
-            QueueName=f"{prefix}-operations.fifo", Attributes=attributes
-        )["QueueUrl"],
+        main=client.create_queue(QueueName=f"{prefix}-operations.fifo", Attributes=attributes)[
+            "QueueUrl"
+        ],
+        dead=dead,
         undecodable=client.create_queue(
             QueueName=f"{prefix}-undecodable", Attributes=template.queue("UndecodableQueue")
         )["QueueUrl"],

@@ -1,0 +1,113 @@
+"""Jobs: the messages that have a configuration's receiver told of what it is owed.
+
+A job carries ids only. What is sent is read from the task's log when the job is delivered, from
+the configuration's own cursor on; so a job may come late, twice, or after its work was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from a2a_serverless.queues.fifo import FifoQueue
+from a2a_serverless.tasks.identity import digest
+
+
+class PushJob(BaseModel):
+    """There is something to tell: the task has been committed up to `version` at least.
+
+    `incarnation` tells the task from a later one with the same id. `trace` holds the trace headers
+    of the commit.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    scope: str = Field(min_length=1, max_length=64)
+    task_id: str = Field(min_length=1, max_length=100)
+    incarnation: str = Field(min_length=1, max_length=64)
+    config_id: str = Field(min_length=1, max_length=100)
+    version: int = Field(ge=1)
+    trace: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """The FIFO message group: one per configuration, so that a slow receiver delays itself."""
+        return digest("push-group", *self._names)
+
+    @property
+    def deduplication_id(self) -> str:
+        """Equal for jobs of one commit: SQS drops a repetition within 5 minutes."""
+        return digest("push-wake", *self._names, str(self.version))
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.scope, self.task_id, self.incarnation, self.config_id
+
+
+class PushLetter(BaseModel):
+    """An event that a receiver was not told of, as the dead letter queue has it: no content."""
+
+    model_config = ConfigDict(frozen=True, validate_by_name=True, serialize_by_alias=True)
+
+    job: PushJob = Field(alias="wake")
+    """Under the name that it has in the letters of every release."""
+    event_id: str
+    version: int
+    """The event's commit."""
+    index: int
+    """The event's place among those of its commit."""
+    reason: str
+    attempts: int
+    failing_since: int | None
+    """Milliseconds since the epoch; None: the receiver answered before."""
+
+    @property
+    def group(self) -> str:
+        """The FIFO message group: that of the job."""
+        return self.job.group
+
+    @property
+    def deduplication_id(self) -> str:
+        """Equal for letters about one event."""
+        return digest("push-letter", self.event_id)
+
+    @property
+    def task_id(self) -> str:
+        """The event's task."""
+        return self.job.task_id
+
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """No headers: nothing continues the trace of a letter."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class PushQueue:
+    """A queue of jobs with one group per configuration, and a place for what was given up."""
+
+    jobs: FifoQueue[PushJob]
+    letters: FifoQueue[PushLetter] | None = None
+
+    async def check(self) -> None:
+        """Make sure that the queues exist.
+
+        Raises:
+            UnavailableError, ConfigurationError: one does not, or does not answer.
+        """
+        await self.jobs.check()
+        if self.letters is not None:
+            await self.letters.check()
+
+    async def dead_letter(self, letter: PushLetter) -> None:
+        """Keep the record of an event that was given up, for a person to find.
+
+        Without a queue for it the log alone has it.
+
+        Raises:
+            UnavailableError, ConfigurationError: the queue did not take it.
+        """
+        if self.letters is not None:
+            await self.letters.send(letter)

@@ -1,0 +1,183 @@
+"""FIFO delivery of typed messages: the message, one delivery of it, and the queue.
+
+Delivery is at least once. Of a group at most one message is in processing: the next one is
+delivered when the previous was acknowledged or given back, or when its visibility ran out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from pydantic import ValidationError
+
+from a2a_serverless.errors import UndecodableMessageError
+
+
+class Message(Protocol):
+    """A queue's message: a pydantic model about one task, of ids and never of content."""
+
+    @property
+    def group(self) -> str:
+        """The FIFO message group, inside which order is kept."""
+
+    @property
+    def deduplication_id(self) -> str:
+        """Equal for repetitions of one send, which count once within 5 minutes."""
+
+    @property
+    def task_id(self) -> str:
+        """The task that the message is about, for lines of the log."""
+
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """The trace headers of the sender."""
+
+    def model_dump_json(self) -> str:
+        """Return the message's body."""
+
+    @classmethod
+    def model_validate_json(cls, json_data: str, /) -> Self:
+        """Return the message behind a body."""
+
+
+M = TypeVar("M", bound=Message)
+
+Record = Mapping[str, Any]
+"""A received message in the form of an SQS event's record, as Lambda passes it on."""
+
+
+def decode_message(kind: type[M], body: object) -> M:
+    """Return the message behind a body.
+
+    Raises:
+        UndecodableMessageError: it is none; the text repeats nothing of the body.
+    """
+    if not isinstance(body, str):
+        msg = "The message has no text body."
+        raise UndecodableMessageError(msg)
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "body"
+        msg = f"The message is not a valid {kind.__name__}: {field}: {first['type']}."
+        raise UndecodableMessageError(msg) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What becomes of a delivery.
+
+    `is_done`: acknowledge it. Else give it back after `delay_s`; None: leave it to expire.
+    """
+
+    is_done: bool
+    delay_s: float | None = None
+
+
+DONE = Verdict(is_done=True)
+LOST = Verdict(is_done=False)
+"""Another consumer has the delivery, or will: this one has no say in it any more."""
+
+
+def again(delay_s: float) -> Verdict:
+    """Return the verdict to deliver again, `delay_s` seconds from now."""
+    return Verdict(is_done=False, delay_s=delay_s)
+
+
+class Handle(ABC, Generic[M]):
+    """One delivery of a message: acknowledge it, give it back, or keep it longer.
+
+    Raises:
+        UndecodableMessageError: the record does not hold a message of this kind.
+    """
+
+    def __init__(self, kind: type[M], record: Record) -> None:
+        self.message = decode_message(kind, record.get("body"))
+        self.attempt = int(record["attributes"]["ApproximateReceiveCount"])
+        """How often the message was delivered, from 1.
+
+        SQS also counts receives that never ran (throttling).
+        """
+        self._record = record
+
+    @abstractmethod
+    async def ack(self) -> None:
+        """Remove the message for good.
+
+        Of an expired delivery nothing is removed: the message comes again.
+
+        Raises:
+            UnavailableError: no answer within the retry budget; the message may come again.
+        """
+
+    @abstractmethod
+    async def nack(self, *, delay_s: float = 0) -> None:
+        """Give the message back; it, and what is behind it, comes after `delay_s` at the earliest.
+
+        An expired delivery has been given back already: nothing happens.
+
+        Raises:
+            UnavailableError: no answer within the retry budget; the visibility gives it back.
+        """
+
+    @abstractmethod
+    async def extend(self, lease_s: float) -> None:
+        """Keep the message from other consumers for `lease_s` from now.
+
+        Raises:
+            ConcurrencyError: the delivery has expired; another consumer may have the message.
+            UnavailableError: no answer within the retry budget; the earlier lease still counts.
+        """
+
+
+class FifoQueue(ABC, Generic[M]):
+    """A queue of messages of one kind.
+
+    Every method that talks to the queue raises:
+        UnavailableError: no answer within the retry budget.
+        ConfigurationError: there is no such queue, or it refuses this process.
+    """
+
+    def __init__(self, kind: type[M]) -> None:
+        self.kind = kind
+
+    async def check(self) -> None:
+        """Make sure that the queue exists, so that a start can stop with one sentence."""
+
+    @abstractmethod
+    async def send(self, message: M) -> None:
+        """Enqueue a message, unless one with its deduplication id was sent a short while ago."""
+
+    @abstractmethod
+    def deliveries(self) -> AsyncGenerator[Handle[M]]:
+        """Return deliveries as they come, one at a time, until `shutdown` (pull mode)."""
+
+    @abstractmethod
+    async def shutdown(self) -> None:
+        """Stop receiving: every `deliveries` ends after what it has handed out."""
+
+    @abstractmethod
+    def decode_record(self, record: Record) -> Handle[M]:
+        """Return the delivery behind a record of an SQS event (push mode).
+
+        The event source deletes what was not reported as failed, so that an `ack` of such a handle
+        may do nothing.
+
+        Raises:
+            UndecodableMessageError: the record does not hold a message of this kind.
+        """
+
+    @abstractmethod
+    async def keep_undecodable(
+        self, body: str, *, reason: str, message_id: str | None = None
+    ) -> bool:
+        """Copy a body that cannot be read to the place that nothing consumes.
+
+        False when there is no such place; the caller then leaves the message to its own queue.
+        `message_id` tells the message from another with the same body; without it the two are kept
+        once.
+        """

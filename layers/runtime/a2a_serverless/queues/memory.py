@@ -1,0 +1,233 @@
+"""A queue in the process's memory, with the group order and the redelivery of SQS FIFO.
+
+Safe under threads: the local stack's doors send from loops of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.errors import ConcurrencyError
+from a2a_serverless.queues.fifo import FifoQueue, Handle, M, Record, decode_message
+
+DEDUPLICATION_S: Final = 300
+"""As SQS FIFO: a deduplication id counts for 5 minutes, also after the message was deleted."""
+
+LONGEST_WAIT_S: Final = 1.0
+"""Between two looks at an idle queue, in seconds."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A message in its queue."""
+
+    body: str
+    group: str
+    deduplication_id: str
+    number: int
+    """Unique in its queue."""
+    attempt: int = 0
+    """How often the message was received."""
+    visible_at: float = 0.0
+
+    @property
+    def receipt(self) -> str:
+        """The name of the latest receive."""
+        return f"{self.number}.{self.attempt}"
+
+
+class MemoryHandle(Handle[M]):
+    """One receive of a message; it expires with its visibility, like the receipt of SQS."""
+
+    def __init__(self, queue: MemoryQueue[M], record: Record) -> None:
+        super().__init__(queue.kind, record)
+        self._queue = queue
+
+    async def ack(self) -> None:
+        await self._queue.delete(self._record)
+
+    async def nack(self, *, delay_s: float = 0) -> None:
+        self._queue.hide(self._record, delay_s)
+
+    async def extend(self, lease_s: float) -> None:
+        if not self._queue.hide(self._record, lease_s):
+            msg = "The delivery has expired."
+            raise ConcurrencyError(msg)
+
+
+class MemoryQueue(FifoQueue[M]):
+    """Messages in groups, of which one at a time is delivered; lost with the process.
+
+    Args:
+        kind: the messages' model.
+        visibility_s: how long a delivery is kept from other consumers.
+        clock: tells when it comes back; by default the system's.
+    """
+
+    def __init__(
+        self, kind: type[M], *, visibility_s: float = 60, clock: Clock | None = None
+    ) -> None:
+        super().__init__(kind)
+        self.undecodable: list[str] = []
+        """The bodies that were kept because they could not be read."""
+        self._visibility_s = visibility_s
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._groups: dict[str, deque[_Entry]] = {}
+        self._sent: dict[str, float] = {}
+        self._numbers = itertools.count(1)
+        self._closed = False
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message is left, delivered or not."""
+        return not self._groups
+
+    @property
+    def messages(self) -> list[M]:
+        """What is left, delivered or not, in the order of the sends."""
+        with self._lock:
+            entries = [entry for group in self._groups.values() for entry in group]
+        entries.sort(key=lambda entry: entry.number)
+        return [decode_message(self.kind, entry.body) for entry in entries]
+
+    async def send(self, message: M) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            self._sent = {i: at for i, at in self._sent.items() if now - at < DEDUPLICATION_S}
+            if message.deduplication_id in self._sent:
+                return
+            self._sent[message.deduplication_id] = now
+            entry = _Entry(
+                message.model_dump_json(),
+                message.group,
+                message.deduplication_id,
+                next(self._numbers),
+            )
+            self._groups.setdefault(message.group, deque()).append(entry)
+        self._notify()
+
+    async def shutdown(self) -> None:
+        self._closed = True
+        self._notify()
+
+    async def deliveries(self) -> AsyncGenerator[Handle[M]]:
+        async with aclosing(self.records()) as records:
+            async for record in records:
+                yield self.decode_record(record)
+
+    async def records(self) -> AsyncGenerator[dict[str, Any]]:
+        """Return deliveries as an SQS event source passes them to a function, until `shutdown`."""
+        waiting = (asyncio.get_running_loop(), asyncio.Event())
+        self._waiting.append(waiting)
+        try:
+            while not self._closed:
+                waiting[1].clear()
+                record = self.take()
+                if record is not None:
+                    yield record
+                else:
+                    await _wait(waiting[1], self._until_visible_s())
+        finally:
+            self._waiting.remove(waiting)
+
+    def take(self) -> dict[str, Any] | None:
+        """Return the next delivery as a record; None when no message is visible."""
+        now = self._clock.monotonic()
+        with self._lock:
+            for first in self._firsts():
+                if first.visible_at <= now:
+                    first.attempt += 1
+                    first.visible_at = now + self._visibility_s
+                    return self._record(first)
+        return None
+
+    def decode_record(self, record: Record) -> MemoryHandle[M]:
+        """As in the contract; of a message that is gone the handle can do nothing."""
+        return MemoryHandle(self, record)
+
+    async def keep_undecodable(
+        self,
+        body: str,
+        *,
+        reason: str,  # noqa: ARG002 - kept beside the body on AWS
+        message_id: str | None = None,  # noqa: ARG002 - a list keeps every repetition
+    ) -> bool:
+        self.undecodable.append(body)
+        return True
+
+    def hide(self, record: Record, seconds: float) -> bool:
+        """Set the visibility of a delivery; False when the delivery has expired."""
+        with self._lock:
+            entry = self._held(record)
+            if entry is None:
+                return False
+            entry.visible_at = self._clock.monotonic() + seconds
+        self._notify()
+        return True
+
+    async def delete(self, record: Record) -> None:
+        """Remove a delivered message; nothing when the delivery has expired."""
+        with self._lock:
+            entry = self._held(record)
+            if entry is None:
+                return
+            group = self._groups[entry.group]
+            group.remove(entry)
+            if not group:
+                del self._groups[entry.group]
+        self._notify()
+
+    def _record(self, entry: _Entry) -> dict[str, Any]:
+        return {
+            "messageId": str(entry.number),
+            "receiptHandle": entry.receipt,
+            "body": entry.body,
+            "attributes": {
+                "ApproximateReceiveCount": str(entry.attempt),
+                "MessageGroupId": entry.group,
+                "MessageDeduplicationId": entry.deduplication_id,
+            },
+            "messageAttributes": {},
+            "eventSource": "aws:sqs",
+            "eventSourceARN": f"arn:aws:sqs:local:000000000000:{self.kind.__name__}.fifo",
+            "awsRegion": "local",
+        }
+
+    def _held(self, record: Record) -> _Entry | None:
+        """Return the entry of a delivery that is its latest one and has not run out."""
+        group = self._groups.get(record["attributes"].get("MessageGroupId", ""), ())
+        now, receipt = self._clock.monotonic(), record["receiptHandle"]
+        return next((e for e in group if e.receipt == receipt and e.visible_at > now), None)
+
+    def _firsts(self) -> Iterator[_Entry]:
+        """Return the first message of each group; the others of the group wait for it."""
+        return (group[0] for group in self._groups.values())
+
+    def _until_visible_s(self) -> float:
+        now = self._clock.monotonic()
+        with self._lock:
+            waits = [first.visible_at - now for first in self._firsts()]
+        return max(0, min([LONGEST_WAIT_S, *waits]))
+
+    def _notify(self) -> None:
+        for loop, event in tuple(self._waiting):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,636 @@
+"""The contract of FIFO queues over memory, moto and fauxqs; then what only SQS can show.
+
+Waits are for messages to come, never for time to pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from a2a_serverless import aws
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    ConfigurationError,
+    UnavailableError,
+    UndecodableMessageError,
+)
+from a2a_serverless.queues.fifo import FifoQueue, Handle
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.sqs import LONGEST_LEASE_S, SqsFifoQueue
+from tests.clocks import ManualClock
+from tests.contract.queues import (
+    PATIENCE_S,
+    MemoryQueues,
+    Note,
+    SqsQueues,
+    everywhere,
+    lambda_record,
+    on_sqs,
+    with_deduplication,
+    with_expiring_receipts,
+)
+
+TRACE = {"x-amzn-trace-id": "Root=1-67891233-abcdef012345678912345678;Sampled=1"}
+
+
+class Consumer:
+    """Takes notes one by one, with a bound on the patience."""
+
+    def __init__(self, queue: FifoQueue[Note]) -> None:
+        self._deliveries = queue.deliveries()
+
+    async def next(self) -> Handle[Note]:
+        async with asyncio.timeout(PATIENCE_S):
+            return await anext(self._deliveries)
+
+    async def ends(self) -> bool:
+        async with asyncio.timeout(PATIENCE_S):
+            async for _ in self._deliveries:
+                return False
+        return True
+
+
+async def extended(consumer: Consumer) -> Handle[Note]:
+    """Return the next delivery that can be held for a minute.
+
+    Where the machine was too slow for the visibility, that is a later one.
+    """
+    while True:
+        handle = await consumer.next()
+        try:
+            await handle.extend(60)
+        except ConcurrencyError:
+            continue
+        return handle
+
+
+@asynccontextmanager
+async def consuming(queue: FifoQueue[Note]) -> AsyncIterator[Consumer]:
+    """A consumer that has ended when the test has."""
+    consumer = Consumer(queue)
+    yield consumer
+    await queue.shutdown()
+    assert await consumer.ends()
+
+
+# -- the contract ----------------------------------------------------------------------------
+
+
+@everywhere
+async def test_a_message_arrives_as_it_was_sent(queues: MemoryQueues | SqsQueues) -> None:
+    """The receiver gets what was sent; the first delivery is attempt 1."""
+    queue = queues.queue()
+    async with consuming(queue) as consumer:
+        await queue.send(Note(text="é", trace=TRACE))
+        handle = await consumer.next()
+        assert handle.message == Note(text="é", trace=TRACE)
+        assert handle.attempt == 1
+
+
+@everywhere
+async def test_a_given_back_message_comes_again(queues: MemoryQueues | SqsQueues) -> None:
+    """`nack()` redelivers at once, as the next attempt."""
+    queue = queues.queue()
+    async with consuming(queue) as consumer:
+        await queue.send(Note())
+        for attempt in (1, 2, 3):
+            handle = await consumer.next()
+            assert handle.attempt == attempt
+            await handle.nack()
+
+
+@everywhere
+async def test_a_delay_holds_its_own_group_alone(queues: MemoryQueues | SqsQueues) -> None:
+    """`nack(delay_s)` delays the message and what is behind it; another group comes meanwhile."""
+    queue = queues.queue()
+    async with consuming(queue) as consumer:
+        await queue.send(Note(task_id="slow", text="1"))
+        await queue.send(Note(task_id="slow", text="2"))
+        await (await consumer.next()).nack(delay_s=60)
+        await queue.send(Note(task_id="other"))
+        assert (await consumer.next()).message.task_id == "other"
+
+
+@everywhere
+async def test_a_delayed_message_comes_again(queues: MemoryQueues | SqsQueues) -> None:
+    """By itself, before what is behind it, and not before its delay has passed."""
+    queue = queues.queue()
+    async with consuming(queue) as consumer:
+        await queue.send(Note(text="1"))
+        await queue.send(Note(text="2"))
+        handle = await consumer.next()
+        began = time.time()
+        await handle.nack(delay_s=1)
+        again = await consumer.next()
+        assert (again.message.text, again.attempt) == ("1", 2)
+        assert time.time() - began >= 0.99
+
+
+@everywhere
+async def test_one_message_of_a_group_at_a_time(queues: MemoryQueues | SqsQueues) -> None:
+    """A group's next message waits for the end of the one before; another group's does not."""
+    queue = queues.queue()
+    async with consuming(queue) as consumer:
+        await queue.send(Note(task_id="a", text="1"))
+        first = await consumer.next()
+        await queue.send(Note(task_id="a", text="2"))
+        await queue.send(Note(task_id="b"))
+        assert (await consumer.next()).message.task_id == "b"
+        await first.ack()
+        assert (await consumer.next()).message.text == "2"
+
+
+@everywhere
+async def test_an_acknowledged_message_is_gone(queues: MemoryQueues | SqsQueues) -> None:
+    """After `ack()` the next message of the group is the next one that was sent."""
+    queue = queues.queue()
+    async with consuming(queue) as consumer:
+        for text in "123":
+            await queue.send(Note(text=text))
+        for text in "123":
+            handle = await consumer.next()
+            assert (handle.message.text, handle.attempt) == (text, 1)
+            await handle.ack()
+
+
+@with_deduplication
+async def test_a_repeated_send_counts_once(queues: MemoryQueues | SqsQueues) -> None:
+    """A repetition is dropped, also after the first was done, whatever else the message says."""
+    queue = queues.queue()
+    async with consuming(queue) as consumer:
+        await queue.send(Note(text="1"))
+        await queue.send(Note(text="1", trace=TRACE))
+        await (await consumer.next()).ack()
+        await queue.send(Note(text="1"))
+        await queue.send(Note(text="2"))
+        assert (await consumer.next()).message.text == "2"
+
+
+@everywhere
+async def test_a_lost_delivery_comes_again(queues: MemoryQueues | SqsQueues) -> None:
+    """A message without an answer is delivered again when its visibility has run out."""
+    queue = queues.queue(visibility_s=1)
+    async with consuming(queue) as consumer:
+        await queue.send(Note())
+        assert (await consumer.next()).attempt == 1
+        assert (await consumer.next()).attempt == 2
+
+
+@everywhere
+async def test_an_extended_delivery_stays_away(queues: MemoryQueues | SqsQueues) -> None:
+    """`extend` keeps a message beyond its first visibility; one without it comes again."""
+    queue = queues.queue(visibility_s=1)
+    async with consuming(queue) as consumer:
+        await queue.send(Note(task_id="kept"))
+        await extended(consumer)
+        await queue.send(Note(task_id="lost"))
+        assert (await consumer.next()).message.task_id == "lost"
+        again = await consumer.next()
+        assert (again.message.task_id, again.attempt) == ("lost", 2)
+
+
+@with_expiring_receipts
+async def test_an_expired_delivery_has_no_say(queues: MemoryQueues | SqsQueues) -> None:
+    """When another has the message, `extend` raises, and `ack` and `nack` change nothing."""
+    queue = queues.queue(visibility_s=1)
+    async with consuming(queue) as consumer:
+        await queue.send(Note())
+        expired, current = await consumer.next(), await extended(consumer)
+        with pytest.raises(ConcurrencyError):
+            await expired.extend(60)
+        await expired.nack()
+        await expired.ack()
+        await current.nack()
+        assert (await consumer.next()).attempt == current.attempt + 1
+
+
+@everywhere
+async def test_shutdown_ends_a_waiting_receiver(queues: MemoryQueues | SqsQueues) -> None:
+    """A receiver that waits for messages ends at once, not with its long poll."""
+    queue = queues.queue()
+    waiting = asyncio.create_task(Consumer(queue).ends())
+    await asyncio.sleep(0)
+    await queue.shutdown()
+    assert await waiting
+    assert await Consumer(queue).ends()
+
+
+@everywhere
+async def test_an_existing_queue_passes_the_check(queues: MemoryQueues | SqsQueues) -> None:
+    """`check` says nothing where all is well."""
+    await queues.queue().check()
+
+
+@everywhere
+async def test_an_undecodable_body_is_kept(queues: MemoryQueues | SqsQueues) -> None:
+    """`keep_undecodable` takes a body as it is."""
+    assert await queues.queue().keep_undecodable("poison", reason="no JSON")
+
+
+@everywhere
+@pytest.mark.parametrize(
+    "body", ["", "secret", "{", "null", "[]", '{"task_id": 1, "text": "secret"}', None]
+)
+async def test_a_bad_record_is_undecodable(
+    queues: MemoryQueues | SqsQueues, body: str | None
+) -> None:
+    """A body of another kind raises the error that says so, and that repeats nothing of it."""
+    with pytest.raises(UndecodableMessageError) as raised:
+        queues.queue().decode_record(record_of(body))
+    assert "secret" not in str(raised.value)
+
+
+# -- memory ----------------------------------------------------------------------------------
+
+
+async def test_memory_speaks_in_records() -> None:
+    """As SQS's event source does, until it is shut down."""
+    queue = MemoryQueue(Note)
+    records = queue.records()
+    waiting = asyncio.ensure_future(anext(records))
+    await asyncio.sleep(0)
+    await queue.send(Note(text="1"))
+    record = await waiting
+    assert record["eventSource"] == "aws:sqs"
+    assert queue.decode_record(record).message == Note(text="1")
+    await queue.shutdown()
+    assert [record async for record in records] == []
+
+
+async def test_a_record_in_memory_expires() -> None:
+    """Its handle can do nothing then, and the event source's delete removes nothing."""
+    clock = ManualClock()
+    queue = MemoryQueue(Note, visibility_s=90, clock=clock)
+    await queue.send(Note())
+    first = queue.take()
+    assert first is not None
+    assert queue.take() is None
+    clock.advance(91)
+    await queue.decode_record(first).ack()
+    await queue.delete(first)
+    assert not queue.is_empty
+    again = queue.take()
+    assert again is not None
+    assert queue.decode_record(again).attempt == 2
+    await queue.delete(again)
+    assert queue.is_empty
+
+
+async def test_memory_shows_what_is_left() -> None:
+    """Messages in the order of the sends, delivered or not; bodies that cannot be read."""
+    queue = MemoryQueue(Note)
+    notes = [Note(task_id="b"), Note(task_id="a"), Note(task_id="b", text="2")]
+    for note in notes:
+        await queue.send(note)
+    queue.take()
+    assert queue.messages == notes
+    await queue.keep_undecodable("poison", reason="no JSON")
+    assert queue.undecodable == ["poison"]
+
+
+# -- SQS: pull mode --------------------------------------------------------------------------
+
+
+@on_sqs
+async def test_a_shut_down_receiver_gives_back_what_it_still_gets(queues: SqsQueues) -> None:
+    """A message that meets an abandoned long poll does not wait for the end of its lease."""
+    left = queues.queue()
+    waiting = await polling(queues, left)
+    await left.shutdown()
+    assert await waiting
+    await meets_the_abandoned_poll(queues)
+
+
+@on_sqs
+async def test_a_cancelled_receiver_gives_back_what_it_still_gets(queues: SqsQueues) -> None:
+    """As after a shutdown, when the receiving task was cancelled."""
+    waiting = await polling(queues, queues.queue())
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await meets_the_abandoned_poll(queues)
+
+
+@on_sqs
+async def test_an_undecodable_message_is_moved(
+    queues: SqsQueues, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, leaves for the undecodable queue, and harms no other message."""
+    queues.send("{not json")
+    queue = queues.queue()
+    await queue.send(Note())
+    async with consuming(queue) as consumer:
+        assert (await consumer.next()).message == Note()
+    (moved,) = queues.take(queues.undecodable)
+    assert moved["Body"] == "{not json"
+    assert moved["MessageAttributes"]["reason"]["StringValue"].startswith("The message is no")
+    assert queues.depth() == (0, 1)
+    assert "undecodable" in actions(caplog)
+
+
+@on_sqs
+async def test_an_undecodable_message_is_left_to_the_redrive_policy(queues: SqsQueues) -> None:
+    """Without an undecodable queue it stays, and the loop goes on."""
+    queues.send('{"task_id": 1}')
+    queue = queues.queue(undecodable_queue=None)
+    await queue.send(Note())
+    async with consuming(queue) as consumer:
+        assert (await consumer.next()).message == Note()
+    assert queues.depth() == (0, 2)
+
+
+@on_sqs
+async def test_network_errors_do_not_end_receiving(
+    queues: SqsQueues, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failed receive is logged and waits longer each time, and the next one is tried."""
+    clock = ManualClock()
+    fail(queues.client, "ReceiveMessage", EndpointConnectionError(endpoint_url="x"), times=3)
+    queue = queues.queue(clock=clock)
+    await queue.send(Note())
+    async with consuming(queue) as consumer:
+        assert (await consumer.next()).message == Note()
+    assert actions(caplog).count("receive_failed") == 3
+    assert clock.monotonic() > 0
+
+
+@on_sqs
+async def test_receiving_ends_where_there_is_no_queue(queues: SqsQueues) -> None:
+    """A queue that was deleted is a matter of the deployment, not of the network."""
+    queue = queues.queue()
+    queues.client.delete_queue(QueueUrl=queues.main)
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        await Consumer(queue).next()
+
+
+# -- SQS: sending ----------------------------------------------------------------------------
+
+
+@on_sqs
+async def test_a_queue_is_known_by_its_name(queues: SqsQueues) -> None:
+    """A name is looked up once, at the first use."""
+    lookups = recorded(queues.client, "GetQueueUrl")
+    queue = SqsFifoQueue(Note, queues.main.rsplit("/", 1)[-1], client=queues.client)
+    assert lookups == []
+    await queue.send(Note())
+    await queue.send(Note(task_id="other"))
+    assert len(lookups) == 1
+    assert queues.depth()[0] == 2
+
+
+@on_sqs
+@pytest.mark.parametrize("missing", ["main", "undecodable"])
+async def test_a_missing_queue_is_named(queues: SqsQueues, missing: str) -> None:
+    """`check` and every use say in one sentence which queue is missing."""
+    names = {"main": queues.main, "undecodable": queues.undecodable, missing: "nowhere.fifo"}
+    queue = SqsFifoQueue(
+        Note, names["main"], undecodable_queue=names["undecodable"], client=queues.client
+    )
+    with pytest.raises(ConfigurationError, match=r"^The queue nowhere\.fifo does not exist\.$"):
+        await queue.check()
+    use = queue.send(Note()) if missing == "main" else queue.keep_undecodable("", reason="")
+    with pytest.raises(ConfigurationError, match=r"nowhere\.fifo"):
+        await use
+
+
+@on_sqs
+async def test_a_throttled_send_is_repeated(queues: SqsQueues) -> None:
+    """A few refusals are waited out."""
+    clock = ManualClock()
+    throttled = ClientError({"Error": {"Code": "ThrottlingException"}}, "SendMessage")
+    fail(queues.client, "SendMessage", throttled, times=3)
+    await queues.queue(clock=clock).send(Note())
+    assert queues.depth() == (1, 0)
+
+
+@on_sqs
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError({"Error": {"Code": "RequestThrottled"}}, "SendMessage"),
+        EndpointConnectionError(endpoint_url="x"),
+    ],
+    ids=["throttled", "unreachable"],
+)
+async def test_a_send_gives_up_in_the_end(queues: SqsQueues, error: Exception) -> None:
+    """After a bounded number of attempts the caller gets UnavailableError."""
+    sends = fail(queues.client, "SendMessage", error, times=1000)
+    with pytest.raises(UnavailableError):
+        await queues.queue(clock=ManualClock()).send(Note())
+    assert 2 <= len(sends) <= aws.ATTEMPTS
+
+
+@on_sqs
+async def test_a_refused_send_is_not_repeated(queues: SqsQueues) -> None:
+    """A missing permission is for the deployment to mend: one attempt, and its name."""
+    denied = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "SendMessage")
+    sends = fail(queues.client, "SendMessage", denied, times=1000)
+    with pytest.raises(ConfigurationError, match="AccessDenied"):
+        await queues.queue().send(Note())
+    assert len(sends) == 1
+
+
+# -- SQS: push mode --------------------------------------------------------------------------
+
+
+@on_sqs
+async def test_a_record_is_a_delivery(queues: SqsQueues) -> None:
+    """A record of a Lambda event gives the message and the attempt."""
+    queue = queues.queue()
+    await queue.send(Note())
+    (message,) = queues.take()
+    handle = queue.decode_record(lambda_record(message))
+    assert handle.message == Note()
+    assert handle.attempt == 1
+
+
+@on_sqs
+async def test_lambda_deletes_what_was_acknowledged(queues: SqsQueues) -> None:
+    """In push mode `ack` sends nothing: the event source deletes what is not reported failed."""
+    queue = queues.queue()
+    await queue.send(Note())
+    (message,) = queues.take()
+    await queue.decode_record(lambda_record(message)).ack()
+    assert queues.depth() == (0, 1)
+
+
+@on_sqs
+async def test_a_record_is_given_back_by_its_visibility(queues: SqsQueues) -> None:
+    """In push mode `nack` sets the visibility, so that the reported failure is retried on time."""
+    queue = queues.queue()
+    await queue.send(Note())
+    (message,) = queues.take()
+    await queue.decode_record(lambda_record(message)).nack()
+    assert queues.depth() == (1, 0)
+
+
+@on_sqs
+async def test_giving_back_an_expired_record_is_logged(
+    queues: SqsQueues, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another consumer has it by now, or will: nothing is raised."""
+    queue = queues.queue()
+    await queue.send(Note())
+    (message,) = queues.take()
+    stale = {**lambda_record(message), "receiptHandle": "nonsense"}
+    await queue.decode_record(stale).nack(delay_s=5)
+    (line,) = [vars(r) for r in caplog.records if hasattr(r, "action")]
+    assert (line["action"], line["task_id"], line["message_id"]) == (
+        "nack_expired",
+        "task",
+        message["MessageId"],
+    )
+
+
+@on_sqs
+async def test_an_undecodable_body_has_its_reason_beside_it(queues: SqsQueues) -> None:
+    """A person who finds it need not guess."""
+    assert await queues.queue().keep_undecodable("poison", reason="no JSON")
+    (kept,) = queues.take(queues.undecodable)
+    assert kept["Body"] == "poison"
+    assert kept["MessageAttributes"]["reason"]["StringValue"] == "no JSON"
+
+
+@on_sqs
+async def test_undecodable_bodies_keep_a_fifo_queue_of_their_own_groups(queues: SqsQueues) -> None:
+    """Where they go to a FIFO queue, none waits for another; one that comes again is kept once."""
+    queue = queues.queue(undecodable_queue=queues.dead)
+    for message_id in ("1", "2", None):
+        assert await queue.keep_undecodable("poison", reason="no JSON", message_id=message_id)
+    attributes = [kept["Attributes"] for kept in queues.take(queues.dead)]
+    assert len({kept["MessageGroupId"] for kept in attributes}) == 3
+    assert all(kept["MessageGroupId"] == kept["MessageDeduplicationId"] for kept in attributes)
+
+
+@on_sqs
+async def test_without_a_place_for_it_a_body_is_not_kept(queues: SqsQueues) -> None:
+    """The caller leaves the message where it is."""
+    queue = queues.queue(undecodable_queue=None)
+    await queue.check()
+    assert not await queue.keep_undecodable("poison", reason="no JSON")
+
+
+@on_sqs
+@pytest.mark.parametrize(
+    ("elapsed_s", "asked_s", "given_s"),
+    [
+        (0, 0, 0),
+        (0, -5, 0),
+        (0, 1.2, 2),
+        (0, 100_000, LONGEST_LEASE_S),
+        (40_000, 10_000, LONGEST_LEASE_S - 40_000),
+        (50_000, 10, 0),
+    ],
+)
+async def test_a_delay_fits_what_is_left_of_twelve_hours(
+    queues: SqsQueues, elapsed_s: float, asked_s: float, given_s: int
+) -> None:
+    """Visibility is whole seconds, and all of it together is bounded from the receive on."""
+    clock = ManualClock()
+    queue = queues.queue(clock=clock)
+    await queue.send(Note())
+    (message,) = queues.take()
+    changes = recorded(queues.client, "ChangeMessageVisibility")
+    handle = queue.decode_record(lambda_record(message))
+    clock.advance(elapsed_s)
+    await handle.nack(delay_s=asked_s)
+    assert [change["VisibilityTimeout"] for change in changes] == [given_s]
+
+
+@on_sqs
+async def test_a_lease_ends_after_twelve_hours(queues: SqsQueues) -> None:
+    """`extend` gives what is left; then the delivery counts as expired."""
+    clock = ManualClock()
+    queue = queues.queue(clock=clock)
+    await queue.send(Note())
+    (message,) = queues.take()
+    handle = queue.decode_record(lambda_record(message))
+    changes = recorded(queues.client, "ChangeMessageVisibility")
+    clock.advance(LONGEST_LEASE_S - 20)
+    await handle.extend(60)
+    assert changes[0]["VisibilityTimeout"] == 20
+    clock.advance(20)
+    with pytest.raises(ConcurrencyError):
+        await handle.extend(60)
+    assert len(changes) == 1
+
+
+@on_sqs
+async def test_sqs_knows_the_trace_of_a_send(queues: SqsQueues) -> None:
+    """The trace goes along in the message, and as the attribute by which AWS links traces."""
+    sent = recorded(queues.client, "SendMessage")
+    await queues.queue().send(Note(trace=TRACE))
+    attribute = {"DataType": "String", "StringValue": TRACE["x-amzn-trace-id"]}
+    assert sent[0]["MessageSystemAttributes"] == {"AWSTraceHeader": attribute}
+    (message,) = queues.take()
+    assert json.loads(message["Body"])["trace"] == TRACE
+    assert message["Attributes"]["MessageGroupId"] == Note().group
+
+
+def record_of(body: str | None) -> Mapping[str, Any]:
+    """A record of a Lambda event."""
+    attributes = {"ApproximateReceiveCount": "1"}
+    return {"messageId": "m", "receiptHandle": "1.1", "body": body, "attributes": attributes}
+
+
+async def polling(queues: SqsQueues, queue: FifoQueue[Note]) -> asyncio.Task[bool]:
+    """A receiver whose long poll is under way."""
+    begun = threading.Event()
+    event = "before-send.sqs.ReceiveMessage"
+    queues.client.meta.events.register_first(event, lambda **_: begun.set(), unique_id="begun")
+    waiting = asyncio.create_task(Consumer(queue).ends())
+    await asyncio.to_thread(begun.wait, PATIENCE_S)
+    queues.client.meta.events.unregister(event, unique_id="begun")
+    return waiting
+
+
+async def meets_the_abandoned_poll(queues: SqsQueues) -> None:
+    """Send a note to a poll that has no receiver, and see the next receiver get it.
+
+    It receives when the note was given back: moto keeps a receive waiting that began before.
+    """
+    given_back = threading.Event()
+    queues.client.meta.events.register(
+        "after-call.sqs.ChangeMessageVisibility", lambda **_: given_back.set()
+    )
+    queue = queues.queue()
+    await queue.send(Note())
+    assert await asyncio.to_thread(given_back.wait, PATIENCE_S)
+    async with consuming(queue) as consumer:
+        handle = await consumer.next()
+        assert (handle.message, handle.attempt) == (Note(), 2)
+
+
+def actions(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The actions logged so far."""
+    return [record.action for record in caplog.records if hasattr(record, "action")]
+
+
+def recorded(client: Any, operation: str) -> list[dict[str, Any]]:
+    """The parameters of the calls of an operation, from now on."""
+    calls: list[dict[str, Any]] = []
+    client.meta.events.register(
+        f"provide-client-params.sqs.{operation}", lambda params, **_: calls.append(params)
+    )
+    return calls
+
+
+def fail(client: Any, operation: str, error: Exception, *, times: int) -> list[int]:
+    """Let the next calls of an operation fail before they are sent; the list counts them."""
+    calls: list[int] = []
+
+    def refuse(**_: Any) -> None:
+        calls.append(len(calls))
+        if len(calls) <= times:
+            raise error
+
+    client.meta.events.register(f"before-call.sqs.{operation}", refuse)
+    return calls

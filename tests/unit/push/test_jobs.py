@@ -1,0 +1,104 @@
+"""Jobs, and the letters about what was given up. Their queues have a suite in tests/contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from a2a_serverless.errors import ConfigurationError, UndecodableMessageError
+from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.queues.fifo import decode_message
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.sqs import SqsFifoQueue
+from tests.contract.queues import moto_queues
+
+
+def job(config_id: str = "hook", version: int = 1, **fields: Any) -> PushJob:
+    given = {"scope": "s", "task_id": "t", "incarnation": "i", **fields}
+    return PushJob(config_id=config_id, version=version, **given)
+
+
+LETTER = PushLetter(
+    job=job(),
+    event_id="event",
+    version=1,
+    index=0,
+    reason="status 404",
+    attempts=1,
+    failing_since=None,
+)
+
+JOB_BODY = '{"scope":"s","task_id":"t","incarnation":"i","config_id":"hook","version":1,"trace":{}}'
+LETTER_BODY = (
+    f'{{"wake":{JOB_BODY},"event_id":"event","version":1,"index":0,'
+    '"reason":"status 404","attempts":1,"failing_since":null}'
+)
+
+
+def test_groups_and_deduplication() -> None:
+    """A group per configuration of one incarnation; a deduplication id per commit."""
+    others = [
+        job(version=2),
+        job("other"),
+        job(scope="other"),
+        job(task_id="other"),
+        job(incarnation="other"),
+    ]
+    ids = {one.deduplication_id for one in (job(), *others)}
+    groups = [one.group for one in (job(), *others)]
+    assert len(ids) == 6
+    assert groups[0] == groups[1]
+    assert len(set(groups)) == 5
+    assert job(trace={"traceparent": "x"}).deduplication_id == job().deduplication_id
+
+
+def test_what_every_release_reads_and_writes() -> None:
+    """Bodies and ids are those of the first release: two of them may share the queues."""
+    assert (job().model_dump_json(), LETTER.model_dump_json()) == (JOB_BODY, LETTER_BODY)
+    assert PushJob.model_validate_json(JOB_BODY) == job()
+    assert PushLetter.model_validate_json(LETTER_BODY) == LETTER
+    assert job().group == LETTER.group == "FtiykqiU4-rmfFPqA3DReA"
+    assert job().deduplication_id == "w1iUfcGeflbfqNKGGZgSIQ"
+    assert LETTER.deduplication_id == "xSAg5Y910ZnII99zzI0EpA"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        "",
+        "secret text",
+        "[]",
+        "{}",
+        '{"scope": "s", "task_id": "secret", "incarnation": "i", "config_id": "c", "version": 0}',
+        '{"scope": "s", "task_id": "", "incarnation": "i", "config_id": "c", "version": 1}',
+    ],
+)
+def test_a_message_that_is_no_job(body: str | None) -> None:
+    """The error names the field, and repeats nothing."""
+    with pytest.raises(UndecodableMessageError) as error:
+        decode_message(PushJob, body)
+    assert "secret" not in str(error.value)
+
+
+async def test_a_letter_is_kept() -> None:
+    """In its configuration's group; without a queue for letters the log alone has it."""
+    letters = MemoryQueue(PushLetter)
+    await PushQueue(MemoryQueue(PushJob), letters).dead_letter(LETTER)
+    assert letters.messages == [LETTER]
+    await PushQueue(MemoryQueue(PushJob)).dead_letter(LETTER)
+
+
+async def test_a_queue_that_does_not_exist_fails_the_check() -> None:
+    """The sentence that stops the start names it: the jobs' queue or the letters'."""
+    with moto_queues() as queues:
+        jobs, letters = (
+            SqsFifoQueue(PushJob, "no-jobs.fifo", client=queues.client),
+            SqsFifoQueue(PushLetter, "no-letters.fifo", client=queues.client),
+        )
+        with pytest.raises(ConfigurationError, match=r"no-jobs\.fifo does not exist"):
+            await PushQueue(jobs, MemoryQueue(PushLetter)).check()
+        with pytest.raises(ConfigurationError, match=r"no-letters\.fifo does not exist"):
+            await PushQueue(MemoryQueue(PushJob), letters).check()
+        await PushQueue(MemoryQueue(PushJob)).check()

@@ -1,0 +1,141 @@
+"""Batches of an event source: groups, their order, and the partial response."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from a2a_serverless.observability import metrics
+from a2a_serverless.observability.logs import log_context
+from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
+from a2a_serverless.queues.fifo import Record
+from tests.observed import counted, logged
+
+logger = logging.getLogger(__name__)
+
+
+def record(message_id: str, group: str | None = None) -> dict[str, Any]:
+    """A record of an SQS event; a standard queue's has no group."""
+    attributes = {"MessageGroupId": group} if group is not None else {}
+    return {"messageId": message_id, "attributes": attributes}
+
+
+def failed(response: Mapping[str, Any]) -> list[str]:
+    assert set(response) == {"batchItemFailures"}
+    return [failure["itemIdentifier"] for failure in response["batchItemFailures"]]
+
+
+class Steps:
+    """Processes records: notes each when it is done, fails those it is told to."""
+
+    def __init__(self, *failing: str) -> None:
+        self.failing = failing
+        self.done: list[str] = []
+
+    async def __call__(self, record: Record) -> bool:
+        await asyncio.sleep(0)
+        self.done.append(record["messageId"])
+        return record["messageId"] not in self.failing
+
+
+async def test_what_is_done_is_not_reported() -> None:
+    """Each record is processed once, those of a group in their order."""
+    steps = Steps()
+    batch = [record("a1", "a"), record("b1", "b"), record("a2", "a")]
+    assert failed(await process_batch(batch, steps)) == []
+    assert sorted(steps.done) == ["a1", "a2", "b1"]
+    assert steps.done.index("a1") < steps.done.index("a2")
+
+
+async def test_after_a_failure_the_rest_of_its_group_is_reported() -> None:
+    """It is not tried: order would be lost. Other groups are done."""
+    steps = Steps("a2")
+    batch = [record("a1", "a"), record("a2", "a"), record("b1", "b"), record("a3", "a")]
+    assert failed(await process_batch(batch, steps)) == ["a2", "a3"]
+    assert sorted(steps.done) == ["a1", "a2", "b1"]
+
+
+async def test_records_without_a_group_fail_alone() -> None:
+    """Those of a standard queue have no order to keep."""
+    steps = Steps("1")
+    assert failed(await process_batch([record("1"), record("2")], steps)) == ["1"]
+    assert sorted(steps.done) == ["1", "2"]
+
+
+async def test_groups_run_at_the_same_time() -> None:
+    """A group that waits for another one does not wait for ever."""
+    met = asyncio.Barrier(2)
+
+    async def meet(_: Record) -> bool:
+        async with asyncio.timeout(30):
+            await met.wait()
+        return True
+
+    assert failed(await process_batch([record("1", "a"), record("2", "b")], meet)) == []
+
+
+async def test_an_empty_batch_is_done() -> None:
+    """A filter may have dropped everything."""
+    assert failed(await process_batch([], Steps())) == []
+
+
+class Echo(EventFunction):
+    """Does what a test says."""
+
+    def __init__(self, step: Callable[[], Awaitable[None]]) -> None:
+        self.step = step
+        super().__init__()
+
+    async def _answer(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        await self.step()
+        return {"event": event, "left_s": left_s(context)}
+
+
+class Context:
+    """Lambda's, as far as a function asks."""
+
+    aws_request_id = "request-1"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 1500
+
+
+def test_an_invocation_ends_with_its_metrics() -> None:
+    """Also one that raises; the loop goes on to the next one, until the function is closed."""
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def count_and_fail() -> None:
+        loops.append(asyncio.get_running_loop())
+        metrics.count("Resends")
+        if len(loops) == 1:
+            raise ValueError
+
+    function = Echo(count_and_fail)
+    with counted() as caught:
+        with pytest.raises(ValueError):  # noqa: PT011 - raised above
+            function.handle({}, None)
+        assert caught.values("Resends") == [1.0]
+        assert function.handle({"a": 1}, None) == {"event": {"a": 1}, "left_s": None}
+        assert caught.values("Resends") == [1.0, 1.0]
+    assert loops[0] is loops[1]
+    function.close()
+    assert loops[0].is_closed()
+
+
+def test_lines_of_an_invocation_name_it() -> None:
+    """By the request id of its context, which also says how long it may take."""
+
+    async def say() -> None:
+        with log_context(task_id="t"):
+            logger.warning("Said", extra={"action": "said"})
+
+    function = Echo(say)
+    with logged() as found:
+        assert function.handle({}, Context())["left_s"] == 1.5
+    function.close()
+    (line,) = [line for line in found if line.get("action") == "said"]
+    assert (line["request_id"], line["task_id"]) == ("request-1", "t")
