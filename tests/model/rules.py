@@ -11,17 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from a2a_serverless.storage.dynamodb_items import Commits
-from a2a_serverless.tasks import (
-    cancels,
-    conflicts,
-    deliveries,
-    leases,
-    reading,
-    repairs,
-    retry,
-    returns,
-    rules,
-)
+from a2a_serverless.tasks import attempts, cancels, repairs, rules
+from a2a_serverless.tasks import commits as stored
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
@@ -36,25 +27,24 @@ class Rules:
     # what a commit does
     open_task: Callable[..., rules.Step] = rules.open_task
     advance: Callable[..., rules.Step] = rules.advance
-    is_still: Callable[..., bool] = conflicts.is_still
-    is_applied: Callable[..., bool] = conflicts.is_applied
-    conflict: Callable[..., Exception] = conflicts.conflict
+    is_still: Callable[..., bool] = stored.is_still
+    is_applied: Callable[..., bool] = stored.is_applied
+    conflict: Callable[..., Exception] = stored.conflict
 
     # what a worker does
-    on_delivery: Callable[..., deliveries.Delivered] = deliveries.on_delivery
-    on_current_turn: Callable[..., OperationParams] = deliveries.on_current_turn
-    waits_behind: Callable[..., bool] = deliveries.waits_behind
-    on_refusal: Callable[..., deliveries.Refused] = deliveries.on_refusal
-    on_lost_claim: Callable[..., deliveries.Refused] = deliveries.on_lost_claim
-    may_give_up: Callable[..., bool] = deliveries.may_give_up
-    on_return: Callable[..., returns.Returned] = returns.on_return
-    retry_policy: type[retry.RetryPolicy] = retry.RetryPolicy
-    attempts_started: Callable[..., int] = retry.attempts_started
+    on_delivery: Callable[..., attempts.Delivered] = attempts.on_delivery
+    on_current_turn: Callable[..., OperationParams] = attempts.on_current_turn
+    waits_behind: Callable[..., bool] = attempts.waits_behind
+    on_refusal: Callable[..., attempts.Refused] = attempts.on_refusal
+    on_lost_claim: Callable[..., attempts.Refused] = attempts.on_lost_claim
+    may_give_up: Callable[..., bool] = attempts.may_give_up
+    on_return: Callable[..., attempts.Returned] = attempts.on_return
+    retry_policy: type[attempts.RetryPolicy] = attempts.RetryPolicy
+    attempts_started: Callable[..., int] = attempts.attempts_started
     view: type[TurnView] = TurnView
 
     # the thread beside the agent's loop
-    is_short: Callable[..., bool] = leases.is_short
-    may_renew: Callable[..., bool] = leases.may_renew
+    may_renew: Callable[..., bool] = attempts.may_renew
 
     # cancels
     on_cancel: Callable[..., cancels.Canceled] = cancels.on_cancel
@@ -69,11 +59,11 @@ class Rules:
     repeated_turn: Callable[..., OperationParams | None] = repairs.repeated_turn
     overdue_cancel: Callable[..., bool] = repairs.overdue_cancel
     is_given_up: Callable[..., bool] = repairs.is_given_up
-    on_dead_letter: Callable[..., deliveries.DeadLettered] = deliveries.on_dead_letter
+    on_dead_letter: Callable[..., repairs.DeadLettered] = repairs.on_dead_letter
 
     # what readers see
     commits: type[Commits] = Commits
-    belonging_to: Callable[..., tuple[Record, ...] | None] = reading.belonging_to
+    belonging_to: Callable[..., tuple[Record, ...] | None] = stored.belonging_to
     fold: type[Fold] = Fold
     events_of: Callable[[Record, Fold], Iterable[Event]] = events_of
 

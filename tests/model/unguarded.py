@@ -18,16 +18,15 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.storage.dynamodb_items import Commits
-from a2a_serverless.tasks import cancels, conflicts, deliveries, reading, repairs, returns, rules
+from a2a_serverless.tasks import attempts, cancels, commits, repairs, rules
+from a2a_serverless.tasks.attempts import Delivered, Refused, RetryPolicy, Returned
 from a2a_serverless.tasks.cancels import Canceled
-from a2a_serverless.tasks.deliveries import DeadLettered, Delivered, Refused
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.retry import RetryPolicy
-from a2a_serverless.tasks.returns import Returned
+from a2a_serverless.tasks.repairs import DeadLettered
 from a2a_serverless.tasks.rules import Commit, Step
 from a2a_serverless.worker.translation import TurnView
 
@@ -105,15 +104,13 @@ def opens_without_due(*args: Any, **kwargs: Any) -> Step:
 
 
 def is_of_any_version(current: Head | None, seen: Head) -> bool:
-    return current is not None and conflicts.is_still(
-        current, replace(seen, version=current.version)
-    )
+    return current is not None and commits.is_still(current, replace(seen, version=current.version))
 
 
 def is_of_any_incarnation(current: Head | None, seen: Head) -> bool:
     if current is None:
         return False
-    return conflicts.is_still(current, replace(seen, incarnation=current.incarnation))
+    return commits.is_still(current, replace(seen, incarnation=current.incarnation))
 
 
 def is_never_applied(stored_id: str | None, commit_id: str) -> bool:
@@ -132,14 +129,14 @@ def is_always_applied(stored_id: str | None, commit_id: str) -> bool:
 def runs_finished_turns(
     head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
 ) -> Delivered:
-    wanted = deliveries.on_delivery(head, operation, receives=receives, is_cancelled=is_cancelled)
+    wanted = attempts.on_delivery(head, operation, receives=receives, is_cancelled=is_cancelled)
     if wanted is Delivered.DROP and head is not None:
         return Delivered.CLAIM if receives > 1 else Delivered.START
     return wanted
 
 
 def starts_without_a_claim(*args: Any, **kwargs: Any) -> Delivered:
-    wanted = deliveries.on_delivery(*args, **kwargs)
+    wanted = attempts.on_delivery(*args, **kwargs)
     return Delivered.START if wanted is Delivered.CLAIM else wanted
 
 
@@ -148,14 +145,14 @@ def starts_copies_without_a_claim(
 ) -> Delivered:
     params = operation.params.model_copy(update={"copy_number": 0})
     first = operation.model_copy(update={"params": params})
-    return deliveries.on_delivery(head, first, receives=receives, is_cancelled=is_cancelled)
+    return attempts.on_delivery(head, first, receives=receives, is_cancelled=is_cancelled)
 
 
 def does_not_see_the_flag(
     head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
 ) -> Delivered:
     del is_cancelled
-    return deliveries.on_delivery(head, operation, receives=receives, is_cancelled=False)
+    return attempts.on_delivery(head, operation, receives=receives, is_cancelled=False)
 
 
 def works_on_its_own_turn(params: OperationParams, head: Head) -> OperationParams:
@@ -171,16 +168,16 @@ def never_goes_on(head: Head, operation: Operation) -> bool:
 def claims_whatever_it_meets(
     head: Head | None, params: OperationParams, retry: RetryPolicy
 ) -> Refused:
-    met = deliveries.on_lost_claim(head, params, retry)
+    met = attempts.on_lost_claim(head, params, retry)
     return Refused.REBASE if met is Refused.FENCED else met
 
 
 def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:
-    return deliveries.may_give_up(head, params, seen=replace(seen, token=head.token))
+    return attempts.may_give_up(head, params, seen=replace(seen, token=head.token))
 
 
 def leaves_auth_turns_open(state: TaskState | None) -> Returned:
-    left = returns.on_return(state)
+    left = attempts.on_return(state)
     return Returned.ENDED if left is Returned.ENDS_TURN else left
 
 
@@ -198,12 +195,12 @@ def counts_claims_alone(head: Head, *, is_claimed: bool) -> int:
 
 
 def goes_on_when_fenced(*args: Any, **kwargs: Any) -> Refused:
-    refused = deliveries.on_refusal(*args, **kwargs)
+    refused = attempts.on_refusal(*args, **kwargs)
     return Refused.REBASE if refused is Refused.FENCED else refused
 
 
 def goes_on_when_over(*args: Any, **kwargs: Any) -> Refused:
-    refused = deliveries.on_refusal(*args, **kwargs)
+    refused = attempts.on_refusal(*args, **kwargs)
     return Refused.REBASE if refused is Refused.OVER else refused
 
 
@@ -249,14 +246,14 @@ def cancels_the_successor(head: Head | None, *, incarnation: str) -> bool:
 
 
 def buries_whatever_it_finds(head: Head | None, *args: Any, **kwargs: Any) -> DeadLettered:
-    wanted = deliveries.on_dead_letter(head, *args, **kwargs)
+    wanted = repairs.on_dead_letter(head, *args, **kwargs)
     if wanted is DeadLettered.DROP and head is not None and not head.is_terminal:
         return DeadLettered.FAIL
     return wanted
 
 
 def buries_what_has_attempts_left(*args: Any, **kwargs: Any) -> DeadLettered:
-    wanted = deliveries.on_dead_letter(*args, **kwargs)
+    wanted = repairs.on_dead_letter(*args, **kwargs)
     return DeadLettered.FAIL if wanted is DeadLettered.RESEND else wanted
 
 
@@ -345,13 +342,13 @@ class LeavesGaps(Commits):
 
 def stops_short(head: Head, records: Sequence[Record], reached: int) -> tuple[Record, ...] | None:
     del reached
-    return reading.belonging_to(head, records, head.version)
+    return commits.belonging_to(head, records, head.version)
 
 
 def takes_what_is_beyond_head(
     head: Head, records: Sequence[Record], reached: int
 ) -> tuple[Record, ...] | None:
-    is_whole = reading.belonging_to(head, records, reached) is not None
+    is_whole = commits.belonging_to(head, records, reached) is not None
     return tuple(records) if is_whole else None
 
 

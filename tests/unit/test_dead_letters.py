@@ -13,12 +13,12 @@ from a2a_serverless.errors import ConcurrencyError, ConfigurationError, Unavaila
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.endings import REBASES
 from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.endings import CANCELED
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport

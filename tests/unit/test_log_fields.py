@@ -10,10 +10,10 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
-from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters, ids_in

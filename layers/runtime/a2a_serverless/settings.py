@@ -9,7 +9,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.rules import Timing
 
 LEASE_S = 300.0

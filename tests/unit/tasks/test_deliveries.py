@@ -8,13 +8,13 @@ from typing import Literal
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.tasks.deliveries import (
-    DeadLettered,
+from a2a_serverless.tasks.attempts import (
     Delivered,
     Refused,
+    RetryPolicy,
+    attempts_started,
     may_give_up,
     on_current_turn,
-    on_dead_letter,
     on_delivery,
     on_lost_claim,
     on_refusal,
@@ -22,8 +22,7 @@ from a2a_serverless.tasks.deliveries import (
 )
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.tasks.repairs import operation_of
-from a2a_serverless.tasks.retry import RetryPolicy, attempts_started
+from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter, operation_of
 from tests.unit.tasks.heads import claimed, followed, moved, opened
 
 WAITS_FOR_CREDENTIALS = moved(claimed(), TaskState.TASK_STATE_AUTH_REQUIRED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.attempts import RetryPolicy
 
 
 @pytest.mark.parametrize(

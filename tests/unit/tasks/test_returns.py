@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.tasks.returns import Returned, on_return
+from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.states import KNOWN
 
 ENDED = {

@@ -15,8 +15,8 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker import keeper as keepers
 from a2a_serverless.worker.claims import CLAIM_AFTER_S, Ownership, claim_unclaimed

@@ -36,10 +36,10 @@ from a2a_serverless.push.signing import Signer
 from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import Push
-from a2a_serverless.tasks.retry import RetryPolicy
 
 logger = logging.getLogger(__name__)
 

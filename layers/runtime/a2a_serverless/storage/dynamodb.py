@@ -33,11 +33,10 @@ from a2a_serverless.storage.dynamodb_push import PushItems, counted
 from a2a_serverless.storage.dynamodb_table import Action, Table
 from a2a_serverless.storage.listing import Listing
 from a2a_serverless.storage.log import Due, Log
-from a2a_serverless.tasks.conflicts import conflict, is_applied
+from a2a_serverless.tasks.commits import belonging_to, conflict, is_applied
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id
 from a2a_serverless.tasks.push import Push, check_room
-from a2a_serverless.tasks.reading import belonging_to
 from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
 
 TORN_READS: Final = 10

@@ -20,10 +20,10 @@ from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage, Write, context_conflict, record_of
 from a2a_serverless.storage.listing import Listing, status_key
 from a2a_serverless.storage.log import Due, Log
-from a2a_serverless.tasks.conflicts import conflict, is_applied, is_still
+from a2a_serverless.tasks.attempts import may_renew
+from a2a_serverless.tasks.commits import conflict, is_applied, is_still
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
-from a2a_serverless.tasks.leases import may_renew
 from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
 

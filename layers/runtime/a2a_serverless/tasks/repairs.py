@@ -1,13 +1,45 @@
-"""What repairs a task that its workers have left: the decisions, without their reads and writes.
+"""What is decided about a task that its workers have left, or that the queue has given up.
 
-The sweeper and a client that repeats itself decide here; they read HEAD, ask, and put what they are
-told on exactly that HEAD. A dead letter is decided as any delivery is, see `deliveries`.
+The sweeper, the consumer of dead letters and a client that repeats itself decide here: they read
+HEAD, ask, and put what they are told on exactly that HEAD.
 """
 
 from __future__ import annotations
 
+from enum import Enum
+
+from a2a_serverless.tasks.attempts import Delivered, RetryPolicy, on_delivery
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
+
+
+class DeadLettered(Enum):
+    """What a dead letter asks for: an operation that was delivered too often."""
+
+    DROP = "drop"
+    """Nothing: the task is gone or has ended, or the turn is finished."""
+    CANCEL = "cancel"
+    """End the task as canceled."""
+    RESEND = "resend"
+    """Make the current turn due now, so that the sweeper sends it again."""
+    FAIL = "fail"
+    """End the task as failed: its turn has had all its attempts."""
+
+
+def on_dead_letter(
+    head: Head | None, operation: Operation, *, is_cancelled: bool, retry: RetryPolicy
+) -> DeadLettered:
+    """Return what to do with a dead letter, given HEAD and the cancel flag as they are now.
+
+    The queue counts deliveries, and HEAD counts attempts of the agent. Deliveries also run out
+    where no attempt can begin, such as in an outage of the storage: that fails no task.
+    """
+    wanted = on_delivery(head, operation, receives=1, is_cancelled=is_cancelled)
+    if head is None or wanted is Delivered.DROP:
+        return DeadLettered.DROP
+    if wanted is Delivered.CANCEL:
+        return DeadLettered.CANCEL
+    return DeadLettered.FAIL if retry.is_exhausted(head.attempts) else DeadLettered.RESEND
 
 
 def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:

@@ -23,7 +23,7 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import DONE, LOST, Verdict, again
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.log import Log
-from a2a_serverless.tasks.deliveries import (
+from a2a_serverless.tasks.attempts import (
     Delivered,
     on_current_turn,
     on_delivery,

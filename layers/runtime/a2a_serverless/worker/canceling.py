@@ -14,12 +14,11 @@ from a2a_serverless.observability import tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.attempts import RetryPolicy, on_current_turn
 from a2a_serverless.tasks.cancels import Canceled, on_cancel
-from a2a_serverless.tasks.deliveries import on_current_turn
 from a2a_serverless.tasks.endings import canceled
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.states import is_terminal
 from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.executor import TurnQueue

@@ -23,12 +23,17 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.endings import end_task
 from a2a_serverless.storage.log import TaskLog
-from a2a_serverless.tasks.deliveries import Refused, may_give_up, on_lost_claim, on_refusal
+from a2a_serverless.tasks.attempts import (
+    Refused,
+    RetryPolicy,
+    lease_end,
+    may_give_up,
+    on_lost_claim,
+    on_refusal,
+)
 from a2a_serverless.tasks.endings import FAILED, ending
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.leases import lease_end
 from a2a_serverless.tasks.operations import OperationParams
-from a2a_serverless.tasks.retry import RetryPolicy
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.waiting import first_of
 

@@ -25,12 +25,12 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import decode_message
 from a2a_serverless.storage.endings import REBASES, end_task
 from a2a_serverless.storage.log import TaskLog
-from a2a_serverless.tasks.deliveries import DeadLettered, on_dead_letter
+from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.endings import FAILED, canceled, ending
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter
 from a2a_serverless.tasks.rules import Commit
 
 Outcome = Literal["failed", "canceled", "resent", "dropped", "undecodable"]

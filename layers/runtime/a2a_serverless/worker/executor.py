@@ -17,10 +17,10 @@ from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
 
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.entries import Caller, Entry, Replied, StatusChanged
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import Fold
-from a2a_serverless.tasks.returns import Returned, on_return
 from a2a_serverless.tasks.rules import ContextWrite
 from a2a_serverless.tasks.states import is_terminal
 from a2a_serverless.worker.translation import TurnView

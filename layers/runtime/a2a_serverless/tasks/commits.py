@@ -1,11 +1,14 @@
-"""When a commit may be stored, and what one has met that may not: pure decisions.
+"""When a commit may be stored, what one has met that may not, and which commits a reader takes.
 
 Backends make the first one atomic with the write. A condition of DynamoDB's says the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError
+from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 
 
@@ -33,3 +36,15 @@ def conflict(current: Head | None, seen: Head) -> TaskNotFoundError | Concurrenc
     if current is None or current.incarnation != seen.incarnation:
         return TaskNotFoundError()
     return ConcurrencyError(current_version=current.version)
+
+
+def belonging_to(head: Head, records: Sequence[Record], reached: int) -> tuple[Record, ...] | None:
+    """The commits that lead up to HEAD; None: some are missing, so read on behind `reached`.
+
+    `records` are complete commits in unbroken order, and `reached` is the version they come to:
+    where there are none, the one the read began behind. Commits beyond HEAD were made while the
+    read was under way: the next one has them, with a HEAD to match.
+    """
+    if reached < head.version:
+        return None
+    return tuple(record for record in records if record.version <= head.version)

@@ -1,12 +1,18 @@
-"""What a worker does with a delivery, and with a write that was refused: pure decisions."""
+"""What a worker decides: about a delivery, a refused write, an agent's return, a retry, a lease."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
+
+from a2a.types import TaskState
 
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.retry import RetryPolicy
+from a2a_serverless.tasks.rules import Timing
+from a2a_serverless.tasks.states import is_terminal
 
 
 class Delivered(Enum):
@@ -20,19 +26,6 @@ class Delivered(Enum):
     """Own the turn before the agent starts: another attempt may be at it, or have been."""
     START = "start"
     """Start the agent; its first commit claims the turn."""
-
-
-class DeadLettered(Enum):
-    """What a dead letter asks for: an operation that was delivered too often."""
-
-    DROP = "drop"
-    """Nothing: the task is gone or has ended, or the turn is finished."""
-    CANCEL = "cancel"
-    """End the task as canceled."""
-    RESEND = "resend"
-    """Make the current turn due now, so that the sweeper sends it again."""
-    FAIL = "fail"
-    """End the task as failed: its turn has had all its attempts."""
 
 
 class Refused(Enum):
@@ -75,22 +68,6 @@ def on_delivery(
         return Delivered.DROP
     is_first = receives == 1 and params.copy_number == 0
     return Delivered.START if is_first and head.token is None else Delivered.CLAIM
-
-
-def on_dead_letter(
-    head: Head | None, operation: Operation, *, is_cancelled: bool, retry: RetryPolicy
-) -> DeadLettered:
-    """Return what to do with a dead letter, given HEAD and the cancel flag as they are now.
-
-    The queue counts deliveries, and HEAD counts attempts of the agent. Deliveries also run out
-    where no attempt can begin, such as in an outage of the storage: that fails no task.
-    """
-    wanted = on_delivery(head, operation, receives=1, is_cancelled=is_cancelled)
-    if head is None or wanted is Delivered.DROP:
-        return DeadLettered.DROP
-    if wanted is Delivered.CANCEL:
-        return DeadLettered.CANCEL
-    return DeadLettered.FAIL if retry.is_exhausted(head.attempts) else DeadLettered.RESEND
 
 
 def on_current_turn(params: OperationParams, head: Head) -> OperationParams:
@@ -142,3 +119,73 @@ def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
     Not where somebody has taken it since: that attempt ends it.
     """
     return not is_over(head, params) and head.token == seen.token
+
+
+class Returned(Enum):
+    """What is left to do for the turn of an agent that has returned."""
+
+    ENDED = "ended"
+    """Nothing: the commit of its last state has ended the turn."""
+    ENDS_TURN = "ends turn"
+    """A commit that ends the turn: the agent waited for credentials, and did not go on."""
+    AT_FAULT = "at fault"
+    """The task fails: without an end its turn would stay open for ever."""
+
+
+def on_return(state: TaskState | None) -> Returned:
+    """What follows the return of an agent whose last state on the turn was `state`."""
+    if state is None:
+        return Returned.AT_FAULT
+    if is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED:
+        return Returned.ENDED
+    is_waiting = state == TaskState.TASK_STATE_AUTH_REQUIRED
+    return Returned.ENDS_TURN if is_waiting else Returned.AT_FAULT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often an agent is started on one turn, and how long to wait in between, in seconds.
+
+    Attempt n is followed by a wait between 0 and `base_s * 2 ** (n - 1)`, at most `cap_s`: the
+    bound grows, and the jitter spreads the turns that failed together.
+    """
+
+    max_attempts: int = 3
+    base_s: float = 2
+    cap_s: float = 300
+    jitter: Callable[[], float] = random.random
+
+    def is_exhausted(self, attempts: int) -> bool:
+        """Whether `attempts` starts are all that a turn gets."""
+        return attempts >= self.max_attempts
+
+    def ceiling_s(self, attempts: int) -> float:
+        """The longest wait after attempt `attempts`, counted from 1."""
+        doublings = min(max(attempts, 1) - 1, 64)  # beyond it every cap is reached
+        return float(min(self.cap_s, self.base_s * 2**doublings))
+
+    def delay_s(self, attempts: int) -> float:
+        """The wait after attempt `attempts`, counted from 1."""
+        return self.jitter() * self.ceiling_s(attempts)
+
+
+def attempts_started(head: Head, *, is_claimed: bool) -> int:
+    """The starts of the agent on the current turn, as an attempt counts them that has started.
+
+    HEAD counts an attempt with its claim. `is_claimed` False: this one is not in there yet.
+    """
+    return head.attempts + (not is_claimed)
+
+
+def lease_end(now_ms: int, timing: Timing) -> int:
+    """Return the due time of a turn that is claimed, or whose lease is renewed, at `now_ms`."""
+    return now_ms + int(timing.lease_s * 1000)
+
+
+def may_renew(head: Head | None, *, incarnation: str, token: str) -> bool:
+    """Return True when the attempt with `token` still owns the open turn.
+
+    Without this condition a renewal that comes late would put a finished turn back into the due
+    index, or postpone the turn of another attempt.
+    """
+    return head is not None and head.incarnation == incarnation and head.token == token
