@@ -6,16 +6,16 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.collection import Made, check
+from tests.support.collection import Made, check
 
 pytest_plugins = [
     "tests.artefact.report",
     "tests.e2e.flood_report",
     "tests.emulators.fixtures",
     "tests.faults.report",
-    "tests.followers",
-    "tests.permission_report",
-    "tests.secrecy",
+    "tests.support.followers",
+    "tests.support.permission_report",
+    "tests.support.secrecy",
 ]
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
-from tests.summaries import print_section
+from tests.support.summaries import print_section
 
 PROPERTY = "artefact"
 

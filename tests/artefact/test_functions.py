@@ -19,7 +19,7 @@ from tests.artefact.deployment import API_KEY, SECRETS, Deployment, event_file
 from tests.artefact.environment import Environment
 from tests.artefact.report import PROPERTY, Figure
 from tests.artefact.webhook import webhook
-from tests.secrecy import spoken
+from tests.support.secrecy import spoken
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 

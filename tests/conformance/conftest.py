@@ -20,9 +20,9 @@ from a2a_serverless.local.environments import Environments
 from a2a_serverless.local.front_door import FrontDoor
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.a2a_calls import JSONRPC, REST, Agent, target
-from tests.asgi_streams import ServerEvent, live
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import JSONRPC, REST, Agent, target
+from tests.support.asgi_streams import ServerEvent, live
+from tests.support.scripted_worker import ScriptedWorker
 
 DOORS = [f"{binding}-{front}" for binding in (JSONRPC, REST) for front in ("asgi", "mangum")]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from a2a.types import AgentCard
 
-from tests.a2a_calls import JSONRPC, message, read, target
 from tests.conformance.conftest import Door
+from tests.support.a2a_calls import JSONRPC, message, read, target
 
 HEADERS = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 REQUIRED = "urn:test:required"

@@ -52,7 +52,7 @@ from a2a_serverless.local.front_door import FrontDoor
 from a2a_serverless.local.http_server import bind
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.scripted_worker import ScriptedWorker
+from tests.support.scripted_worker import ScriptedWorker
 
 CARD = AgentCard(
     name="Storyteller",

@@ -13,8 +13,8 @@ from a2a.server.tasks import TaskUpdater
 
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
-from tests.a2a_calls import JSONRPC, REST, Agent
 from tests.conformance.sides import durable
+from tests.support.a2a_calls import JSONRPC, REST, Agent
 
 IMMEDIATELY = {"returnImmediately": True}
 Open = Callable[[Worker], AbstractAsyncContextManager[Agent]]

@@ -18,8 +18,8 @@ from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
 from tests.conformance.conftest import Door, opened
 from tests.conformance.older_clients import Client01, Client03, RpcError, Seen, Talker, sent
-from tests.followers import Followers
-from tests.scripted_worker import ScriptedWorker
+from tests.support.followers import Followers
+from tests.support.scripted_worker import ScriptedWorker
 
 SUBMIT_PATH = "/api/a2a/tasks"
 STORY = "Once upon a time."

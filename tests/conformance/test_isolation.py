@@ -33,8 +33,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb_items import task_partition
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
-from tests.a2a_calls import JSONRPC, REST, Agent, Answer, message, target
-from tests.stream_calls import open_stream
+from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer, message, target
+from tests.support.stream_calls import open_stream
 
 KEYS = {f"user-{number}": f"key-{number}-of-twenty-or-more" for number in range(1000)}
 USERS = iter(KEYS)

@@ -17,9 +17,9 @@ from pydantic import SecretStr
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import Answer, message
 from tests.conformance.conftest import Door, opened
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import Answer, message
+from tests.support.scripted_worker import ScriptedWorker
 
 CREATE = "CreateTaskPushNotificationConfig"
 GET = "GetTaskPushNotificationConfig"

@@ -11,9 +11,9 @@ from a2a.types import AgentCard
 from pydantic import SecretStr
 
 from a2a_serverless.settings import Settings
-from tests.a2a_calls import JSONRPC, REST, message
 from tests.conformance.conftest import Door
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import JSONRPC, REST, message
+from tests.support.scripted_worker import ScriptedWorker
 
 CARD = "/.well-known/agent-card.json"
 VERSION = {"A2A-Version": "1.0"}

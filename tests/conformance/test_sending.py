@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.a2a_calls import JSONRPC, message
 from tests.conformance.conftest import Door
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import JSONRPC, message
+from tests.support.scripted_worker import ScriptedWorker
 
 IMMEDIATELY = {"returnImmediately": True}
 

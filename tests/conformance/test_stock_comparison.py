@@ -19,7 +19,6 @@ from google.protobuf.json_format import MessageToDict
 
 import tests.conformance.sample_executors as x
 from a2a_serverless.worker.attempt import NO_ENDING
-from tests.asgi_streams import live
 from tests.conformance.foreign_agents import ANSWERS, ROOT, as_here, observations, updates
 from tests.conformance.sides import (
     Play,
@@ -31,6 +30,7 @@ from tests.conformance.sides import (
     says,
     stock,
 )
+from tests.support.asgi_streams import live
 
 DOC = Path(__file__).parents[2] / "docs/executors.md"
 S = TaskState

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from a2a.types import AgentCapabilities, AgentCard
 
-from tests.a2a_calls import message
 from tests.conformance.conftest import Door, states
-from tests.followers import Followers
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import message
+from tests.support.followers import Followers
+from tests.support.scripted_worker import ScriptedWorker
 
 SEND = "SendStreamingMessage"
 SUBSCRIBE = "SubscribeToTask"

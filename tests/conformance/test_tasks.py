@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.a2a_calls import REST
 from tests.conformance.conftest import Door
-from tests.followers import Followers
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import REST
+from tests.support.followers import Followers
+from tests.support.scripted_worker import ScriptedWorker
 
 IMMEDIATELY = {"returnImmediately": True}
 

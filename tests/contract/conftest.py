@@ -13,9 +13,9 @@ import pytest
 from a2a_serverless.local.emulators import Emulator, dynamodb_local
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.memory import MemoryStorage
-from tests.clocks import ManualClock
 from tests.contract.queues import MemoryQueues, SqsQueues, fauxqs_queues, moto_queues
-from tests.databases import (
+from tests.support.clocks import ManualClock
+from tests.support.databases import (
     BACKENDS,
     Database,
     create_table,

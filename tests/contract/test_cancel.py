@@ -18,9 +18,9 @@ from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError, Una
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.states import TERMINAL, state_name
-from tests.clocks import ManualClock
-from tests.databases import Database, moto_database, new_scope
-from tests.messages import message, request
+from tests.support.clocks import ManualClock
+from tests.support.databases import Database, moto_database, new_scope
+from tests.support.messages import message, request
 
 PATIENCE_S = 10
 TIMEOUT_S = 10

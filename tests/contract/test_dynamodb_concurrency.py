@@ -16,11 +16,11 @@ from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.log import Log, Opened
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.states import TERMINAL
-from tests.clocks import ManualClock
 from tests.contract.schedules import Schedule, ScheduledTable
-from tests.databases import LONG, Database, new_clock, new_scope
-from tests.faulty import Faults
-from tests.messages import agent_message, chunk, message, request, said, texts
+from tests.support.clocks import ManualClock
+from tests.support.databases import LONG, Database, new_clock, new_scope
+from tests.support.faulty import Faults
+from tests.support.messages import agent_message, chunk, message, request, said, texts
 
 pytestmark = pytest.mark.emulators
 

@@ -18,8 +18,8 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import BATCH, CHUNK_BYTES, Bench, echo_commit, metered, seed_tasks
-from tests.databases import emulator_client
-from tests.messages import artifact, chunk, message, request
+from tests.support.databases import emulator_client
+from tests.support.messages import artifact, chunk, message, request
 
 pytestmark = pytest.mark.emulators
 

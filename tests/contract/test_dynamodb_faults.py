@@ -16,10 +16,10 @@ from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
-from tests.clocks import ManualClock
-from tests.databases import LONG, Database, emulator_client, new_scope, versions
-from tests.faulty import Faults, StaleIndex, apply_and_drop, refuse
-from tests.messages import agent_message, chunk, message, request, said, texts
+from tests.support.clocks import ManualClock
+from tests.support.databases import LONG, Database, emulator_client, new_scope, versions
+from tests.support.faulty import Faults, StaleIndex, apply_and_drop, refuse
+from tests.support.messages import agent_message, chunk, message, request, said, texts
 
 pytestmark = pytest.mark.emulators
 

@@ -39,9 +39,9 @@ from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push, checked
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
-from tests.clocks import ManualClock
-from tests.databases import moto_database, new_scope
-from tests.messages import chunk, message, request
+from tests.support.clocks import ManualClock
+from tests.support.databases import moto_database, new_scope
+from tests.support.messages import chunk, message, request
 
 HOUR = 3600
 TOKEN = "token-2b7e1516"

@@ -28,11 +28,11 @@ from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
 from a2a_serverless.tasks.rules import Commit
-from tests.clocks import ManualClock
 from tests.contract.schedules import Schedule, ScheduledTable
-from tests.databases import LONG, THREADED, Database, emulator_client, new_clock, new_scope
-from tests.faulty import Faults, apply_and_drop, refuse
-from tests.messages import artifact, message, request
+from tests.support.clocks import ManualClock
+from tests.support.databases import LONG, THREADED, Database, emulator_client, new_clock, new_scope
+from tests.support.faulty import Faults, apply_and_drop, refuse
+from tests.support.messages import artifact, message, request
 
 INTERLEAVINGS = 400 if LONG else 20
 PUTTERS = MAX_CONFIGS + 4

@@ -26,7 +26,6 @@ from a2a_serverless.errors import (
 from a2a_serverless.queues.fifo import FifoQueue, Handle
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import LONGEST_LEASE_S, SqsFifoQueue
-from tests.clocks import ManualClock
 from tests.contract.queues import (
     PATIENCE_S,
     MemoryQueues,
@@ -38,6 +37,7 @@ from tests.contract.queues import (
     with_deduplication,
     with_expiring_receipts,
 )
+from tests.support.clocks import ManualClock
 
 TRACE = {"x-amzn-trace-id": "Root=1-67891233-abcdef012345678912345678;Sampled=1"}
 

@@ -10,8 +10,8 @@ from a2a.types import Message, TaskState
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage.base import ArtifactWrite
 from a2a_serverless.storage.durable import DurableStorage
-from tests.databases import THREADED, versions
-from tests.messages import agent_message, artifact, message, request, said
+from tests.support.databases import THREADED, versions
+from tests.support.messages import agent_message, artifact, message, request, said
 
 
 async def test_a_new_task_is_submitted(storage: DurableStorage) -> None:

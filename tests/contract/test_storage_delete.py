@@ -15,8 +15,8 @@ from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
-from tests.databases import new_scope
-from tests.messages import agent_message, chunk, message, request
+from tests.support.databases import new_scope
+from tests.support.messages import agent_message, chunk, message, request
 
 
 async def test_a_deleted_task_is_gone(storage: DurableStorage) -> None:

@@ -12,8 +12,8 @@ from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
-from tests.clocks import ManualClock
-from tests.messages import agent_message, chunk, message, request, said
+from tests.support.clocks import ManualClock
+from tests.support.messages import agent_message, chunk, message, request, said
 
 HOUR = 3600
 MONTH = 30 * 24 * HOUR

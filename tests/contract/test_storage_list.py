@@ -15,9 +15,9 @@ from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery, ListTasks
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import Listing
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
-from tests.clocks import ManualClock
-from tests.databases import new_scope
-from tests.messages import agent_message, artifact, message, said
+from tests.support.clocks import ManualClock
+from tests.support.databases import new_scope
+from tests.support.messages import agent_message, artifact, message, said
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED

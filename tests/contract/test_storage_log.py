@@ -30,9 +30,9 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from tests.clocks import ManualClock
-from tests.databases import THREADED
-from tests.messages import agent_message, artifact, request, said, texts
+from tests.support.clocks import ManualClock
+from tests.support.databases import THREADED
+from tests.support.messages import agent_message, artifact, request, said, texts
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED

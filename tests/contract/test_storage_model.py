@@ -35,8 +35,8 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.states import KNOWN
-from tests.databases import LONG, Database, new_clock, new_scope
-from tests.messages import agent_message, artifact, chunk, message, request
+from tests.support.databases import LONG, Database, new_clock, new_scope
+from tests.support.messages import agent_message, artifact, chunk, message, request
 
 EXAMPLES = 1000 if LONG else 20
 STEPS = 30

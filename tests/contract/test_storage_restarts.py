@@ -22,7 +22,7 @@ from a2a_serverless.tasks.events import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.turn import Turn, turn_of
-from tests.messages import agent_message, artifact, request, said, texts
+from tests.support.messages import agent_message, artifact, request, said, texts
 
 
 def asks(text: str) -> StatusChanged:

@@ -9,8 +9,8 @@ from a2a_serverless.errors import InvalidArgumentError, TaskNotFoundError
 from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.rules import Commit
-from tests.databases import new_scope
-from tests.messages import message, request
+from tests.support.databases import new_scope
+from tests.support.messages import message, request
 
 
 async def test_another_scopes_task_does_not_exist(storage: DurableStorage) -> None:

@@ -13,8 +13,8 @@ from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage, context_write
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.rules import Commit
-from tests.databases import versions
-from tests.messages import agent_message, chunk, message, request, said, texts
+from tests.support.databases import versions
+from tests.support.messages import agent_message, chunk, message, request, said, texts
 
 KB = 1024
 MB = 1024 * KB

@@ -18,8 +18,8 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage.base import ArtifactWrite
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.states import KNOWN, TERMINAL
-from tests.databases import THREADED, versions
-from tests.messages import agent_message, artifact, chunk, message, said, texts
+from tests.support.databases import THREADED, versions
+from tests.support.messages import agent_message, artifact, chunk, message, said, texts
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED

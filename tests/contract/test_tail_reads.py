@@ -13,9 +13,9 @@ from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from tests.clocks import Timetable
-from tests.databases import LOCAL, Database, moto_database
-from tests.messages import artifact, request
+from tests.support.clocks import Timetable
+from tests.support.databases import LOCAL, Database, moto_database
+from tests.support.messages import artifact, request
 
 MINUTE = 60.0
 

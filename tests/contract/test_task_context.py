@@ -22,9 +22,9 @@ from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
 from tests.contract.queues import fauxqs_queues
-from tests.databases import TABLE, Database, new_scope
-from tests.messages import said
-from tests.workers import Bench, S, artifact_texts, status_text, user_request
+from tests.support.databases import TABLE, Database, new_scope
+from tests.support.messages import said
+from tests.support.workers import Bench, S, artifact_texts, status_text, user_request
 
 Handle = Callable[[TaskContext], Awaitable[None]]
 

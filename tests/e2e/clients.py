@@ -20,7 +20,7 @@ from a2a.types import (
 from a2a.utils.constants import TransportProtocol
 
 from a2a_serverless.tasks.states import TERMINAL
-from tests.messages import message
+from tests.support.messages import message
 
 BINDINGS = (TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON)
 SETTLE_S = 120.0

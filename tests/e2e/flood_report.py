@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.summaries import print_section
+from tests.support.summaries import print_section
 
 PROPERTY = "flood"
 

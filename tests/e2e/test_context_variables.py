@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.a2a_calls import REST, Agent
 from tests.e2e.commands import START_S, STOP_S, environment, running
 from tests.e2e.conftest import CARD
+from tests.support.a2a_calls import REST, Agent
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 

@@ -14,7 +14,7 @@ from a2a.utils.errors import InternalError
 from tests.e2e.clients import BINDINGS, artifact_text, client_at, settled
 from tests.e2e.commands import environment, run, running
 from tests.e2e.conftest import AGENT, CARD, Doors
-from tests.messages import message
+from tests.support.messages import message
 
 pytestmark = pytest.mark.emulators
 

@@ -26,10 +26,10 @@ from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import aws_backends
-from tests.a2a_calls import message
-from tests.databases import LONG
 from tests.e2e.flood_report import PROPERTY
-from tests.issuers import AUDIENCE, Issuer, running_issuer
+from tests.support.a2a_calls import message
+from tests.support.databases import LONG
+from tests.support.issuers import AUDIENCE, Issuer, running_issuer
 
 CLIENTS = 20
 SECONDS = 10 if LONG else 3

@@ -17,9 +17,9 @@ import httpx
 import jwt
 import pytest
 
-from tests.a2a_calls import REST, Agent, Answer
 from tests.e2e.commands import Running, environment, run, running
 from tests.e2e.conftest import AGENT, CARD
+from tests.support.a2a_calls import REST, Agent, Answer
 from tests.unit.push.receivers import OK, Receiver, Request, status
 
 SETTLE_S = 60.0

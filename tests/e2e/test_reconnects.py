@@ -26,9 +26,9 @@ from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
-from tests.a2a_calls import JSONRPC, REST, target
-from tests.databases import LONG
-from tests.messages import agent_message, artifact, request
+from tests.support.a2a_calls import JSONRPC, REST, target
+from tests.support.databases import LONG
+from tests.support.messages import agent_message, artifact, request
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(600)]
 

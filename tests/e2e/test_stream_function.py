@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.a2a_calls import JSONRPC, REST, message, target
 from tests.e2e.clients import BINDINGS, client_at, last_state, stream
 from tests.e2e.commands import START_S, STOP_S, environment, running
 from tests.e2e.conftest import AGENT, CARD, Doors
+from tests.support.a2a_calls import JSONRPC, REST, message, target
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 

@@ -12,8 +12,8 @@ from collections.abc import Collection, Generator, Iterator
 import pytest
 
 from a2a_serverless.local import emulators
-from tests.collection import Made, check
-from tests.required import report_not_run
+from tests.support.collection import Made, check
+from tests.support.required import report_not_run
 
 MARK = "emulators"
 INSTALLED = "installed_emulators"

@@ -26,7 +26,7 @@ from botocore.exceptions import ReadTimeoutError
 from botocore.httpsession import URLLib3Session
 
 from a2a_serverless import aws
-from tests.faulty import apply_and_drop, refuse
+from tests.support.faulty import apply_and_drop, refuse
 
 DAY: Final = "FAULTS_AWS"
 MET: Final = "FAULTS_AWS_MET"

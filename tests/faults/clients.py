@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 
 from a2a_serverless.tasks.head import Head
-from tests.a2a_calls import REST, Answer, message, read, target
-from tests.asgi_streams import LiveResponse, ServerEvent
 from tests.faults.harness import ARTIFACT, World
+from tests.support.a2a_calls import REST, Answer, message, read, target
+from tests.support.asgi_streams import LiveResponse, ServerEvent
 
 REPETITIONS = 40
 PAUSE_S = 0.1

@@ -27,11 +27,11 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.tasks.states import TERMINAL
-from tests.a2a_calls import REST, Agent, Answer
 from tests.faults import bad_days, processes, traps
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
-from tests.messages import request, texts
+from tests.support.a2a_calls import REST, Agent, Answer
+from tests.support.messages import request, texts
 
 HERE = Path(__file__).parent
 AGENT = f"{HERE / 'agent.py'}:agent"

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from tests.summaries import print_section
+from tests.support.summaries import print_section
 
 PROPERTY = "kill point"
 

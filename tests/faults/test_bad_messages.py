@@ -14,7 +14,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from tests.faults.harness import Emulators, World, numbers, operation_of, until
-from tests.messages import request
+from tests.support.messages import request
 
 pytestmark = pytest.mark.emulators
 

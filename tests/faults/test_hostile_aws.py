@@ -22,10 +22,10 @@ from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
-from tests.databases import emulator_client
 from tests.faults.harness import ARTIFACT, IS_LONG, Emulators, World, numbers, operation_of
-from tests.faulty import Faults
-from tests.workers import Agent, chunk, complete
+from tests.support.databases import emulator_client
+from tests.support.faulty import Faults
+from tests.support.workers import Agent, chunk, complete
 
 pytestmark = pytest.mark.emulators
 

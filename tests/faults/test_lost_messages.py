@@ -16,10 +16,10 @@ from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.worker.sweeper import Sweeper
-from tests.clocks import ManualClock
 from tests.faults import processes
 from tests.faults.harness import IS_LONG, Emulators, numbers
-from tests.messages import request
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
 
 pytestmark = pytest.mark.emulators
 

@@ -29,8 +29,8 @@ from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.watch import Watch
 from tests.faults.harness import IS_LONG, Emulators, check_log, until
-from tests.messages import request
-from tests.workers import Agent, complete
+from tests.support.messages import request
+from tests.support.workers import Agent, complete
 
 RACES = 1000 if IS_LONG else 100
 AT_ONCE = 10

@@ -10,7 +10,7 @@ from a2a.types import TaskState
 
 from tests.faults import harness, waiting_agent
 from tests.faults.harness import Emulators
-from tests.messages import said, texts
+from tests.support.messages import said, texts
 
 pytestmark = pytest.mark.emulators
 

@@ -17,7 +17,7 @@ from a2a.types import TaskState
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
 from tests.faults.ledger import Ledger
-from tests.workers import chunk, status
+from tests.support.workers import chunk, status
 
 LOGGED_IN = "logged in"
 

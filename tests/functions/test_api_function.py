@@ -26,7 +26,7 @@ from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
-from tests.messages import chunk
+from tests.support.messages import chunk
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "functions" / "api"

@@ -27,7 +27,7 @@ from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.observability.logs import json_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, aws_backends, memory_backends
-from tests.a2a_calls import JSONRPC, REST, message, target
+from tests.support.a2a_calls import JSONRPC, REST, message, target
 
 KEY = "a-key-of-more-than-twenty-characters"
 MARK = "m4rk"

@@ -24,7 +24,7 @@ from a2a_serverless.push.signing import signing_key
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.wiring import Backends, aws_backends
-from tests.messages import request
+from tests.support.messages import request
 from tests.unit.push.receivers import Receiver, status
 
 ROOT = Path(__file__).parents[2]

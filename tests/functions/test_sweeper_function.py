@@ -22,8 +22,8 @@ from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
-from tests.clocks import ManualClock
-from tests.messages import message, request
+from tests.support.clocks import ManualClock
+from tests.support.messages import message, request
 
 ROOT = Path(__file__).parents[2]
 

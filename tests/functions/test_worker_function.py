@@ -23,8 +23,8 @@ from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless.worker.agents import load_agent
-from tests.messages import request, said, texts
-from tests.workers import Bench, PacedClock, S, status_text
+from tests.support.messages import request, said, texts
+from tests.support.workers import Bench, PacedClock, S, status_text
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "functions" / "worker"

@@ -7,7 +7,7 @@ import pytest
 from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.local.template import Template, find_template
-from tests.permissions import transform
+from tests.support.permissions import transform
 
 Json = dict[str, Any]
 

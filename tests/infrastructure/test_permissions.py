@@ -1,10 +1,10 @@
-"""What the functions may do. That they do it, the whole suite shows: tests/recorded_calls.py."""
+"""Which calls the functions may make; the whole suite shows that they make them."""
 
 from typing import Any
 
 import pytest
 
-from tests.permissions import (
+from tests.support.permissions import (
     as_list,
     functions,
     granted,
@@ -12,7 +12,7 @@ from tests.permissions import (
     role_of,
     statements,
 )
-from tests.recorded_calls import Permission, needed
+from tests.support.recorded_calls import Permission, needed
 
 Json = dict[str, Any]
 

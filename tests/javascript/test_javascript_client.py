@@ -17,8 +17,8 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.required import report_not_run
-from tests.scripted_worker import ScriptedWorker
+from tests.support.required import report_not_run
+from tests.support.scripted_worker import ScriptedWorker
 
 HERE = Path(__file__).parent
 PACKAGE = ("package.json", "package-lock.json", ".npmrc", "stream.mjs")

@@ -22,7 +22,7 @@ from botocore.exceptions import (
 from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError, Outcome
 from a2a_serverless.errors import ConfigurationError, UnavailableError
-from tests.clocks import ManualClock
+from tests.support.clocks import ManualClock
 
 
 def error(code: str, *, status: int = 400, reasons: list[dict[str, Any]] | None = None) -> Any:

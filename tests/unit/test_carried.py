@@ -21,7 +21,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.agents import load_agent
-from tests.workers import Agent, complete
+from tests.support.workers import Agent, complete
 
 CARD = Path(__file__).parents[2] / "functions/api/agent_card.json"
 

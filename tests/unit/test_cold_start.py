@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from a2a_serverless.cold_start import cold_start
-from tests.observed import root_logger
+from tests.support.observed import root_logger
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
-from tests.clocks import ManualClock
-from tests.messages import request
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
 
 SCOPE = Scope.of("tenant", "someone")
 RETRY = RetryPolicy(max_attempts=2)

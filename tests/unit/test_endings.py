@@ -18,9 +18,9 @@ from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import Sweeper
-from tests.clocks import ManualClock
+from tests.support.clocks import ManualClock
+from tests.support.workers import Agent, Bench, params_of, status_text
 from tests.unit.tasks.heads import opened
-from tests.workers import Agent, Bench, params_of, status_text
 
 Ends = Callable[[Bench, Head], Awaitable[object]]
 

@@ -18,12 +18,12 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters, ids_in
 from a2a_serverless.worker.sweeper import Sweeper
-from tests.clocks import ManualClock
-from tests.messages import request
-from tests.observed import Line, logged
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
+from tests.support.observed import Line, logged
+from tests.support.workers import params_of
 from tests.unit.push.receivers import Receiver, status
 from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World
-from tests.workers import params_of
 
 IDS = ("task_id", "context_id", "turn")
 

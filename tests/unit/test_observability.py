@@ -19,7 +19,7 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.observability.json_lines import WITHHELD
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.observability.tracing import HEADER, TraceHeader
-from tests.observed import Daemon, counted, logged, root_logger
+from tests.support.observed import Daemon, counted, logged, root_logger
 
 ROOT = "1-5759e988-bd862e3fe1be46a994272793"
 ABOVE = "53995c3f42cd8ad8"

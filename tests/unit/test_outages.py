@@ -33,8 +33,8 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import Sweeper
-from tests.messages import request
-from tests.workers import Agent, PacedClock, complete, params_of, status_text
+from tests.support.messages import request
+from tests.support.workers import Agent, PacedClock, complete, params_of, status_text
 
 HOUR_S = 3600
 SWEEP_EVERY_S = 60

@@ -28,10 +28,10 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import STUCK_AFTER, Sweeper
-from tests.clocks import ManualClock
-from tests.messages import request
-from tests.observed import counted, logged
-from tests.workers import Agent, Bench, complete, params_of
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
+from tests.support.observed import counted, logged
+from tests.support.workers import Agent, Bench, complete, params_of
 
 
 @pytest.fixture

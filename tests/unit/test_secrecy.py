@@ -12,8 +12,8 @@ from a2a_serverless.observability.logs import LIBRARIES
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.wiring import memory_backends
-from tests.messages import request
-from tests.secrecy import WATCH, LogWatch, spoken
+from tests.support.messages import request
+from tests.support.secrecy import WATCH, LogWatch, spoken
 
 SENTENCE = "the patient's name is Ada"
 

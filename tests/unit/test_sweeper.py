@@ -22,8 +22,8 @@ from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
-from tests.clocks import ManualClock
-from tests.messages import agent_message, request
+from tests.support.clocks import ManualClock
+from tests.support.messages import agent_message, request
 
 WAITING_S = 60
 LEASE_S = 300

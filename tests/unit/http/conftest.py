@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.a2a_calls import JSONRPC, REST, Agent
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import JSONRPC, REST, Agent
+from tests.support.scripted_worker import ScriptedWorker
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings, load_settings
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import Agent
+from tests.support.a2a_calls import Agent
 
 KEY = "a-key-of-more-than-twenty-characters"
 OTHER = "another-key-of-twenty-or-more-characters"

@@ -27,7 +27,7 @@ from a2a_serverless.http.handler import Door
 from a2a_serverless.http.refusals import RefusedError
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
-from tests.clocks import ManualClock
+from tests.support.clocks import ManualClock
 
 KEY = "a-key-of-more-than-twenty-characters"
 OTHER = "another-key-of-twenty-or-more-characters"

@@ -29,9 +29,9 @@ from a2a_serverless.http.refusals import RefusedError
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import Agent, message
-from tests.clocks import ManualClock
-from tests.issuers import AUDIENCE, Issuer, private_key, public_jwk, running_issuer
+from tests.support.a2a_calls import Agent, message
+from tests.support.clocks import ManualClock
+from tests.support.issuers import AUDIENCE, Issuer, private_key, public_jwk, running_issuer
 
 NOW = int(time.time())
 HOUR = 3600

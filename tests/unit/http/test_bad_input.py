@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import JSONRPC, REST, Agent, message, read
-from tests.asgi_streams import live
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import JSONRPC, REST, Agent, message, read
+from tests.support.asgi_streams import live
+from tests.support.scripted_worker import ScriptedWorker
 
 VERSION = {"A2A-Version": "1.0"}
 TYPED = {"Content-Type": "application/json"}

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import Agent, message
 from tests.conformance.request_variables import (
     CARRIED,
     REQUEST_ID,
@@ -23,8 +22,9 @@ from tests.conformance.request_variables import (
     RequestVariables,
     Session,
 )
-from tests.scripted_worker import ScriptedWorker
-from tests.stream_calls import all_events
+from tests.support.a2a_calls import Agent, message
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.stream_calls import all_events
 
 REQUEST_ID_NAME, SESSION_NAME = CARRIED.split(", ")
 

@@ -17,7 +17,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_extended_card
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import Agent
+from tests.support.a2a_calls import Agent
 
 KEY = "a-key-of-more-than-twenty-characters"
 PUBLIC = "/.well-known/agent-card.json"

@@ -21,9 +21,9 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.a2a_calls import JSONRPC, Agent, message, read
-from tests.clocks import ManualClock
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import JSONRPC, Agent, message, read
+from tests.support.clocks import ManualClock
+from tests.support.scripted_worker import ScriptedWorker
 
 KEY = "a-key-of-more-than-twenty-characters"
 OTHER = "another-key-of-twenty-or-more-characters"

@@ -9,9 +9,9 @@ import pytest
 from fastapi import FastAPI
 
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import JSONRPC, Agent
-from tests.asgi_streams import LiveResponse, ServerEvent, live
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import JSONRPC, Agent
+from tests.support.asgi_streams import LiveResponse, ServerEvent, live
+from tests.support.scripted_worker import ScriptedWorker
 
 
 def resubscribe(

@@ -22,8 +22,8 @@ from a2a_serverless.push.keys import KeyStore, MemoryKeyStore, PublishedKey
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import Agent, message
-from tests.clocks import ManualClock
+from tests.support.a2a_calls import Agent, message
+from tests.support.clocks import ManualClock
 
 CREATE = "CreateTaskPushNotificationConfig"
 PUBLIC = "93.184.216.34"

@@ -14,8 +14,8 @@ from a2a_serverless.http.intake import storable
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import Agent, message
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import Agent, message
+from tests.support.scripted_worker import ScriptedWorker
 
 IMMEDIATELY = {"returnImmediately": True}
 

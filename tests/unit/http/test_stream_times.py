@@ -22,12 +22,12 @@ from a2a_serverless.tasks.entries import ArtifactWritten, Entry, StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.a2a_calls import JSONRPC, Agent, message, read
-from tests.asgi_streams import LiveResponse, ServerEvent
-from tests.clocks import Timetable
-from tests.messages import artifact
-from tests.scripted_worker import COMPLETED, WORKING, ScriptedWorker, Turn
-from tests.stream_calls import all_events, chunks, kinds, open_stream, payload
+from tests.support.a2a_calls import JSONRPC, Agent, message, read
+from tests.support.asgi_streams import LiveResponse, ServerEvent
+from tests.support.clocks import Timetable
+from tests.support.messages import artifact
+from tests.support.scripted_worker import COMPLETED, WORKING, ScriptedWorker, Turn
+from tests.support.stream_calls import all_events, chunks, kinds, open_stream, payload
 
 TEN_MINUTES = 600.0
 

@@ -13,10 +13,10 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import JSONRPC, Agent, message
-from tests.asgi_streams import ServerEvent, live
-from tests.scripted_worker import ScriptedWorker
-from tests.stream_calls import all_events, chunks, kinds, open_stream, payload
+from tests.support.a2a_calls import JSONRPC, Agent, message
+from tests.support.asgi_streams import ServerEvent, live
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.stream_calls import all_events, chunks, kinds, open_stream, payload
 
 
 async def test_a_send_streams_the_task_and_then_what_happens(

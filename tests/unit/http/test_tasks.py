@@ -14,8 +14,8 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
-from tests.a2a_calls import Agent
-from tests.scripted_worker import ScriptedWorker
+from tests.support.a2a_calls import Agent
+from tests.support.scripted_worker import ScriptedWorker
 
 IMMEDIATELY = {"returnImmediately": True}
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from a2a_serverless.settings import Settings
-from tests.a2a_calls import Agent, message, read
+from tests.support.a2a_calls import Agent, message, read
 
 JSON = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 SAID = {"message": message("go"), "configuration": {"returnImmediately": True}}

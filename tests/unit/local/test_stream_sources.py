@@ -22,7 +22,7 @@ from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_items import event_position, owner_of
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.identity import Scope
-from tests.messages import request
+from tests.support.messages import request
 
 RECORDED = json.loads(
     (Path(__file__).parents[3] / "events" / "push-dynamodb-commit.json").read_text()

@@ -11,8 +11,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import aws_backends, memory_backends
-from tests.clocks import ManualClock
-from tests.messages import request
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
 
 
 async def test_round_sends_a_lost_turn_again() -> None:

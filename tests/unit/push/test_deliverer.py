@@ -27,8 +27,8 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Commit
-from tests.clocks import ManualClock
-from tests.messages import request as request_of
+from tests.support.clocks import ManualClock
+from tests.support.messages import request as request_of
 from tests.unit.push.receivers import OK, Receiver, Request, listening, status
 from tests.unit.push.world import (
     COMPLETED,

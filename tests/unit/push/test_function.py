@@ -21,7 +21,7 @@ from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory import Committed, MemoryStorage
 from a2a_serverless.tasks.head import Head
-from tests.messages import request
+from tests.support.messages import request
 from tests.unit.push.receivers import OK, Receiver, listening, status
 from tests.unit.push.world import COMPLETED, WORKING, config, stream_record
 

@@ -14,8 +14,8 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.local.emulators import Emulator
 from a2a_serverless.push.dynamodb_keys import PARTITION, DynamoKeyStore
 from a2a_serverless.push.keys import KEY_LIFETIME_S, RENEW_S, KeyStore, MemoryKeyStore, jwks
-from tests.clocks import ManualClock
-from tests.databases import BACKENDS, Database, create_table, emulator_client, moto_database
+from tests.support.clocks import ManualClock
+from tests.support.databases import BACKENDS, Database, create_table, emulator_client, moto_database
 
 
 def jwk(kid: str) -> dict[str, str]:

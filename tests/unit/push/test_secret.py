@@ -14,7 +14,7 @@ from moto import mock_aws
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.local.emulators import CREDENTIALS, REGION
 from a2a_serverless.push.secret import MAX_AGE_S, ProcessSecret, SecretsManagerSecret
-from tests.clocks import ManualClock
+from tests.support.clocks import ManualClock
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from a2a_serverless.push.signing import (
     choose,
     signing_key,
 )
-from tests.clocks import ManualClock
+from tests.support.clocks import ManualClock
 from tests.unit.push.receivers import Receiver, Request
 
 ISSUER = "https://agent.example"

@@ -16,7 +16,7 @@ from a2a_serverless.storage.memory import Committed
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
-from tests.messages import request
+from tests.support.messages import request
 from tests.unit.push.world import (
     COMPLETED,
     INPUT_REQUIRED,

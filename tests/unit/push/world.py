@@ -22,8 +22,8 @@ from a2a_serverless.storage.dynamodb_items import event_sort, task_partition
 from a2a_serverless.storage.memory import Committed, MemoryStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.push import Push
-from tests.clocks import ManualClock
-from tests.messages import request
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
 
 S = TaskState
 WORKING, COMPLETED, FAILED = S.TASK_STATE_WORKING, S.TASK_STATE_COMPLETED, S.TASK_STATE_FAILED

@@ -13,7 +13,7 @@ from a2a_serverless.observability import metrics
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
 from a2a_serverless.queues.fifo import Record
-from tests.observed import counted, logged
+from tests.support.observed import counted, logged
 
 logger = logging.getLogger(__name__)
 

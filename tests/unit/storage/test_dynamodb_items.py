@@ -15,7 +15,7 @@ from a2a_serverless.storage.dynamodb_items import Commits
 from a2a_serverless.tasks.entries import MessageAppended, encode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.states import KNOWN
-from tests.messages import agent_message
+from tests.support.messages import agent_message
 
 SMALL = Head(
     scope="scope",

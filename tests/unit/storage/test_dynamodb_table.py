@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from a2a_serverless.storage.dynamodb_table import Table
-from tests.clocks import ManualClock
+from tests.support.clocks import ManualClock
 
 
 class EmptyPages:

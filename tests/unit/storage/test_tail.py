@@ -27,8 +27,8 @@ from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from tests.clocks import ManualClock
-from tests.workers import idle
+from tests.support.clocks import ManualClock
+from tests.support.workers import idle
 
 
 def request(text: str = "hi") -> SendMessageRequest:

@@ -24,7 +24,7 @@ from a2a_serverless.tasks.entries import (
     decode_entries,
     encode_entries,
 )
-from tests.messages import request
+from tests.support.messages import request
 
 REQUEST = request("hello", message_id="m")
 HEADER_BYTES = 6

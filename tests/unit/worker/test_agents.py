@@ -10,8 +10,8 @@ from a2a.server.agent_execution import AgentExecutor
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.worker.agents import deployed_agent, load_agent
 from a2a_serverless.worker.context import WorkerExecutor
-from tests.messages import said
-from tests.workers import Bench, S
+from tests.support.messages import said
+from tests.support.workers import Bench, S
 
 SOURCE = """
 from dataclasses import dataclass

@@ -14,8 +14,8 @@ from a2a.types import TaskStatus
 from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.rules import Commit
-from tests.messages import said
-from tests.workers import (
+from tests.support.messages import said
+from tests.support.workers import (
     Agent,
     Bench,
     PacedClock,

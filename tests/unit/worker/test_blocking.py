@@ -22,7 +22,7 @@ from a2a_serverless.worker import keeper as keepers
 from a2a_serverless.worker.claims import CLAIM_AFTER_S, Ownership, claim_unclaimed
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.sweeper import Sweeper
-from tests.workers import Agent, Bench, PacedClock, S, chunk, complete, params_of
+from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, params_of
 
 WAIT_S = 60
 

@@ -14,8 +14,8 @@ from a2a.types import TaskState
 from a2a_serverless.cancel.memory import _Flag
 from a2a_serverless.errors import TaskTerminalStateError
 from a2a_serverless.tasks.rules import Commit
-from tests.messages import request
-from tests.workers import (
+from tests.support.messages import request
+from tests.support.workers import (
     Agent,
     Bench,
     PacedClock,

@@ -16,8 +16,8 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
-from tests.messages import request
-from tests.workers import Agent, Bench, PacedClock, S, complete, status
+from tests.support.messages import request
+from tests.support.workers import Agent, Bench, PacedClock, S, complete, status
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="unset")
 NAME = f"{__name__}:REQUEST_ID"

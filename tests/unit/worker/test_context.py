@@ -17,8 +17,8 @@ from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
-from tests.messages import said
-from tests.workers import (
+from tests.support.messages import said
+from tests.support.workers import (
     Agent,
     Bench,
     S,

@@ -26,8 +26,17 @@ from a2a.types import (
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.events import Event
-from tests.messages import said
-from tests.workers import Agent, Bench, S, artifact_texts, chunk, complete, status, status_text
+from tests.support.messages import said
+from tests.support.workers import (
+    Agent,
+    Bench,
+    S,
+    artifact_texts,
+    chunk,
+    complete,
+    status,
+    status_text,
+)
 
 
 def text_message(text: str, *, task_id: str = "") -> Message:

@@ -17,8 +17,8 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.exits import contained, run_to_end, survive_exits
 from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless.worker.function import WorkerFunction
-from tests.messages import request
-from tests.workers import Agent, Bench, S, complete, params_of
+from tests.support.messages import request
+from tests.support.workers import Agent, Bench, S, complete, params_of
 
 WAIT_S = 30
 

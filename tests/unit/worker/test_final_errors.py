@@ -15,7 +15,7 @@ from a2a.utils import errors
 from a2a.utils.errors import A2AError
 
 from a2a_serverless.worker.failures import is_final
-from tests.workers import Agent, Bench, S, complete
+from tests.support.workers import Agent, Bench, S, complete
 
 DECIDED: dict[type[A2AError], bool] = {
     # The request asks for what this agent does not do, and will not do next time.

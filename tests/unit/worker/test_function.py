@@ -14,7 +14,7 @@ from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.function import WorkerFunction
-from tests.workers import Agent, Bench, S, complete, status
+from tests.support.workers import Agent, Bench, S, complete, status
 
 
 class LambdaContext:

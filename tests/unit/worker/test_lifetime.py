@@ -19,7 +19,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.worker.heartbeat import RENEW_AFTER, Heartbeat
 from a2a_serverless.worker.keeper import Keeper
-from tests.workers import Agent, Bench, PacedClock, S, chunk, complete, status
+from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, status
 
 BEAT_S = 0.6
 WAIT_S = 30

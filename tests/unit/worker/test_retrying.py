@@ -15,7 +15,7 @@ from a2a.utils.errors import UnsupportedOperationError
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError
-from tests.workers import (
+from tests.support.workers import (
     Agent,
     Bench,
     Execute,

@@ -11,8 +11,8 @@ from a2a.server.events import EventQueue
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.attempt import NO_ENDING
-from tests.messages import request
-from tests.workers import (
+from tests.support.messages import request
+from tests.support.workers import (
     Agent,
     Bench,
     PacedClock,

@@ -13,8 +13,8 @@ from a2a.server.events import EventQueue
 from a2a.types import Message, Part, Role, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToDict
 
-from tests.messages import said
-from tests.workers import (
+from tests.support.messages import said
+from tests.support.workers import (
     Agent,
     Bench,
     Execute,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.watch import Watch, Watched
-from tests.workers import PacedClock
+from tests.support.workers import PacedClock
 
 
 class Moody:

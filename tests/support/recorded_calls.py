@@ -2,7 +2,7 @@
 
 A call belongs to a function when it is made while that function handles an event. What a call
 needs is what AWS says it is authorised as; what the event sources and the runtime call by
-themselves never passes boto3 and is listed in `tests/permissions.py`.
+themselves never passes boto3 and is listed in `tests/support/permissions.py`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from samtranslator.parser.parser import Parser
 from samtranslator.translator.translator import Translator
 from samtranslator.yaml_helper import yaml_parse
 
-from tests.recorded_calls import Permission
+from tests.support.recorded_calls import Permission
 
 Json = dict[str, Any]
 

@@ -19,7 +19,7 @@ from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.identity import Scope
-from tests.clocks import ManualClock
+from tests.support.clocks import ManualClock
 
 TABLE = "tasks"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from tests.a2a_calls import target
-from tests.asgi_streams import LiveResponse, ServerEvent, live
+from tests.support.a2a_calls import target
+from tests.support.asgi_streams import LiveResponse, ServerEvent, live
 
 
 def open_stream(

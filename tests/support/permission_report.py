@@ -12,8 +12,8 @@ import pytest
 
 from a2a_serverless.local import emulators
 from a2a_serverless.local.template import find_template
-from tests.permissions import granted, implied, transform
-from tests.recorded_calls import Permission, recorded, recording
+from tests.support.permissions import granted, implied, transform
+from tests.support.recorded_calls import Permission, recorded, recording
 
 _RECORDING = pytest.StashKey[Any]()
 _PROBLEMS = pytest.StashKey[list[str]]()

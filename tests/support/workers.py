@@ -34,7 +34,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.keeper import Duty, Keeper, OnBlocked
-from tests.messages import request
+from tests.support.messages import request
 
 S = TaskState
 Execute = Callable[[RequestContext, EventQueue], Awaitable[None]]
