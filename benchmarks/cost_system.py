@@ -23,13 +23,13 @@ import httpx
 
 from a2a_serverless import aws
 from a2a_serverless.local.api_events import api_event, response_of
-from a2a_serverless.local.emulators import dynamodb_local, fauxqs
 from a2a_serverless.local.environments import Environments
 from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.local.provision import Names, Provisioned, provision
 from a2a_serverless.local.pushing import stream_filter
 from a2a_serverless.settings import load_settings
 from benchmarks.meter import Meter, Usage, item_bytes
+from tests.support.emulators import dynamodb_local, fauxqs
 
 HERE = Path(__file__).parent
 FUNCTIONS = HERE.parent / "functions"

@@ -32,10 +32,10 @@ from pathlib import Path
 
 import httpx
 
-from a2a_serverless.local.emulators import dynamodb_local, fauxqs
 from benchmarks.stream import provision, running
 from benchmarks.stream_clients import VERSION
 from benchmarks.stream_figures import percentile
+from tests.support.emulators import dynamodb_local, fauxqs
 
 HERE = Path(__file__).parent
 CARD = HERE / "stream_card.json"

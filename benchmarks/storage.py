@@ -19,7 +19,6 @@ from typing import Any
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
 from a2a_serverless.clock import SystemClock
-from a2a_serverless.local.emulators import Emulator, dynamodb_local
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.dynamodb import DynamoStorage
@@ -29,6 +28,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, new_incarnation, new_task_id
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, open_task
 from benchmarks.meter import Meter, Usage
+from tests.support.emulators import Emulator, dynamodb_local
 
 TABLE = "tasks"
 CHUNKS = 1600

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from a2a_serverless.local.emulators import Emulator
 from tests.artefact.build import Artefact, build
 from tests.artefact.deployment import Deployment, deployed
+from tests.support.emulators import Emulator
 
 
 @pytest.fixture(scope="session")

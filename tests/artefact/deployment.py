@@ -12,12 +12,12 @@ from typing import Any
 
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.local.emulators import REGION, Emulator
 from a2a_serverless.local.provision import Names, Provisioned, provision
 from a2a_serverless.local.template import Template
 from tests.artefact.build import Artefact
 from tests.artefact.environment import Function
 from tests.artefact.secrets_manager import secrets_manager
+from tests.support.emulators import REGION, Emulator
 
 API_KEY = "test-key-of-twenty-characters"
 """That of the events in events/."""

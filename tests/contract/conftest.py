@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from a2a_serverless.local.emulators import Emulator, dynamodb_local
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.memory import MemoryStorage
 from tests.contract.queues import MemoryQueues, SqsQueues, fauxqs_queues, moto_queues
@@ -24,6 +23,7 @@ from tests.support.databases import (
     new_clock,
     new_scope,
 )
+from tests.support.emulators import Emulator, dynamodb_local
 
 
 @pytest.fixture(scope="session")

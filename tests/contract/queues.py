@@ -14,12 +14,12 @@ from moto import mock_aws
 from pydantic import BaseModel
 
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.local.emulators import CREDENTIALS, REGION, Emulator
 from a2a_serverless.local.template import Template
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.tasks.operations import Operation, OperationParams
+from tests.support.emulators import CREDENTIALS, REGION, Emulator
 
 PATIENCE_S = 15
 """Below the 20 s of a long poll and the 60 s of a lease: what waits for these fails."""

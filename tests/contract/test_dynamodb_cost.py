@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.local.emulators import Emulator
 from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.dynamodb_items import HEAD, head_item, key
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
@@ -19,6 +18,7 @@ from a2a_serverless.tasks.rules import Commit
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import BATCH, CHUNK_BYTES, Bench, echo_commit, metered, seed_tasks
 from tests.support.databases import emulator_client
+from tests.support.emulators import Emulator
 from tests.support.messages import artifact, chunk, message, request
 
 pytestmark = pytest.mark.emulators

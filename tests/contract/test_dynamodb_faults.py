@@ -11,13 +11,13 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError, UnavailableError
-from a2a_serverless.local.emulators import Emulator
 from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, Database, emulator_client, new_scope, versions
+from tests.support.emulators import Emulator
 from tests.support.faulty import Faults, StaleIndex, apply_and_drop, refuse
 from tests.support.messages import agent_message, chunk, message, request, said, texts
 

@@ -19,7 +19,6 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     UnavailableError,
 )
-from a2a_serverless.local.emulators import Emulator
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_items import HEAD, key
@@ -31,6 +30,7 @@ from a2a_serverless.tasks.rules import Commit
 from tests.contract.schedules import Schedule, ScheduledTable
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, THREADED, Database, emulator_client, new_clock, new_scope
+from tests.support.emulators import Emulator
 from tests.support.faulty import Faults, apply_and_drop, refuse
 from tests.support.messages import artifact, message, request
 

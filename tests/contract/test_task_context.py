@@ -12,7 +12,6 @@ from a2a.helpers import get_data_parts, new_data_part
 from a2a.types import Part, SendMessageConfiguration, Task
 
 from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
-from a2a_serverless.local.emulators import Emulator
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head
@@ -23,6 +22,7 @@ from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
 from tests.contract.queues import fauxqs_queues
 from tests.support.databases import TABLE, Database, new_scope
+from tests.support.emulators import Emulator
 from tests.support.messages import said
 from tests.support.workers import Bench, S, artifact_texts, status_text, user_request
 

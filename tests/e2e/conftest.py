@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from a2a_serverless.local.emulators import dynamodb_local, fauxqs
 from tests.e2e.commands import environment, run, running
+from tests.support.emulators import dynamodb_local, fauxqs
 
 HERE = Path(__file__).parent
 AGENT = f"{HERE / 'probe_agent.py'}:agent"

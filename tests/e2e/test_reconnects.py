@@ -19,7 +19,6 @@ from a2a.types import StreamResponse, TaskArtifactUpdateEvent, TaskState, TaskSt
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.local.emulators import CREDENTIALS, REGION
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, MetadataMerged, StatusChanged
 from a2a_serverless.tasks.events import Event, events_of
@@ -28,6 +27,7 @@ from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from tests.support.a2a_calls import JSONRPC, REST, target
 from tests.support.databases import LONG
+from tests.support.emulators import CREDENTIALS, REGION
 from tests.support.messages import agent_message, artifact, request
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(600)]

@@ -15,12 +15,12 @@ import httpx
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.local.emulators import Emulator
 from tests.e2e.gated_agent import GATE
 from tests.e2e.releases import VARIABLE, NoReleaseError, Release, last_release
 from tests.faults import processes
 from tests.faults.harness import CARD, Emulators, World, numbers, until
 from tests.support.a2a_calls import REST, Agent
+from tests.support.emulators import Emulator
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Iterator
 
 import pytest
 
-from a2a_serverless.local import emulators
+from tests.support import emulators
 from tests.support.collection import Made, check
 from tests.support.required import report_not_run
 

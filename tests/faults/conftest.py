@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from a2a_serverless.local.emulators import Emulator
-from a2a_serverless.local.emulators import dynamodb_local as another_dynamodb_local
 from tests.faults.harness import Emulators
+from tests.support.emulators import Emulator
+from tests.support.emulators import dynamodb_local as another_dynamodb_local
 
 
 @pytest.fixture(scope="session")

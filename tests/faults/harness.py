@@ -17,7 +17,6 @@ import httpx
 from a2a.types import Task, TaskState
 
 from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
-from a2a_serverless.local.emulators import Emulator
 from a2a_serverless.local.provision import Names, Provisioned, provision
 from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.dynamodb import DynamoStorage
@@ -31,6 +30,7 @@ from tests.faults import bad_days, processes, traps
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
 from tests.support.a2a_calls import REST, Agent, Answer
+from tests.support.emulators import Emulator
 from tests.support.messages import request, texts
 
 HERE = Path(__file__).parent

@@ -14,12 +14,12 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from a2a_serverless.local.emulators import CREDENTIALS, REGION, Emulator
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.identity import Scope
 from tests.support.clocks import ManualClock
+from tests.support.emulators import CREDENTIALS, REGION, Emulator
 
 TABLE = "tasks"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.local import emulators
 from a2a_serverless.local.template import find_template
+from tests.support import emulators
 from tests.support.permissions import granted, implied, transform
 from tests.support.recorded_calls import Permission, recorded, recording
 

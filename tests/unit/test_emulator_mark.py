@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from a2a_serverless.local import emulators
+from tests.support import emulators
 from tests.support.required import VARIABLE
 
 pytest_plugins = ["pytester"]

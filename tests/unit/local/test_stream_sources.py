@@ -15,13 +15,13 @@ from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local import stream_sources
-from a2a_serverless.local.emulators import CREDENTIALS
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
 from a2a_serverless.local.stream_sources import MemoryStream, Records, StreamSource, TableStream
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_items import event_position, owner_of
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.identity import Scope
+from tests.support.emulators import CREDENTIALS
 from tests.support.messages import request
 
 RECORDED = json.loads(

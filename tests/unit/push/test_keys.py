@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.local.emulators import Emulator
 from a2a_serverless.push.dynamodb_keys import PARTITION, DynamoKeyStore
 from a2a_serverless.push.keys import KEY_LIFETIME_S, RENEW_S, KeyStore, MemoryKeyStore, jwks
 from tests.support.clocks import ManualClock
 from tests.support.databases import BACKENDS, Database, create_table, emulator_client, moto_database
+from tests.support.emulators import Emulator
 
 
 def jwk(kid: str) -> dict[str, str]:

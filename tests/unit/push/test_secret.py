@@ -12,9 +12,9 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.local.emulators import CREDENTIALS, REGION
 from a2a_serverless.push.secret import MAX_AGE_S, ProcessSecret, SecretsManagerSecret
 from tests.support.clocks import ManualClock
+from tests.support.emulators import CREDENTIALS, REGION
 
 
 @pytest.fixture

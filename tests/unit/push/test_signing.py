@@ -22,7 +22,6 @@ from starlette.requests import Request as HttpRequest
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.key_set import KeySet
-from a2a_serverless.local.emulators import CREDENTIALS, REGION
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, MemoryKeyStore
 from a2a_serverless.push.secret import SecretsManagerSecret, SigningSecret
 from a2a_serverless.push.signing import (
@@ -33,6 +32,7 @@ from a2a_serverless.push.signing import (
     signing_key,
 )
 from tests.support.clocks import ManualClock
+from tests.support.emulators import CREDENTIALS, REGION
 from tests.unit.push.receivers import Receiver, Request
 
 ISSUER = "https://agent.example"

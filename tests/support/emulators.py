@@ -1,7 +1,7 @@
 """DynamoDB Local and fauxqs as child processes.
 
-Both come from npm (`make emulators`); their folder is `tests/emulators` of the project or what
-`A2A_EMULATORS` names. Each run starts empty on a free port and keeps everything in memory.
+Both come from npm (`make emulators`), into `tests/emulators` or the folder that `A2A_EMULATORS`
+names. Each run starts empty on a free port and keeps everything in memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from a2a_serverless.errors import ConfigurationError
-
+EMULATORS: Final = Path(__file__).parents[1] / "emulators"
 EMULATORS_VARIABLE: Final = "A2A_EMULATORS"
 REGION: Final = "us-east-1"
 START_SECONDS: Final = 120.0
@@ -40,11 +39,11 @@ _JAR: Final = Path("node_modules/amplify-dynamodb-simulator/emulator/DynamoDBLoc
 _FAUXQS: Final = Path("node_modules/fauxqs/dist/app.js")
 
 
-class EmulatorMissingError(ConfigurationError):
+class EmulatorMissingError(Exception):
     """An emulator is not installed; the message names what to install."""
 
 
-class EmulatorStartError(ConfigurationError):
+class EmulatorStartError(Exception):
     """An emulator was started and does not answer; the message holds its last output."""
 
 
@@ -57,11 +56,11 @@ class Emulator:
     pid: int
 
     def environment(self) -> dict[str, str]:
-        """The variables that lead boto3 and `--backend aws` to it."""
+        """Return the variables that lead boto3 and `--backend aws` to it."""
         return {f"AWS_ENDPOINT_URL_{self.service.upper()}": self.endpoint_url, **CREDENTIALS}
 
     def client(self, **config: Any) -> Any:
-        """A boto3 client of it; `config` goes to `botocore.config.Config`."""
+        """Return a boto3 client of it; `config` goes to `botocore.config.Config`."""
         return boto3.client(
             self.service,
             endpoint_url=self.endpoint_url,
@@ -73,7 +72,7 @@ class Emulator:
 
 
 def missing() -> str | None:
-    """One sentence that names what the emulators lack on this machine; None when all is there."""
+    """Return one sentence that names what the emulators lack here; None when all is there."""
     try:
         _dynamodb_local_command(0)
         _fauxqs_command()
@@ -84,7 +83,7 @@ def missing() -> str | None:
 
 @contextmanager
 def dynamodb_local() -> Iterator[Emulator]:
-    """DynamoDB Local, stopped at the end of the block.
+    """Run DynamoDB Local for the block.
 
     Raises:
         EmulatorMissingError: Java or the archive is not there.
@@ -99,7 +98,7 @@ def dynamodb_local() -> Iterator[Emulator]:
 
 @contextmanager
 def fauxqs() -> Iterator[Emulator]:
-    """The SQS emulator fauxqs, stopped at the end of the block.
+    """Run the SQS emulator fauxqs for the block.
 
     Raises:
         EmulatorMissingError: Node.js or the package is not there.
@@ -113,16 +112,7 @@ def fauxqs() -> Iterator[Emulator]:
 
 
 def _folder() -> Path:
-    named = os.environ.get(EMULATORS_VARIABLE)
-    if named:
-        return Path(named)
-    for parent in Path(__file__).resolve().parents:
-        candidate = parent / "tests" / "emulators"
-        if candidate.is_dir():
-            return candidate
-    raise EmulatorMissingError(
-        f"No tests/emulators above the installed package; set {EMULATORS_VARIABLE} to the folder."
-    )
+    return Path(os.environ.get(EMULATORS_VARIABLE) or EMULATORS)
 
 
 def _dynamodb_local_command(port: int) -> list[str]:
