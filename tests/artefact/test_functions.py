@@ -101,6 +101,7 @@ def test_the_layer_holds_the_runtime_alone(artefact: Artefact) -> None:
     assert "a2a_serverless" in there
     assert not there & {"boto3", "botocore", "s3transfer", "moto", "bin"}
     package = artefact.layer / "a2a_serverless"
+    assert not (package / "cli").exists()
     assert not (package / "local").exists()
     assert list(package.glob("__pycache__/settings.*.pyc"))
 

@@ -20,18 +20,21 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from a2a_serverless import cli, settings
-from a2a_serverless.cancel import dynamodb as flags  # noqa: F401 - as above
+from a2a_serverless.cancel import dynamodb as flags  # noqa: F401 - loaded once for all
+from a2a_serverless.cli import worker as worker_command
 from a2a_serverless.local import sweeping
-from a2a_serverless.local.commands import api as api_command  # noqa: F401 - as above
-from a2a_serverless.local.commands import push as push_command  # noqa: F401 - as above
-from a2a_serverless.local.commands import sweep as sweep_command  # noqa: F401 - as above
-from a2a_serverless.local.commands import worker as worker_command
-from a2a_serverless.queues import sqs  # noqa: F401 - loaded once for all
+from a2a_serverless.queues import sqs  # noqa: F401 - as above
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
 from tests.faults import bad_days, traps
 
 ROOT = Path(__file__).parents[2]
-PRELOADED = [__name__, "tests.e2e.forks", "a2a_serverless.local.commands.dev"]
+PRELOADED = [
+    __name__,
+    "tests.e2e.forks",
+    "a2a_serverless.cli.serving",
+    "a2a_serverless.local.pushing",
+    "a2a_serverless.local.stack",
+]
 """What the fork server loads, whoever starts it."""
 START_S = 30.0
 STOP_S = 20.0
@@ -126,7 +129,7 @@ def start(
 def import_path() -> Iterator[None]:
     """Lets the fork server, which the first process starts, find these tests."""
     before = os.environ.get("PYTHONPATH")
-    package = str(Path(cli.__file__).parents[1])
+    package = str(Path(cli.__file__).parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), package])
     try:
         yield

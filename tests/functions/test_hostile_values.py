@@ -19,10 +19,10 @@ from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from pydantic import SecretStr
 
 from a2a_serverless import aws
+from a2a_serverless.cli import PlainLines
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.local.environments import Environments
-from a2a_serverless.local.plain_lines import PlainLines
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.observability.logs import json_handler
 from a2a_serverless.settings import Settings

@@ -1,35 +1,32 @@
-"""`a2a-serverless demo`: two tasks through the official client, printed as they happen."""
+"""Two tasks through the official client, printed as they happen."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
-from argparse import Namespace
-from collections.abc import AsyncIterator
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import TextIO
 
 import httpx
 from a2a.client import A2ACardResolver, A2AClientError, Client, ClientConfig, ClientFactory
+from a2a.helpers import new_text_message
 from a2a.types import (
     AgentCard,
     GetTaskRequest,
     Message,
+    Part,
+    Role,
     SendMessageRequest,
     StreamResponse,
     Task,
     TaskState,
+    TaskStatus,
 )
 
 from a2a_serverless.local.stack import Options, Stack
-from a2a_serverless.local.transcript import (
-    Transcript,
-    artifact_text,
-    message_of,
-    state_label,
-    text_of,
-)
 from a2a_serverless.settings import load_settings
 
 LIMIT_S = 60.0
@@ -39,33 +36,37 @@ STREAMED = "Two days in Lisbon, please"
 UNCLEAR = "Plan a trip to Oslo"
 ANSWER = "One day"
 
+_COLOURS = {
+    TaskState.TASK_STATE_COMPLETED: "32",
+    TaskState.TASK_STATE_INPUT_REQUIRED: "33",
+    TaskState.TASK_STATE_AUTH_REQUIRED: "33",
+    TaskState.TASK_STATE_FAILED: "31",
+    TaskState.TASK_STATE_REJECTED: "31",
+    TaskState.TASK_STATE_CANCELED: "31",
+}
+_QUIET, _STRONG, _ARTIFACT = "2", "1", "36"
+
 
 class DemoError(Exception):
     """What the client got is not what the demo is to show."""
 
 
-def run(options: Namespace) -> int:
-    """Show two tasks; 1 when the client gets anything but what it should."""
-    if not options.verbose:
-        logging.disable(logging.CRITICAL)  # the transcript is the product
-    transcript = Transcript(sys.stdout)
+def show(out: TextIO) -> None:
+    """Run two tasks on a simulated AWS and print what the client sees of them.
+
+    Raises:
+        DemoError: it saw anything else than it should, or nothing for `LIMIT_S`.
+    """
+    transcript = Transcript(out)
     transcript.plain("API Gateway, Lambda, DynamoDB and SQS FIFO, simulated in this process")
     settings = load_settings().model_copy(update={"auth": "none", "public_url": ""})
     with Stack(settings, Options(backend="moto")) as stack:
         try:
             asyncio.run(_show(transcript, stack))
-        except DemoError as error:
-            return _failed(str(error))
-        except TimeoutError:
-            return _failed(f"nothing came for {LIMIT_S:g} seconds.")
+        except TimeoutError as error:
+            raise DemoError(f"nothing came for {LIMIT_S:g} seconds.") from error
         except (A2AClientError, httpx.HTTPError) as error:
-            return _failed(f"{type(error).__name__}: {error}")
-    return 0
-
-
-def _failed(sentence: str) -> int:
-    print(f"\nThe demo failed: {sentence}", file=sys.stderr)
-    return 1
+            raise DemoError(f"{type(error).__name__}: {error}") from error
 
 
 async def _show(transcript: Transcript, stack: Stack) -> None:
@@ -152,3 +153,90 @@ def _at_door(card: AgentCard, url: str) -> AgentCard:
         if httpx.URL(interface.url).port == httpx.URL(url).port
     )
     return narrowed
+
+
+class Transcript:
+    """Three columns: seconds since the last message of the client, what came, its text.
+
+    Colours are used at a terminal, unless `NO_COLOR` is set (no-color.org).
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._is_coloured = out.isatty() and not os.environ.get("NO_COLOR")
+        self._sent_at = time.monotonic()
+
+    def heading(self, text: str) -> None:
+        self._line(f"\n{self._paint(_STRONG, text)}\n")
+
+    def fact(self, label: str, text: str) -> None:
+        self._row("", label, _QUIET, text)
+
+    def plain(self, text: str) -> None:
+        self._line(text)
+
+    def client_says(self, text: str) -> None:
+        """A message of the client; the clock starts anew."""
+        self._sent_at = time.monotonic()
+        self._row("", "client", _STRONG, text)
+
+    def event(self, event: StreamResponse) -> None:
+        """One event of a stream."""
+        match event.WhichOneof("payload"):
+            case "task":
+                self._status(event.task.status)
+            case "status_update":
+                self._status(event.status_update.status)
+            case "artifact_update":
+                artifact = event.artifact_update.artifact
+                name = artifact.name or artifact.artifact_id
+                self._row(self._seconds(), name, _ARTIFACT, text_of(artifact.parts))
+            case "message":
+                self._row(self._seconds(), "agent", _STRONG, text_of(event.message.parts))
+
+    def _status(self, status: TaskStatus) -> None:
+        text = text_of(status.message.parts)
+        self._row(self._seconds(), state_label(status.state), _COLOURS.get(status.state, "0"), text)
+
+    def _seconds(self) -> str:
+        return f"{time.monotonic() - self._sent_at:.2f} s"
+
+    def _row(self, first: str, label: str, colour: str, text: str) -> None:
+        lines = text.strip().splitlines() or [""]
+        start = f"  {self._paint(_QUIET, f'{first:>7}')}  {self._paint(colour, f'{label:<16}')}"
+        self._line(f"{start}{lines[0]}".rstrip())
+        for line in lines[1:]:
+            self._line(f"{'':27}{line}".rstrip())
+
+    def _paint(self, colour: str, text: str) -> str:
+        return f"\033[{colour}m{text}\033[0m" if self._is_coloured else text
+
+    def _line(self, text: str) -> None:
+        self._out.write(f"{text}\n")
+        self._out.flush()  # live, also through a pipe
+
+
+def state_label(state: TaskState) -> str:
+    """The state as people write it, such as `input-required`."""
+    name: str = TaskState.Name(state)
+    return name.removeprefix("TASK_STATE_").lower().replace("_", "-")
+
+
+def text_of(parts: Sequence[Part]) -> str:
+    """The text of the parts that have one."""
+    return "".join(part.text for part in parts)
+
+
+def artifact_text(task: Task) -> str:
+    """The text of all of a task's artifacts."""
+    return "".join(text_of(artifact.parts) for artifact in task.artifacts)
+
+
+def message_of(text: str, *, task: Task | None = None) -> Message:
+    """A user's message, a new task's or the next one of `task`."""
+    return new_text_message(
+        text,
+        role=Role.ROLE_USER,
+        task_id=task.id if task else None,
+        context_id=task.context_id if task else None,
+    )

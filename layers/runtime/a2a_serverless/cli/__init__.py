@@ -1,0 +1,104 @@
+"""The command line: the local stack, and the parts of a deployment as plain processes.
+
+Each command is a module: `add` describes its arguments, `run` does its work. What the work needs is
+imported inside `run`: a worker loads no web framework, and `--help` loads nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from a2a_serverless.cli import api, demo, dev, provision, push, sweep, worker
+from a2a_serverless.cli.arguments import EXIT_UNUSABLE, PROGRAM, Parser
+from a2a_serverless.errors import ConfigurationError
+
+COMMANDS = (demo, dev, api, worker, push, sweep, provision)
+"""In the order of `--help`."""
+
+EXIT_INTERRUPTED = 130
+
+_EXTRA = frozenset({"boto3", "botocore", "moto", "responses", "yaml"})
+
+_EXAMPLES = """\
+examples:
+  a2a-serverless demo                          see it work, on this machine alone
+  a2a-serverless dev --agent my.py:agent       your agent behind both doors, in memory
+  export $(a2a-serverless provision)           make the table and the queues, remember their names
+  A2A_AUTH=none a2a-serverless api             the HTTP application on real DynamoDB and SQS
+  a2a-serverless worker --concurrency 4        run agents for it
+  a2a-serverless push                          tell its clients' webhooks
+
+environment:
+  A2A_TABLE, A2A_QUEUE, A2A_PUSH_QUEUE, ...            names, as `provision` prints them
+  A2A_TEMPLATE                                         template.yaml, where it is not found above
+                                                       the package
+  A2A_AUTH=api-key|oidc|none                           who may call
+  A2A_API_KEYS=name=key,...                            with api-key: the clients' keys by name
+  A2A_OIDC_ISSUER, A2A_OIDC_AUDIENCE                   with oidc: whose tokens, and for whom
+  A2A_PUSH_ALLOWED_HOSTS                               webhooks that may be private
+  AWS_ENDPOINT_URL_DYNAMODB, AWS_ENDPOINT_URL_SQS      emulators instead of AWS
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; 2 means that the start was refused."""
+    options = _parser().parse_args(arguments)
+    _log_to_stderr(verbose=options.verbose)
+    try:
+        code: int = options.run(options)
+    except ConfigurationError as error:
+        return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        return _refuse(f"{error.name} is missing; install a2a-serverless[local].")
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return code
+
+
+def _refuse(sentence: str) -> int:
+    print(f"{PROGRAM}: {sentence}", file=sys.stderr)
+    return EXIT_UNUSABLE
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog=PROGRAM,
+        description="A durable task runtime for A2A agents on AWS; here, on this machine.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return parser
+
+
+def _log_to_stderr(*, verbose: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
+
+
+class PlainLines(logging.Formatter):
+    """Formats a record as one line, and a traceback below it, indented.
+
+    A client can forge and colour no line: what does not print, such as the characters that begin an
+    escape sequence of a terminal, is shown as Python writes it in a string.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n  ".join(map(_printable, super().format(record).split("\n")))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return _printable(super().formatMessage(record))
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,58 @@
+"""`a2a-serverless api`: the HTTP application on DynamoDB and SQS, until a signal."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from a2a_serverless.cli.arguments import (
+    Commands,
+    add_agent,
+    add_backend,
+    add_card,
+    add_command,
+    add_port,
+)
+
+
+def add(commands: Commands) -> None:
+    """Describe the command and its arguments."""
+    api = add_command(
+        commands,
+        "api",
+        run,
+        summary="the HTTP application alone, on DynamoDB and SQS",
+        description="Serves A2A with uvicorn on 127.0.0.1, streamed as StreamFunction does it. "
+        "A2A_TABLE and A2A_QUEUE name the table and the queue; A2A_AUTH says who may call: api-key "
+        "(with A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE) or none.",
+    )
+    add_agent(api, help_text="only checked that it loads; the worker runs it", default="none")
+    add_card(api)
+    add_port(api)
+    add_backend(api)
+
+
+def run(options: Namespace) -> int:
+    """Serve until SIGINT or SIGTERM."""
+    from a2a_serverless.cli.serving import check, say, until_signal
+    from a2a_serverless.http.app import create_app
+    from a2a_serverless.http.card import load_card, load_extended_card
+    from a2a_serverless.local import project
+    from a2a_serverless.local.http_server import HttpServer, bind
+    from a2a_serverless.settings import load_settings
+    from a2a_serverless.wiring import aws_backends
+    from a2a_serverless.worker.agents import load_agent
+
+    settings = load_settings()
+    card = load_card(project.card_path(options.card))
+    if options.agent is not None:
+        load_agent(project.agent_spec(options.agent))
+    with until_signal() as ended:
+        backends = aws_backends(settings)
+        app = create_app(
+            settings, backends, card, door="stream", extended_card=load_extended_card(settings)
+        )
+        check(backends, settings)
+        with HttpServer(app, bind(options.port)) as server:
+            say(f"A2A at {server.url}, its card at {server.url}/.well-known/agent-card.json")
+            ended.wait()
+    return 0

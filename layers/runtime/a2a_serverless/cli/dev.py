@@ -1,0 +1,66 @@
+"""`a2a-serverless dev`: the local stack, until a signal."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from a2a_serverless.cli.arguments import Commands, add_agent, add_card, add_command, add_port
+
+HERE = "127.0.0.1,::1,localhost,example.com"
+"""Webhooks that may be private here, and only here; and the one that clients are tried with, also
+where no name server is.
+"""
+
+
+def add(commands: Commands) -> None:
+    """Describe the command and its arguments."""
+    dev = add_command(
+        commands,
+        "dev",
+        run,
+        summary="the whole stack in one process, for working on an agent",
+        description="Opens two doors as a deployment does. The first one answers at --port through "
+        "API Gateway events and Mangum, each answer in one piece; the second one at the next port, "
+        "streamed. Messages pass through the worker's Lambda handler, and webhooks on this machine "
+        "are told. Without A2A_AUTH anybody on this machine may call.",
+    )
+    add_agent(dev)
+    add_card(dev)
+    add_port(dev)
+    dev.add_argument(
+        "--backend",
+        choices=("memory", "moto", "aws"),
+        default="memory",
+        help="memory: nothing is kept; moto: the AWS calls, simulated; aws: the endpoints, the "
+        "table and the queues of the environment (default: %(default)s)",
+    )
+    dev.add_argument("--no-push", action="store_true", help="offer no push notifications")
+
+
+def run(options: Namespace) -> int:
+    """Keep the stack up until SIGINT or SIGTERM."""
+    from a2a_serverless.cli.serving import named_aws_errors, say, until_signal
+    from a2a_serverless.local.stack import Options, Stack
+    from a2a_serverless.settings import load_settings
+
+    settings = load_settings()
+    update = {
+        "auth": settings.auth or "none",
+        "push_allowed_hosts": settings.push_allowed_hosts or HERE,
+    }
+    settings = settings.model_copy(update=update)
+    how = Options(
+        backend=options.backend,
+        agent=options.agent,
+        card=options.card,
+        port=options.port,
+        push=not options.no_push,
+    )
+    with named_aws_errors(), until_signal() as ended, Stack(settings, how) as stack:
+        say(f"agent        {stack.agent_spec}, on {how.backend}")
+        say(f"API door     {stack.url}   through Mangum, each answer in one piece")
+        say(f"stream door  {stack.stream_url}   the card names it first")
+        say(f"card         {stack.url}/.well-known/agent-card.json")
+        say("Ctrl-C ends it")
+        ended.wait()
+    return 0

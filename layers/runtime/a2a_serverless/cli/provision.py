@@ -1,0 +1,34 @@
+"""`a2a-serverless provision`: the table and the queues of template.yaml."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from a2a_serverless.cli.arguments import Commands, add_command
+
+
+def add(commands: Commands) -> None:
+    """Describe the command."""
+    add_command(
+        commands,
+        "provision",
+        run,
+        summary="creates the table and the queues of template.yaml where they are missing",
+        description="Prints A2A_TABLE=..., A2A_QUEUE=... and so on, a line each, for "
+        "`export $(...)`. The same variables choose other names beforehand. The table is for "
+        "development: without backups, deletion protection and a key of your own, which a "
+        "deployment has.",
+    )
+
+
+def run(_: Namespace) -> int:
+    """Create what is missing; print the variables that name it, a line each."""
+    from a2a_serverless import aws
+    from a2a_serverless.cli.serving import named_aws_errors
+    from a2a_serverless.local.provision import provision
+
+    with named_aws_errors():
+        made = provision(aws.client("dynamodb"), aws.client("sqs"))
+    for name, value in made.environment().items():
+        print(f"{name}={value}")
+    return 0

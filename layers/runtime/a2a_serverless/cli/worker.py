@@ -1,0 +1,50 @@
+"""`a2a-serverless worker`: runs the agent on what the queue delivers, until a signal."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from a2a_serverless.cli.arguments import (
+    Commands,
+    add_agent,
+    add_backend,
+    add_command,
+    add_concurrency,
+)
+
+DRAIN_S = 10.0
+"""How long running turns may go on after a signal; then their leases run out."""
+
+
+def add(commands: Commands) -> None:
+    """Describe the command and its arguments."""
+    worker = add_command(
+        commands,
+        "worker",
+        run,
+        summary="runs the agent on what the queue delivers (pull mode)",
+        description="Takes operations from the queue A2A_QUEUE and runs the agent on them, until "
+        "SIGTERM or SIGINT. Several workers share a queue.",
+    )
+    add_agent(worker)
+    add_concurrency(worker, 4, of="turns at the same time")
+    add_backend(worker)
+
+
+def run(options: Namespace) -> int:
+    """Work until SIGINT or SIGTERM; turns that still run after `DRAIN_S` go to other workers."""
+    from a2a_serverless.cli.serving import check, say, serve
+    from a2a_serverless.local import project
+    from a2a_serverless.settings import load_settings
+    from a2a_serverless.wiring import aws_backends
+    from a2a_serverless.worker.adapter import WorkerAdapter
+    from a2a_serverless.worker.agents import load_agent
+
+    settings = load_settings()
+    spec = project.agent_spec(options.agent)
+    agent = load_agent(spec)
+    backends = aws_backends(settings)
+    check(backends, settings)
+    adapter = WorkerAdapter(backends, agent, settings)
+    say(f"{spec} works on {settings.queue}, {options.concurrency} turns at a time")
+    return serve(backends, adapter.serve(concurrency=options.concurrency), drain_s=DRAIN_S)
