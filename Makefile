@@ -116,6 +116,17 @@ build: $(VENV)/.stamp ## sam build
 artefact: $(VENV)/.stamp emulators ## what is deployed, built for this machine and run; its sizes and times
 	A2A_ARTEFACT=long $(BIN)/python -m pytest tests/artefact
 
+.PHONY: dist
+dist: $(VENV)/.stamp ## the wheel and the source archive, in dist/, without tests
+	rm -rf dist
+	$(UV) build --quiet --python $(BIN)/python
+	@for list in "zipfile -l dist/*.whl" "tarfile -l dist/*.tar.gz"; do \
+		if $(BIN)/python -m $$list | grep -E '(^|/)(tests|benchmarks)/'; then \
+			echo "dist/ has tests: see [tool.hatch.build.targets] in pyproject.toml" >&2; exit 1; \
+		fi; \
+	done
+	@ls dist
+
 .PHONY: lock
 lock: $(UV) ## resolve the dependencies again
 	$(UV) pip compile pyproject.toml --extra local --group dev $(LOCK) -o requirements/dev.txt
