@@ -25,7 +25,7 @@ ROOT = "1-5759e988-bd862e3fe1be46a994272793"
 ABOVE = "53995c3f42cd8ad8"
 SAMPLED = {HEADER: f"Root={ROOT};Parent={ABOVE};Sampled=1"}
 
-log = logging.getLogger("a2a_serverless.test")
+logger = logging.getLogger("a2a_serverless.test")
 
 
 # -- logs ----------------------------------------------------------------------------------------
@@ -34,11 +34,11 @@ log = logging.getLogger("a2a_serverless.test")
 def test_a_line_says_what_the_code_works_on() -> None:
     """Every line inside of a context has its fields, whoever logs; the line's own count more."""
     with logged() as lines, log_context(task_id="task-1", turn=1, attempt=None):
-        log.info("first", extra={"action": "one"})
+        logger.info("first", extra={"action": "one"})
         with log_context(turn=4, attempt=2):
             logging.getLogger("somebody.elses").warning("second", extra={"task_id": "task-2"})
-        log.info("third")
-    log.info("nobody writes this down")
+        logger.info("third")
+    logger.info("nobody writes this down")
     shown = [{k: line.get(k) for k in ("task_id", "turn", "attempt", "action")} for line in lines]
     assert shown == [
         {"task_id": "task-1", "turn": 1, "attempt": None, "action": "one"},
@@ -52,7 +52,7 @@ def test_a_line_says_what_the_code_works_on() -> None:
 def test_a_line_has_what_lambda_filters_by() -> None:
     """Level and time are there in the form that Lambda's own filter of levels understands."""
     with logged() as lines:
-        log.warning("careful")
+        logger.warning("careful")
     (line,) = lines
     assert line["level"] == "WARNING"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line["timestamp"])
@@ -65,11 +65,11 @@ async def test_tasks_and_threads_inherit_the_context() -> None:
     async def concurrent(number: int) -> None:
         with log_context(turn=number):
             await asyncio.sleep(0)
-            log.info("task")
+            logger.info("task")
 
     with logged() as lines, log_context(task_id="task-1"):
         await asyncio.gather(concurrent(1), concurrent(2))
-        await aws.call(log.info, msg="thread")
+        await aws.call(logger.info, msg="thread")
     assert [(line["task_id"], line.get("turn")) for line in lines] == [
         ("task-1", 1),
         ("task-1", 2),
@@ -94,7 +94,7 @@ def test_other_peoples_exceptions_are_shown_without_their_texts() -> None:
         try:
             fail(secret)
         except ExceptionGroup:
-            log.exception("it failed")
+            logger.exception("it failed")
     (line,) = lines
     assert "my secret" not in json.dumps(line)
     shown = line["exception"]
@@ -110,10 +110,10 @@ def test_other_peoples_exceptions_are_shown_without_their_texts() -> None:
 def test_texts_of_ours_are_shown_and_all_of_them_on_demand() -> None:
     """What this runtime raises has no content in its texts; A2A_LOG_ERROR_TEXTS shows the rest."""
     with logged() as lines:
-        log.error("ours", exc_info=UnavailableError("No answer from AWS after 12 attempts"))
+        logger.error("ours", exc_info=UnavailableError("No answer from AWS after 12 attempts"))
     assert lines[0]["exception"].endswith("No answer from AWS after 12 attempts")
     with logged(shows_texts=True) as lines:
-        log.error("theirs", exc_info=ValueError("my secret"))
+        logger.error("theirs", exc_info=ValueError("my secret"))
     assert "my secret" in lines[0]["exception"]
 
 
@@ -133,7 +133,7 @@ async def test_a_lost_task_of_an_agent_does_not_show_its_exception() -> None:
 def test_libraries_do_not_log_requests() -> None:
     """At DEBUG the runtime and the agent log everything, and botocore still no request bodies."""
     with logged("DEBUG") as lines:
-        log.debug("runtime")
+        logger.debug("runtime")
         logging.getLogger("agent").debug("agent")
         logging.getLogger("botocore.endpoint").debug("Making request with my secret")
         logging.getLogger("a2a.server.routes").debug("Request body: my secret")
@@ -166,8 +166,8 @@ def test_a_function_starts_by_its_environment(
     with root_logger():
         observability.start({**lambda_sets, "POWERTOOLS_LOG_LEVEL": "WARNING", **variables})
         try:
-            log.info("not this")
-            log.warning("this")
+            logger.info("not this")
+            logger.warning("this")
             metrics.count("Attempts")
             metrics.flush()
         finally:
@@ -377,7 +377,7 @@ def test_what_is_not_traced_is_carried_all_the_same(
         piece.annotate(turn=1)
         assert tracing.carried() == carried
         assert tracing.header() == carried.get(HEADER)
-        log.info("inside")
+        logger.info("inside")
     assert daemon.documents() == []
     assert lines[0].get("trace_id") == (ROOT if carried else None)
 

@@ -12,7 +12,7 @@ from a2a_serverless.errors import UnavailableError
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Cached(Generic[T]):
@@ -84,7 +84,7 @@ class Cached(Generic[T]):
             except UnavailableError as error:
                 self._tried_at = self._clock.now_ms()
                 extra = {"action": "refresh_failed", "reason": str(error)}
-                _log.warning("%s could not be read", self._name, extra=extra)
+                logger.warning("%s could not be read", self._name, extra=extra)
             except Exception:
                 # A mistake of ours is no reason to ask more often.
                 self._tried_at = self._clock.now_ms()

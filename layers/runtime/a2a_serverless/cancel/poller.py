@@ -12,7 +12,7 @@ from a2a_serverless.clock import Clock
 GRACE_S = 5.0
 """How long the end of the poller waits for a request that is under way."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Poller:
@@ -81,7 +81,7 @@ class Poller:
         try:
             raised = await self._raised(waiting)
         except Exception as error:  # noqa: BLE001 - whatever it is, the scopes must not go deaf
-            _log.warning(
+            logger.warning(
                 "Cancel flags were not read: %s",
                 error,
                 extra={"action": "cancel_poll_failed", "tasks": len(waiting)},

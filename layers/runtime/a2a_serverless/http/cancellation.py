@@ -23,7 +23,7 @@ from a2a_serverless.wiring import Backends
 
 _MANY = 2**31
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: float) -> Tail:
@@ -68,12 +68,12 @@ async def _send(backends: Backends, head: Head) -> None:
     extra = _ids(head)
     try:
         await backends.broker.cancel_task(params, request_context=tracing.carried())
-    except Exception:  # noqa: BLE001 - logged with its traceback
+    except Exception:
         # The flag is up, and the end comes at the deadline with or without a worker.
         metrics.count("SendFailures")
-        _log.exception("cancel not sent", extra={"action": "send_cancel_failed", **extra})
+        logger.exception("cancel not sent", extra={"action": "send_cancel_failed", **extra})
     else:
-        _log.info("cancel sent", extra={"action": "send_cancel", **extra})
+        logger.info("cancel sent", extra={"action": "send_cancel", **extra})
 
 
 async def _end(storage: DurableStorage, tail: Tail) -> None:
@@ -82,7 +82,7 @@ async def _end(storage: DurableStorage, tail: Tail) -> None:
     if await cancel_task(storage, seen):
         metrics.count("ForcedCancels")
         extra = {"action": "cancel_forced", "attempts": seen.attempts, **_ids(seen)}
-        _log.warning("canceled without the agent", extra=extra)
+        logger.warning("canceled without the agent", extra=extra)
     await tail.poll()
 
 

@@ -22,7 +22,7 @@ from a2a_serverless import errors
 from a2a_serverless.observability import metrics
 from a2a_serverless.tasks.identity import is_task_id
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
     errors.InvalidArgumentError: protocol.InvalidParamsError,
@@ -104,14 +104,14 @@ def count_refusal(error: A2AError | ParseError) -> None:
 
 def log_refusal(reason: str) -> None:
     """Log and count a request that is refused; `reason` is one of few words of ours."""
-    _log.info("refused", extra={"action": "refused", "reason": reason})
+    logger.info("refused", extra={"action": "refused", "reason": reason})
     metrics.count("RequestsRefused", reason=reason)
 
 
 def internal_error(error: Exception, action: str, task_id: str = "") -> protocol.InternalError:
     """Log `error` and say no more of it than its correlation id."""
     correlation_id = secrets.token_hex(8)
-    _log.error(
+    logger.error(
         "%s failed: %s",
         action,
         type(error).__name__,

@@ -46,7 +46,7 @@ from a2a_serverless.wiring import Backends
 REBASES = 8
 """How often a follow-up is tried on a task that others write at the same time."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,12 +188,12 @@ class Intake:
             await self._backends.broker.run_task(
                 params, is_new_task=is_new_task, request_context=tracing.carried()
             )
-        except Exception:  # noqa: BLE001 - logged with its traceback
+        except Exception:
             # The message is committed: whatever the queue says, the task is submitted.
             metrics.count("SendFailures")
-            _log.exception("the turn was not sent", extra={"action": "send_turn_failed", **extra})
+            logger.exception("the turn was not sent", extra={"action": "send_turn_failed", **extra})
         else:
-            _log.info("turn sent", extra={"action": "send_turn", **extra})
+            logger.info("turn sent", extra={"action": "send_turn", **extra})
             faults.point("after-send")
 
 

@@ -42,7 +42,7 @@ ALLOWED = frozenset(name for names in ALGORITHMS.values() for name in names)
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class SigningKeys:
@@ -168,7 +168,7 @@ def _usable(jwk: Any) -> Iterator[jwt.PyJWK]:
                 yield key
         except (jwt.PyJWTError, ValueError, TypeError):
             # One key that nobody can read must not take the others with it.
-            _log.warning("a key of the issuer is no key", extra={"action": "jwk_skipped"})
+            logger.warning("a key of the issuer is no key", extra={"action": "jwk_skipped"})
 
 
 def _is_safe(url: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Self
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Background:
@@ -43,7 +43,7 @@ class Background:
             with suppress(asyncio.CancelledError):  # the end of the block
                 asyncio.run(self._watched())
         except Exception:
-            log.exception("%s has ended.", self._thread.name, extra={"action": "thread_ended"})
+            logger.exception("%s has ended.", self._thread.name, extra={"action": "thread_ended"})
 
     async def _watched(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()

@@ -14,7 +14,7 @@ from typing import Any
 from a2a_serverless.local.api_events import api_event, response_of
 from a2a_serverless.local.environments import Environments
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 BODY_LIMIT = 10 * 1024 * 1024
 """Of an HTTP API's request, in bytes."""
@@ -54,7 +54,7 @@ class FrontDoor:
         except TimeoutError:
             return _refusal(503, "Service Unavailable")
         except Exception:
-            log.exception("The API function failed.", extra={"action": "invoke_api"})
+            logger.exception("The API function failed.", extra={"action": "invoke_api"})
             return _refusal(500, "Internal Server Error")
         return (
             response

@@ -12,7 +12,7 @@ import uvicorn
 
 from a2a_serverless.errors import ConfigurationError
 
-_uvicorn_log = logging.getLogger("uvicorn.error")
+_uvicorn_logger = logging.getLogger("uvicorn.error")
 
 HOST = "127.0.0.1"
 START_S = 15.0
@@ -94,9 +94,9 @@ class HttpServer:
         """Close the port; open streams are cut off after `DRAIN_S` seconds."""
         self._server.should_exit = True
         if self._thread.ident is not None:
-            _uvicorn_log.addFilter(self._is_news)
+            _uvicorn_logger.addFilter(self._is_news)
             self._thread.join(DRAIN_S + 3)
-            _uvicorn_log.removeFilter(self._is_news)
+            _uvicorn_logger.removeFilter(self._is_news)
         self._socket.close()
 
     def _is_news(self, record: logging.LogRecord) -> bool:

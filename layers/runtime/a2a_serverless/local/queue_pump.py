@@ -10,7 +10,7 @@ from typing import Any
 from a2a_serverless.local.environments import Environments
 from a2a_serverless.local.event_sources import EventSource
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """Between two attempts to read a queue that fails."""
@@ -37,7 +37,7 @@ class QueuePump:
             try:
                 await self._pass_on()
             except Exception:
-                log.exception("The queue cannot be read.", extra={"action": "pump_failed"})
+                logger.exception("The queue cannot be read.", extra={"action": "pump_failed"})
                 await asyncio.sleep(RETRY_S)
 
     async def _pass_on(self) -> None:
@@ -59,7 +59,7 @@ class QueuePump:
                 await source.delete(record)
         except Exception:
             # As on AWS: the message comes again after its visibility time-out.
-            log.exception("%s failed.", self._function.name, extra={"action": "invoke_failed"})
+            logger.exception("%s failed.", self._function.name, extra={"action": "invoke_failed"})
         finally:
             free.release()
 

@@ -11,7 +11,7 @@ from a2a_serverless.local.environments import Environments
 from a2a_serverless.local.stream_filter import StreamFilter
 from a2a_serverless.local.stream_sources import Records, StreamSource
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 10.0
@@ -47,7 +47,7 @@ class StreamPump:
             try:
                 await self._make_source().feed(self._settle)
             except Exception:
-                log.exception("The stream cannot be read.", extra={"action": "pump_failed"})
+                logger.exception("The stream cannot be read.", extra={"action": "pump_failed"})
                 await asyncio.sleep(LONGEST_RETRY_S)
 
     async def _settle(self, records: Records) -> None:
@@ -66,7 +66,7 @@ class StreamPump:
             answer = await asyncio.wrap_future(self._function.invoke({"Records": records}))
             return _unsettled(records, answer)
         except Exception:
-            log.exception("%s failed.", self._function.name, extra={"action": "invoke_failed"})
+            logger.exception("%s failed.", self._function.name, extra={"action": "invoke_failed"})
             return records
 
 

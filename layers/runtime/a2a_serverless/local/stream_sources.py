@@ -22,7 +22,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.dynamodb_items import event_sort, task_partition
 from a2a_serverless.storage.memory import Committed, MemoryStorage
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 BATCH = 100
 """Records that a function gets at once, as in template.yaml."""
@@ -183,7 +183,9 @@ class TableStream(StreamSource):
                 if _is_trimmed(error):
                     read_to = None
                 iterator = None
-                log.warning("The stream cannot be read: %s", error, extra={"action": "stream_read"})
+                logger.warning(
+                    "The stream cannot be read: %s", error, extra={"action": "stream_read"}
+                )
                 await asyncio.sleep(RETRY_S)
                 continue
             if records := [_record(raw, arn) for raw in answer["Records"]]:

@@ -13,7 +13,7 @@ from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PERIOD_S = 5.0
 """Between two rounds; deployed it is a minute, and dead letters come at once."""
@@ -81,9 +81,11 @@ class SweepRounds:
             try:
                 done = await self.once()
             except Exception:
-                log.exception("A sweep failed.", extra={"action": "sweep_failed"})
+                logger.exception("A sweep failed.", extra={"action": "sweep_failed"})
             else:
-                log.log(logging.WARNING if done.did_something else logging.INFO, "Swept: %s", done)
+                logger.log(
+                    logging.WARNING if done.did_something else logging.INFO, "Swept: %s", done
+                )
             await asyncio.sleep(PERIOD_S)
 
     async def _consume(self) -> int:
@@ -96,7 +98,7 @@ class SweepRounds:
                 raise
             except A2AServerlessError:
                 # It comes again after its visibility time-out.
-                log.exception("A dead letter stays.", extra={"action": "dead_letter_failed"})
+                logger.exception("A dead letter stays.", extra={"action": "dead_letter_failed"})
             else:
                 await self._source.delete(record)
         return count

@@ -26,7 +26,7 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, PublishedKey
 from a2a_serverless.push.secret import SigningSecret
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ALGORITHM: Final = "ES256"
 
@@ -186,7 +186,8 @@ class Signer:
                 keys.append(self._make(secret))
             except ConfigurationError as error:
                 refused = error
-                _log.error("%s", error, extra={"action": "signing_key_refused"})
+                extra = {"action": "signing_key_refused"}
+                logger.error("%s", error, extra=extra)  # noqa: TRY400 - says all
         if refused is not None and not keys:
             raise refused
         return keys

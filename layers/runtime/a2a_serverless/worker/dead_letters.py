@@ -42,7 +42,7 @@ _LEVELS: Final[Mapping[Outcome, int]] = {
     "dropped": logging.INFO,
 }
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class DeadLetters:
@@ -111,14 +111,14 @@ class DeadLetters:
             raise ConfigurationError(msg)
         metrics.count("DeadLetters", outcome="undecodable")
         extra = {"action": "dead_letter_undecodable", "reason": reason}
-        _log.error("An unreadable dead letter was kept for a person", extra=extra)
+        logger.error("An unreadable dead letter was kept for a person", extra=extra)
 
     def _report(self, letter: _Letter, outcome: Outcome, head: Head | None) -> None:
         metrics.count("DeadLetters", outcome=outcome)
         known: dict[str, object] = {}
         if head is not None and head.incarnation == letter.operation.params.incarnation:
             known = {"context_id": head.context_id, "attempts": head.attempts}
-        _log.log(
+        logger.log(
             _LEVELS[outcome],
             "Dead letter: %s",
             outcome,

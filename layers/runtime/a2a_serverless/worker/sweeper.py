@@ -46,7 +46,7 @@ Work = TypeVar("Work", Due, OverdueCancel)
 Fields: TypeAlias = dict[str, object]
 """What a line of the log says about a task, as far as it is known by then."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class Sweeper:
         turns = await self._tasks.due(now_ms, limit=limit)
         outcomes += await self._each(turns, self._repair_turn, started + self._budget_s)
         report = SweepReport(**outcomes)
-        _log.info(
+        logger.info(
             "Swept",
             extra={"action": "sweep", "overdue": len(cancels) + len(turns), **outcomes},
         )
@@ -139,11 +139,11 @@ class Sweeper:
             fields: Fields = {"task_id": work.task_id}
             try:
                 outcomes[await step(work, fields)] += 1
-            except Exception:  # noqa: BLE001 - logged as a whole; see below
+            except Exception:
                 # One task that cannot be read or written must not keep the others waiting.
                 outcomes["failed"] += 1
                 metrics.count("SweepFailures")
-                _log.exception(
+                logger.exception(
                     "An overdue task was not repaired",
                     extra={"action": "sweep_failed", **fields},
                 )
@@ -179,7 +179,7 @@ class Sweeper:
         metrics.count("Resends")
         if sends >= STUCK_AFTER:
             metrics.count("StuckTurns")
-        _log.warning(
+        logger.warning(
             "An overdue turn was sent again",
             extra={
                 "action": "resend",
@@ -199,10 +199,10 @@ class Sweeper:
         """
         try:
             await log.postpone(head, due_at=self._clock.now_ms(), sends=sends)
-        except Exception:  # noqa: BLE001 - logged as a whole; the caller raises what came first
-            # Without it the turn is sent after its wait.
+        except Exception:
+            # Without it the turn is sent after its wait; the caller raises what came first.
             extra = {"action": "put_back_failed", **fields}
-            _log.warning("A turn that was not sent waits on", extra=extra, exc_info=True)
+            logger.warning("A turn that was not sent waits on", extra=extra, exc_info=True)
 
     def _is_given_up(self, head: Head, opened_at: int | None) -> bool:
         now_ms = self._clock.now_ms()
@@ -221,7 +221,7 @@ class Sweeper:
             return "passed"
         metrics.count("TurnsGivenUp")
         extra = {"action": "turn_given_up", "sends": seen.sends, **fields}
-        _log.error("A task was failed whose agent could not be started", extra=extra)
+        logger.error("A task was failed whose agent could not be started", extra=extra)
         return "given_up"
 
     async def _end_cancel(self, overdue: OverdueCancel, fields: Fields) -> Outcome:
@@ -239,7 +239,7 @@ class Sweeper:
         if has_ended:
             metrics.count("ForcedCancels")
             extra = {"action": "cancel_at_deadline", **fields}
-            _log.warning("A task was canceled at its deadline", extra=extra)
+            logger.warning("A task was canceled at its deadline", extra=extra)
         faults.point("after-overdue-cancel")
         await registry.cleanup(task_id, incarnation=overdue.incarnation)
         return "canceled" if has_ended else "removed"
