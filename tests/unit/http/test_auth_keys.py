@@ -19,12 +19,11 @@ from starlette.datastructures import Headers
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http import api_keys
-from a2a_serverless.http.api_keys import MAX_AGE_S, PAUSE_S, ApiKeys, KeyRing
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.auth import Authenticator, authenticator_of
+from a2a_serverless.http.auth import Authenticator, api_keys, authenticator_of
+from a2a_serverless.http.auth.api_keys import MAX_AGE_S, PAUSE_S, ApiKeys, KeyRing
+from a2a_serverless.http.errors import RefusedError
 from a2a_serverless.http.handler import Door
-from a2a_serverless.http.refusals import RefusedError
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from tests.support.clocks import ManualClock

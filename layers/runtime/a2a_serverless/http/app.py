@@ -23,24 +23,17 @@ from starlette.routing import BaseRoute, Route
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http.auth import (
-    HEALTH_PATH,
-    JWKS_PATH,
-    OLDER_CARD_PATH,
-    Authentication,
-    Authenticator,
-    authenticator_of,
-)
+from a2a_serverless.http.auth import Authentication, Authenticator, authenticator_of
 from a2a_serverless.http.card import deployed_card
 from a2a_serverless.http.context import CallContextBuilder
 from a2a_serverless.http.errors import http_error, internal_error, log_refusal, rest_error
 from a2a_serverless.http.guard import jsonrpc_guard, rest_guard, rewired
 from a2a_serverless.http.handler import Door, DurableRequestHandler
-from a2a_serverless.http.key_set import KeySet
-from a2a_serverless.http.limits import BodyLimit, HeaderLimit, RateLimit
-from a2a_serverless.http.negotiation import Negotiation
-from a2a_serverless.http.older import OlderDialects
+from a2a_serverless.http.legacy.dialects import OlderDialects
+from a2a_serverless.http.middleware import BodyLimit, HeaderLimit, Negotiation, RateLimit
 from a2a_serverless.http.openapi import describe
+from a2a_serverless.http.paths import HEALTH_PATH, JWKS_PATH, LEGACY_CARD_PATH
+from a2a_serverless.http.push import KeySet
 from a2a_serverless.http.streaming import Endpoint, with_event_ids
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
@@ -172,7 +165,7 @@ def _card_routes(card: AgentCard, settings: Settings, door: Door) -> list[BaseRo
         return with_host
 
     cache_control = f"public, max-age={CARD_MAX_AGE_S}"
-    paths = [AGENT_CARD_WELL_KNOWN_PATH, *([OLDER_CARD_PATH] if settings.older_dialects else [])]
+    paths = [AGENT_CARD_WELL_KNOWN_PATH, *([LEGACY_CARD_PATH] if settings.older_dialects else [])]
     routes = [
         route
         for path in paths

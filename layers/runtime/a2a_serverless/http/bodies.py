@@ -12,20 +12,14 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from a2a.compat.v0_3 import a2a_v0_3_pb2 as pb2_v03
-from a2a.compat.v0_3 import conversions
-from a2a.compat.v0_3 import types as types_v03
-from a2a.compat.v0_3.proto_utils import FromProto
 from a2a.types import ListTasksRequest
 from a2a.utils.errors import InvalidParamsError, JSONParseError
 from a2a.utils.proto_utils import parse_params
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
-from pydantic import BaseModel
 
 M = TypeVar("M", bound=Message)
 
@@ -36,7 +30,7 @@ MAX_VALUES = 50_000
 _LINE_BREAKS = str.maketrans("", "", "\r\n")
 _BASE64 = re.compile(r"([A-Za-z0-9+/_-]*)(={0,2})")
 """Digits of either alphabet, and padding."""
-_NO_BASE64 = ("is not base64.", "Not base64 (RFC 4648).")
+NOT_BASE64 = ("is not base64.", "Not base64 (RFC 4648).")
 
 
 def read_json(body: bytes) -> Any:
@@ -95,7 +89,7 @@ def check_values(value: Any, model: type[Message]) -> None:
         InvalidParamsError: names the first such field.
     """
     for path, (sentence, problem) in _wrong_values(value, model.DESCRIPTOR):
-        raise _refused(path, sentence, problem)
+        raise refused_field(path, sentence, problem)
 
 
 def parsed(value: Any, model: type[M]) -> M:
@@ -115,118 +109,7 @@ def parsed(value: Any, model: type[M]) -> M:
         raise InvalidParamsError(message=f"The body is not a {model.DESCRIPTOR.name}.") from error
 
 
-def check_0_3_params(params: Any) -> None:
-    """Refuse params of 0.3's `message/send` that 0.3 does not have, or 1.0 cannot express.
-
-    The SDK's compatibility layer answers some of them with an internal error and its text.
-
-    Raises:
-        InvalidParamsError: as it says.
-    """
-    with _conversion("message"):
-        message = types_v03.MessageSendParams.model_validate(params)
-        _check_files(message, "message.parts.file.bytes")
-        _to_1_0(message)
-
-
-def check_0_3_body(body: Any) -> None:
-    """The same for HTTP+JSON, whose 0.3 is another JSON."""
-    check_values(body, pb2_v03.SendMessageRequest)
-    with _conversion("message"):
-        request = ParseDict(body, pb2_v03.SendMessageRequest(), ignore_unknown_fields=True)
-        for part in request.request.content:
-            if part.HasField("file") and part.file.WhichOneof("file") is None:
-                raise InvalidParamsError(message="A file has one of fileWithUri, fileWithBytes.")
-        message = FromProto.message_send_params(request)
-        # The SDK's 0.3 has the base64 of a file in this field, and not its bytes.
-        _check_files(message, "request.content.file.fileWithBytes")
-        _to_1_0(message)
-
-
-def check_0_3_query(params: Any) -> None:
-    """Refuse params of 0.3's `tasks/get` that are none.
-
-    The compatibility layer would log them as a failure, and answer with the parser's words, or with
-    an internal error where a number is too large. `tasks/cancel` and `tasks/resubscribe` likewise.
-
-    Raises:
-        InvalidParamsError: as it says.
-    """
-    with _conversion("request"):
-        query = types_v03.TaskQueryParams.model_validate(params)
-        conversions.to_core_get_task_request(types_v03.GetTaskRequest(id="", params=query))
-
-
-def check_0_3_task(params: Any) -> None:
-    """The same for `tasks/cancel` and `tasks/resubscribe`."""
-    with _conversion("request"):
-        task = types_v03.TaskIdParams.model_validate(params)
-        conversions.to_core_cancel_task_request(types_v03.CancelTaskRequest(id="", params=task))
-
-
-def check_0_3_push_params(params: Any) -> None:
-    """Refuse params of 0.3's `tasks/pushNotificationConfig/set` that are none.
-
-    The compatibility layer would log them, and answer with them: there are secrets in them.
-
-    Raises:
-        InvalidParamsError: as it says.
-    """
-    with _conversion("push configuration"):
-        config = types_v03.TaskPushNotificationConfig.model_validate(params)
-        conversions.to_core_task_push_notification_config(config)
-
-
-def check_0_3_push_body(body: Any) -> None:
-    """The same for HTTP+JSON."""
-    with _conversion("push configuration"):
-        request = ParseDict(
-            body, pb2_v03.CreateTaskPushNotificationConfigRequest(), ignore_unknown_fields=True
-        )
-        config = FromProto.task_push_notification_config_request(request)
-        conversions.to_core_task_push_notification_config(config)
-
-
-def check_0_3_push_query(params: Any, *, names_config: bool = False) -> None:
-    """Refuse params of 0.3's other methods of push configurations that are none.
-
-    Only delete has to say which configuration it means.
-
-    Raises:
-        InvalidParamsError: as it says.
-    """
-    is_named = isinstance(params, dict) and "pushNotificationConfigId" in params
-    model: type[BaseModel] = types_v03.TaskIdParams
-    if names_config or is_named:
-        model = types_v03.DeleteTaskPushNotificationConfigParams
-    with _conversion("request"):
-        model.model_validate(params).model_dump_json()  # refuses what is not Unicode
-
-
-@contextmanager
-def _conversion(kind: str) -> Iterator[None]:
-    try:
-        yield
-    except InvalidParamsError:
-        raise
-    except Exception as error:
-        # Whatever it stumbles over: pydantic, protobuf, base64, Unicode.
-        raise InvalidParamsError(message=f"This is no {kind} of A2A 0.3.") from error
-
-
-def _to_1_0(params: types_v03.MessageSendParams) -> None:
-    conversions.to_core_send_message_request(types_v03.SendMessageRequest(id="", params=params))
-
-
-def _check_files(params: types_v03.MessageSendParams, path: str) -> None:
-    """Refuse a file that the conversion to 1.0 would shorten: it knows one alphabet alone."""
-    for part in params.message.parts:
-        file = getattr(part.root, "file", None)
-        if isinstance(file, types_v03.FileWithBytes) and not _is_base64(file.bytes, strict=True):
-            raise _refused(path, *_NO_BASE64)
-
-
-def _is_base64(text: str, *, strict: bool = False) -> bool:
+def is_base64(text: str, *, strict: bool = False) -> bool:
     """Whether all of `text` is base64, line breaks aside: as ProtoJSON has it.
 
     That is in either alphabet, with or without padding; `strict`: in the first one, with it.
@@ -241,7 +124,8 @@ def _is_base64(text: str, *, strict: bool = False) -> bool:
     return len(padding) <= missing < 3  # noqa: PLR2004 - one digit is less than a byte
 
 
-def _refused(path: str, sentence: str, problem: str) -> InvalidParamsError:
+def refused_field(path: str, sentence: str, problem: str) -> InvalidParamsError:
+    """Return the error for the field at `path`, of which `sentence` is the message's predicate."""
     data = {"errors": [{"field": path, "message": problem}]}
     return InvalidParamsError(message=f"{path} {sentence}", data=data)
 
@@ -272,8 +156,8 @@ def _wrong_in_field(
         if not is_known:
             yield path, ("has an unknown value.", f"Not a value of {field.enum_type.name}.")
     elif field.type == FieldDescriptor.TYPE_BYTES:
-        if isinstance(value, str) and not _is_base64(value):
-            yield path, _NO_BASE64
+        if isinstance(value, str) and not is_base64(value):
+            yield path, NOT_BASE64
     elif field.message_type is not None and _is_ours(field.message_type):
         yield from _wrong_values(value, field.message_type, f"{path}.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from a2a.types import (
     AgentCard,
@@ -12,26 +12,24 @@ from a2a.types import (
     Role,
     SendMessageConfiguration,
     SendMessageRequest,
-    TaskPushNotificationConfig,
 )
 from a2a.utils.errors import (
     ContentTypeNotSupportedError,
     InvalidParamsError,
-    PushNotificationNotSupportedError,
     UnsupportedOperationError,
 )
+from pydantic import ValidationError
 
+from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.http.errors import shown
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.tasks.fold import check_history_length
-from a2a_serverless.tasks.push import problems
 
-PUSH_SCHEMES = ("Basic", "Bearer")
-"""Schemes of HTTP authentication that a receiver may have, in any case (RFC 9110, section 11.1).
-
-They are those of IANA's registry, as the protocol asks, whose credentials are a fixed text. The
-others answer a challenge or sign each request, which nobody here can do with what a client gives.
-"""
+_LIMITS = {
+    "page_size": "pageSize is 1 to 100.",
+    "history_length": "historyLength is 0 or more.",
+}
 
 
 def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings) -> None:
@@ -79,6 +77,31 @@ def history_length(asked: int | None, settings: Settings) -> int:
     return settings.max_history if asked is None else asked
 
 
+def list_query(request: ListTasksRequest, settings: Settings) -> ListTasksQuery:
+    """The storage's query (A2A 1.0.1, section 3.1.4).
+
+    Raises:
+        InvalidArgumentError, InvalidParamsError: a page size or history length outside of its
+            limits.
+    """
+    fields = {
+        "context_id": request.context_id or None,
+        "status": request.status or None,
+        "page_token": request.page_token or None,
+        "include_artifacts": request.include_artifacts,
+        "history_length": history_length(asked_length(request), settings),
+    }
+    if request.HasField("page_size"):
+        fields["page_size"] = request.page_size
+    if request.HasField("status_timestamp_after"):
+        fields["status_timestamp_after"] = request.status_timestamp_after.ToJsonString()
+    try:
+        return ListTasksQuery.model_validate(fields)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        raise InvalidArgumentError(_LIMITS.get(name, f"{name} is not valid.")) from error
+
+
 def _invalid(field: str, problem: str) -> InvalidParamsError:
     return InvalidParamsError(
         message=problem, data={"errors": [{"field": field, "message": problem}]}
@@ -89,45 +112,6 @@ def check_streaming(card: AgentCard) -> None:
     """Refuse a stream that the card does not offer (section 3.3.4)."""
     if not card.capabilities.streaming:
         raise UnsupportedOperationError(message="The agent does not stream.")
-
-
-def check_push(card: AgentCard) -> None:
-    """Refuse push notifications that the card does not offer (section 3.3.4)."""
-    if not card.capabilities.push_notifications:
-        raise PushNotificationNotSupportedError
-
-
-def check_push_config(config: TaskPushNotificationConfig, *, at: str = "") -> None:
-    """Refuse a push configuration that no request could be made of; its URL is not looked up.
-
-    `at` says where in the request it is: what the names of its fields begin with.
-
-    Raises:
-        InvalidParamsError: names each field, never its value, which may be a secret.
-    """
-    found = [*problems(config), *_scheme_problems(config)]
-    if found:
-        raise refused_config(found, at=at)
-
-
-def refused_config(found: Iterable[tuple[str, str]], *, at: str = "") -> InvalidParamsError:
-    """The error for a push configuration: fields, and what is wrong with them."""
-    errors = [{"field": f"{at}{field}", "message": _sentence(why)} for field, why in found]
-    first = errors[0]
-    return InvalidParamsError(
-        message=f"The push configuration cannot be used: {first['field']}: {first['message']}",
-        data={"errors": errors},
-    )
-
-
-def _scheme_problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
-    scheme = config.authentication.scheme
-    if scheme and scheme.lower() not in {known.lower() for known in PUSH_SCHEMES}:
-        yield "authentication.scheme", f"is one of {', '.join(PUSH_SCHEMES)}"
-
-
-def _sentence(why: str) -> str:
-    return f"{why[:1].upper()}{why[1:].rstrip('.')}."
 
 
 def _check_media_types(message: Message, card: AgentCard) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 from a2a.server import jsonrpc_models
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.utils import errors as protocol
-from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
 from a2a.utils.errors import A2AError
 from google.protobuf.json_format import ParseError
 from starlette.responses import JSONResponse
 
 from a2a_serverless import errors
+from a2a_serverless.http.paths import JSONRPC_PATHS
 from a2a_serverless.observability import metrics
 from a2a_serverless.tasks.identity import is_task_id
 
@@ -36,6 +37,24 @@ PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
     errors.InvalidAgentEventError: protocol.InvalidAgentResponseError,
 }
 """Ours and the protocol's; a subclass is what its base is. All others are internal errors."""
+
+_SERVER_ERROR = -32000
+"""Of JSON-RPC's range for servers, beside those codes that A2A takes."""
+_INVALID_REQUEST = -32600
+
+_FORMS: Mapping[int, tuple[str, str, int]] = {
+    401: ("UNAUTHENTICATED", "UNAUTHENTICATED", _SERVER_ERROR),
+    403: ("PERMISSION_DENIED", "PERMISSION_DENIED", _SERVER_ERROR),
+    413: ("INVALID_ARGUMENT", "INVALID_REQUEST", _INVALID_REQUEST),
+    414: ("INVALID_ARGUMENT", "INVALID_REQUEST", _INVALID_REQUEST),
+    429: ("RESOURCE_EXHAUSTED", "RATE_LIMIT_EXCEEDED", _SERVER_ERROR),
+    431: ("INVALID_ARGUMENT", "INVALID_REQUEST", _INVALID_REQUEST),
+    503: ("UNAVAILABLE", "UNAVAILABLE", _SERVER_ERROR),
+}
+"""By HTTP's status: the name of google.rpc.Code, the reason that clients get, JSON-RPC's code.
+
+Of credentials clients learn that they are not good enough, and never in what.
+"""
 
 _COUNTED = "a2a_serverless_counted"
 
@@ -171,3 +190,42 @@ def http_error(status: int, name: str, message: str) -> JSONResponse:
     return JSONResponse(
         {"error": {"code": status, "status": name, "message": message}}, status_code=status
     )
+
+
+class RefusedError(Exception):
+    """A request goes no further.
+
+    Args:
+        reason: one of few words, for the log and the metric: `Expired`, `UnknownKey`, …
+        status: of the answer, one of 401, 403, 413, 414, 429, 431 and 503.
+        message: a sentence for the client.
+        headers: of the answer, such as the challenge.
+    """
+
+    def __init__(
+        self, reason: str, status: int, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.status = status
+        self.message = message
+        self.headers = headers or {}
+
+
+def refusal(error: RefusedError, path: str) -> JSONResponse:
+    """Log and count a refusal, and give its answer in the form of the path's binding.
+
+    JSON-RPC has the request's id as null, as the body was not read (JSON-RPC 2.0, section 5);
+    HTTP+JSON has the form of section 11.6. Both keep HTTP's own status, which clients act on.
+    """
+    log_refusal(error.reason)
+    name, reason, code = _FORMS[error.status]
+    details = [{"@type": ERROR_INFO_TYPE, "reason": reason, "domain": A2A_DOMAIN, "metadata": {}}]
+    content: dict[str, Any]
+    if path in JSONRPC_PATHS:
+        stated = {"code": code, "message": error.message, "data": details}
+        content = {"jsonrpc": "2.0", "id": None, "error": stated}
+    else:
+        stated = {"code": error.status, "status": name, "message": error.message}
+        content = {"error": {**stated, "details": details}}
+    return JSONResponse(content, status_code=error.status, headers=dict(error.headers))

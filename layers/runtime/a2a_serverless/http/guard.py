@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
@@ -35,19 +34,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from a2a_serverless.http.bodies import (
-    check_0_3_body,
-    check_0_3_params,
-    check_0_3_push_body,
-    check_0_3_push_params,
-    check_0_3_push_query,
-    check_0_3_query,
-    check_0_3_task,
-    check_query,
-    check_values,
-    parsed,
-    read_json,
-)
+from a2a_serverless.http.bodies import check_query, check_values, parsed, read_json
 from a2a_serverless.http.context import (
     NAMED_TENANT,
     CallContextBuilder,
@@ -55,12 +42,9 @@ from a2a_serverless.http.context import (
     names_version,
 )
 from a2a_serverless.http.errors import jsonrpc_error, rest_error, shown
+from a2a_serverless.http.legacy import v0_3
 from a2a_serverless.http.streaming import Endpoint
 from a2a_serverless.tasks.identity import is_unicode
-
-SUBMIT_PATH = "/api/a2a/tasks"
-"""Where clients of `tasks/submit` expect the JSON-RPC endpoint, which is the same one."""
-JSONRPC_PATHS = frozenset({"", "/", SUBMIT_PATH})
 
 JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
@@ -85,26 +69,13 @@ _JSONRPC_PARAMS: Mapping[str, Check] = {
     "ListTaskPushNotificationConfigs": _is(ListTaskPushNotificationConfigsRequest),
     "DeleteTaskPushNotificationConfig": _is(DeleteTaskPushNotificationConfigRequest),
     "GetExtendedAgentCard": _is(GetExtendedAgentCardRequest),
-    "message/send": check_0_3_params,
-    "message/stream": check_0_3_params,
-    "tasks/pushNotificationConfig/set": check_0_3_push_params,
-    "tasks/pushNotificationConfig/get": check_0_3_push_query,
-    "tasks/pushNotificationConfig/list": check_0_3_push_query,
-    "tasks/pushNotificationConfig/delete": partial(check_0_3_push_query, names_config=True),
+    **v0_3.JSONRPC_PARAMS,
 }
-_JSONRPC_PARAMS_0_3: Mapping[str, Check] = {
-    "tasks/get": check_0_3_query,
-    "tasks/cancel": check_0_3_task,
-    "tasks/resubscribe": check_0_3_task,
-}
-"""Methods that 0.1 has too, with other params."""
 _REST_BODIES: Mapping[str, Check] = {
     "/message:send": _is(SendMessageRequest),
     "/message:stream": _is(SendMessageRequest),
     "/tasks/{id}/pushNotificationConfigs": _is(TaskPushNotificationConfig),
-    "/v1/message:send": check_0_3_body,
-    "/v1/message:stream": check_0_3_body,
-    "/v1/tasks/{id}/pushNotificationConfigs": check_0_3_push_body,
+    **v0_3.REST_BODIES,
 }
 _HTTP_UNSUPPORTED_MEDIA_TYPE = 415
 
@@ -125,7 +96,7 @@ def jsonrpc_guard(
     parameters (-32602). `older_methods`: those of 0.1 and the like, which requests that name no
     version may call.
     """
-    checks = {**_JSONRPC_PARAMS, **_JSONRPC_PARAMS_0_3}
+    checks = {**_JSONRPC_PARAMS, **v0_3.JSONRPC_PARAMS_SHARED}
 
     async def guarded(request: Request) -> Response:
         request_id = None

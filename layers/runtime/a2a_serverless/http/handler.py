@@ -38,6 +38,7 @@ from a2a_serverless.http.checks import (
     check_send,
     check_streaming,
     history_length,
+    list_query,
 )
 from a2a_serverless.http.context import (
     base_url,
@@ -48,7 +49,6 @@ from a2a_serverless.http.context import (
 )
 from a2a_serverless.http.errors import counted, protocol_errors
 from a2a_serverless.http.intake import Intake
-from a2a_serverless.http.listing import query_of, response_of
 from a2a_serverless.http.push import Receivers
 from a2a_serverless.http.streaming import announce
 from a2a_serverless.observability import tracing
@@ -192,8 +192,14 @@ class DurableRequestHandler(RequestHandler):
     ) -> ListTasksResponse:
         """The caller's tasks, newest status first (section 3.1.4)."""
         with protocol_errors("list_tasks"):
-            query = query_of(params, self._settings)
-            return response_of(await self._storage(context).list_tasks(query))
+            query = list_query(params, self._settings)
+            found = await self._storage(context).list_tasks(query)
+            return ListTasksResponse(
+                tasks=found.tasks,
+                next_page_token=found.next_page_token,
+                page_size=found.page_size,
+                total_size=found.total_size,
+            )
 
     @counted
     @validate_request_params

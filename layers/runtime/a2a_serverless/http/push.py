@@ -7,6 +7,7 @@ its URL and its authentication scheme; whoever replaces a configuration gives th
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable, Iterator
 
 from a2a.server.context import ServerCallContext
 from a2a.types import (
@@ -19,20 +20,43 @@ from a2a.types import (
     SendMessageRequest,
     TaskPushNotificationConfig,
 )
+from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError
 from a2a.utils.proto_utils import validate_proto_required_fields
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
-from a2a_serverless.errors import InvalidArgumentError, PageTokenError, TaskNotFoundError
-from a2a_serverless.http.checks import check_push, check_push_config, refused_config
+from a2a_serverless.cached import Cached
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import (
+    InvalidArgumentError,
+    PageTokenError,
+    TaskNotFoundError,
+    UnavailableError,
+)
 from a2a_serverless.http.context import check_may_open, scope_of
+from a2a_serverless.http.errors import http_error
 from a2a_serverless.push.addresses import AllowedHosts, check_receiver
+from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, jwks
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.push import Push, is_config_id
+from a2a_serverless.tasks.push import Push, is_config_id, problems
 from a2a_serverless.wiring import Backends
 
 _INLINE = "configuration.taskPushNotificationConfig."
 _OLDER_GET = "tasks/pushNotificationConfig/get"
 """The method of 0.3, which need not say which configuration it means."""
+
+
+PUSH_SCHEMES = ("Basic", "Bearer")
+"""Schemes of HTTP authentication that a receiver may have, in any case (RFC 9110, section 11.1).
+
+They are those of IANA's registry, as the protocol asks, whose credentials are a fixed text. The
+others answer a challenge or sign each request, which nobody here can do with what a client gives.
+"""
+
+_KEPT_S = 60.0
+_PAUSE_S = 1.0
+"""Anybody may ask, so that the store is not asked each time."""
 
 
 class Receivers:
@@ -60,8 +84,8 @@ class Receivers:
         Raises:
             InvalidParamsError: names each field that cannot be used; nothing was stored.
         """
-        check_push(self._card)
-        check_push_config(config)
+        _check_push(self._card)
+        _check_config(config)
         storage = self._storage(context)
         if await storage.head(config.task_id) is None:
             raise TaskNotFoundError
@@ -76,7 +100,7 @@ class Receivers:
         Raises:
             TaskNotFoundError: the configuration does not exist, as section 3.1.8 has it.
         """
-        check_push(self._card)
+        _check_push(self._card)
         storage = self._storage(context)
         if not request.id and context.state.get("method") == _OLDER_GET:
             push = next(iter(await storage.pushes(request.task_id)), None)
@@ -97,7 +121,7 @@ class Receivers:
             InvalidArgumentError: a negative page size.
             PageTokenError: the token is not one of ours.
         """
-        check_push(self._card)
+        _check_push(self._card)
         if request.page_size < 0:
             msg = "pageSize is 0, which is all, or more."
             raise InvalidArgumentError(msg)
@@ -116,7 +140,7 @@ class Receivers:
         self, request: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
         """Forget a configuration; one that is not there is deleted already (section 3.1.10)."""
-        check_push(self._card)
+        _check_push(self._card)
         storage = self._storage(context)
         if await storage.head(request.task_id) is None:
             raise TaskNotFoundError
@@ -132,13 +156,13 @@ class Receivers:
         """
         if not request.configuration.HasField("task_push_notification_config"):
             return
-        check_push(self._card)
+        _check_push(self._card)
         config = request.configuration.task_push_notification_config
-        check_push_config(config, at=_INLINE)
+        _check_config(config, at=_INLINE)
         task_id = request.message.task_id
         if config.task_id not in ("", task_id):
             problem = "It is the message's task, or not given."
-            raise refused_config([("taskId", problem)], at=_INLINE)
+            raise _refused_config([("taskId", problem)], at=_INLINE)
         # No name server is asked for a task that the caller does not see, or may not open.
         if not task_id:
             check_may_open(context)
@@ -152,7 +176,7 @@ class Receivers:
         try:
             await check_receiver(url, self._allowed, must_resolve=must_resolve)
         except InvalidArgumentError as error:
-            raise refused_config([("url", str(error))], at=at) from error
+            raise _refused_config([("url", str(error))], at=at) from error
 
     def _storage(self, context: ServerCallContext) -> DurableStorage:
         return self._backends.storage.for_scope(scope_of(context))
@@ -196,3 +220,72 @@ def _place(token: str) -> str:
     if not is_config_id(place):
         raise PageTokenError
     return place
+
+
+def _check_push(card: AgentCard) -> None:
+    """Refuse push notifications that the card does not offer (section 3.3.4)."""
+    if not card.capabilities.push_notifications:
+        raise PushNotificationNotSupportedError
+
+
+def _check_config(config: TaskPushNotificationConfig, *, at: str = "") -> None:
+    """Refuse a push configuration that no request could be made of; its URL is not looked up.
+
+    `at` says where in the request it is: what the names of its fields begin with.
+
+    Raises:
+        InvalidParamsError: names each field, never its value, which may be a secret.
+    """
+    found = [*problems(config), *_scheme_problems(config)]
+    if found:
+        raise _refused_config(found, at=at)
+
+
+def _refused_config(found: Iterable[tuple[str, str]], *, at: str = "") -> InvalidParamsError:
+    """The error for a push configuration: fields, and what is wrong with them."""
+    errors = [{"field": f"{at}{field}", "message": _sentence(why)} for field, why in found]
+    first = errors[0]
+    return InvalidParamsError(
+        message=f"The push configuration cannot be used: {first['field']}: {first['message']}",
+        data={"errors": errors},
+    )
+
+
+def _scheme_problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
+    scheme = config.authentication.scheme
+    if scheme and scheme.lower() not in {known.lower() for known in PUSH_SCHEMES}:
+        yield "authentication.scheme", f"is one of {', '.join(PUSH_SCHEMES)}"
+
+
+def _sentence(why: str) -> str:
+    return f"{why[:1].upper()}{why[1:].rstrip('.')}."
+
+
+class KeySet:
+    """Serves the JWK set (RFC 7517, section 5), which holds no private key.
+
+    Receivers may keep it for `JWKS_MAX_AGE_S`, and this process keeps it for less; a new key signs
+    only when both times are over. The first key of all signs at once: an empty set is kept by
+    nobody.
+    """
+
+    def __init__(self, keys: KeyStore, clock: Clock) -> None:
+        self._document = Cached(
+            "The key set",
+            lambda: jwks(keys),
+            clock=clock,
+            max_age_s=_KEPT_S,
+            pause_s=_PAUSE_S,
+            keep_s=JWKS_MAX_AGE_S,
+        )
+
+    async def answer(self, _: Request) -> JSONResponse:
+        """The set; 503 when the store has not answered for `JWKS_MAX_AGE_S`."""
+        try:
+            document = await self._document.get()
+            if not document["keys"]:
+                document = await self._document.newer()
+        except UnavailableError:
+            return http_error(503, "UNAVAILABLE", "The keys cannot be read now; try again.")
+        cached = f"public, max-age={JWKS_MAX_AGE_S}" if document["keys"] else "no-store"
+        return JSONResponse(document, headers={"Cache-Control": cached})

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http.api_keys import ApiKeys
+from a2a_serverless.http.auth.api_keys import ApiKeys
 from a2a_serverless.http.context import Principal
-from a2a_serverless.http.refusals import RefusedError, refusal
+from a2a_serverless.http.errors import RefusedError, refusal
+from a2a_serverless.http.paths import PUBLIC_PATHS
 from a2a_serverless.settings import Settings
-
-HEALTH_PATH = "/healthz"
-JWKS_PATH = "/.well-known/jwks.json"
-"""Where receivers of push notifications find the keys that these are signed with."""
-OLDER_CARD_PATH = "/.well-known/agent.json"
-"""Where the card was until 0.2; served with the older dialects."""
-PUBLIC_PATHS = frozenset({AGENT_CARD_WELL_KNOWN_PATH, OLDER_CARD_PATH, HEALTH_PATH, JWKS_PATH})
 
 _CHOICES = '"api-key", "oidc", or "none" for an endpoint that is open to anybody'
 
@@ -87,7 +80,7 @@ def authenticator_of(settings: Settings, clock: Clock) -> Authenticator | None:
         case "api-key":
             return _api_keys(settings, clock)
         case "oidc":
-            from a2a_serverless.http.tokens import Tokens  # noqa: PLC0415 - only where it is used
+            from a2a_serverless.http.auth.tokens import Tokens  # noqa: PLC0415 - only where it is used
 
             return Tokens(settings, clock)
         case _:

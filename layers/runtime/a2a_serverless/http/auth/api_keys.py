@@ -21,7 +21,7 @@ from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.context import Principal
-from a2a_serverless.http.refusals import RefusedError
+from a2a_serverless.http.errors import RefusedError
 
 MIN_LENGTH = 20
 """Characters of a key: 20 random ones of 64 are 120 bits."""

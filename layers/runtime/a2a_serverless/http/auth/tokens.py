@@ -13,9 +13,9 @@ from starlette.datastructures import Headers
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.http.auth.issuer import ALLOWED, PAUSE_S, Issuer
 from a2a_serverless.http.context import Principal
-from a2a_serverless.http.jwks import ALLOWED, PAUSE_S, Issuer
-from a2a_serverless.http.refusals import RefusedError
+from a2a_serverless.http.errors import RefusedError
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest
 

@@ -1,0 +1,154 @@
+"""Bodies and params of A2A 0.3, checked before the SDK's compatibility layer reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from a2a.compat.v0_3 import a2a_v0_3_pb2 as pb2_v03
+from a2a.compat.v0_3 import conversions
+from a2a.compat.v0_3 import types as types_v03
+from a2a.compat.v0_3.proto_utils import FromProto
+from a2a.utils.errors import InvalidParamsError
+from google.protobuf.json_format import ParseDict
+from pydantic import BaseModel
+
+from a2a_serverless.http.bodies import NOT_BASE64, check_values, is_base64, refused_field
+
+
+def _check_params(params: Any) -> None:
+    """Refuse params of 0.3's `message/send` that 0.3 does not have, or 1.0 cannot express.
+
+    The SDK's compatibility layer answers some of them with an internal error and its text.
+
+    Raises:
+        InvalidParamsError: as it says.
+    """
+    with _conversion("message"):
+        message = types_v03.MessageSendParams.model_validate(params)
+        _check_files(message, "message.parts.file.bytes")
+        _to_1_0(message)
+
+
+def _check_body(body: Any) -> None:
+    """The same for HTTP+JSON, whose 0.3 is another JSON."""
+    check_values(body, pb2_v03.SendMessageRequest)
+    with _conversion("message"):
+        request = ParseDict(body, pb2_v03.SendMessageRequest(), ignore_unknown_fields=True)
+        for part in request.request.content:
+            if part.HasField("file") and part.file.WhichOneof("file") is None:
+                raise InvalidParamsError(message="A file has one of fileWithUri, fileWithBytes.")
+        message = FromProto.message_send_params(request)
+        # The SDK's 0.3 has the base64 of a file in this field, and not its bytes.
+        _check_files(message, "request.content.file.fileWithBytes")
+        _to_1_0(message)
+
+
+def _check_query(params: Any) -> None:
+    """Refuse params of 0.3's `tasks/get` that are none.
+
+    The compatibility layer would log them as a failure, and answer with the parser's words, or with
+    an internal error where a number is too large. `tasks/cancel` and `tasks/resubscribe` likewise.
+
+    Raises:
+        InvalidParamsError: as it says.
+    """
+    with _conversion("request"):
+        query = types_v03.TaskQueryParams.model_validate(params)
+        conversions.to_core_get_task_request(types_v03.GetTaskRequest(id="", params=query))
+
+
+def _check_task(params: Any) -> None:
+    """The same for `tasks/cancel` and `tasks/resubscribe`."""
+    with _conversion("request"):
+        task = types_v03.TaskIdParams.model_validate(params)
+        conversions.to_core_cancel_task_request(types_v03.CancelTaskRequest(id="", params=task))
+
+
+def _check_push_params(params: Any) -> None:
+    """Refuse params of 0.3's `tasks/pushNotificationConfig/set` that are none.
+
+    The compatibility layer would log them, and answer with them: there are secrets in them.
+
+    Raises:
+        InvalidParamsError: as it says.
+    """
+    with _conversion("push configuration"):
+        config = types_v03.TaskPushNotificationConfig.model_validate(params)
+        conversions.to_core_task_push_notification_config(config)
+
+
+def _check_push_body(body: Any) -> None:
+    """The same for HTTP+JSON."""
+    with _conversion("push configuration"):
+        request = ParseDict(
+            body, pb2_v03.CreateTaskPushNotificationConfigRequest(), ignore_unknown_fields=True
+        )
+        config = FromProto.task_push_notification_config_request(request)
+        conversions.to_core_task_push_notification_config(config)
+
+
+def _check_push_query(params: Any, *, names_config: bool = False) -> None:
+    """Refuse params of 0.3's other methods of push configurations that are none.
+
+    Only delete has to say which configuration it means.
+
+    Raises:
+        InvalidParamsError: as it says.
+    """
+    is_named = isinstance(params, dict) and "pushNotificationConfigId" in params
+    model: type[BaseModel] = types_v03.TaskIdParams
+    if names_config or is_named:
+        model = types_v03.DeleteTaskPushNotificationConfigParams
+    with _conversion("request"):
+        model.model_validate(params).model_dump_json()  # refuses what is not Unicode
+
+
+@contextmanager
+def _conversion(kind: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidParamsError:
+        raise
+    except Exception as error:
+        # Whatever it stumbles over: pydantic, protobuf, base64, Unicode.
+        raise InvalidParamsError(message=f"This is no {kind} of A2A 0.3.") from error
+
+
+def _to_1_0(params: types_v03.MessageSendParams) -> None:
+    conversions.to_core_send_message_request(types_v03.SendMessageRequest(id="", params=params))
+
+
+def _check_files(params: types_v03.MessageSendParams, path: str) -> None:
+    """Refuse a file that the conversion to 1.0 would shorten: it knows one alphabet alone."""
+    for part in params.message.parts:
+        file = getattr(part.root, "file", None)
+        if isinstance(file, types_v03.FileWithBytes) and not is_base64(file.bytes, strict=True):
+            raise refused_field(path, *NOT_BASE64)
+
+
+JSONRPC_PARAMS: Mapping[str, Callable[[Any], object]] = {
+    "message/send": _check_params,
+    "message/stream": _check_params,
+    "tasks/pushNotificationConfig/set": _check_push_params,
+    "tasks/pushNotificationConfig/get": _check_push_query,
+    "tasks/pushNotificationConfig/list": _check_push_query,
+    "tasks/pushNotificationConfig/delete": partial(_check_push_query, names_config=True),
+}
+"""The check of each method's params; it raises InvalidParamsError."""
+
+JSONRPC_PARAMS_SHARED: Mapping[str, Callable[[Any], object]] = {
+    "tasks/get": _check_query,
+    "tasks/cancel": _check_task,
+    "tasks/resubscribe": _check_task,
+}
+"""The same for methods that 0.1 has too, with other params."""
+
+REST_BODIES: Mapping[str, Callable[[Any], object]] = {
+    "/v1/message:send": _check_body,
+    "/v1/message:stream": _check_body,
+    "/v1/tasks/{id}/pushNotificationConfigs": _check_push_body,
+}
+"""The check of each route's body."""
