@@ -44,7 +44,7 @@ def taken(**values: Any) -> str:
     def take() -> str:
         for name, value in values.items():
             {"plain": PLAIN, "defaulted": DEFAULTED}[name].set(value)
-        return BOTH.take()
+        return BOTH.capture()
 
     return Context().run(take)
 
@@ -55,7 +55,7 @@ def given(text: str, *, there: Mapping[ContextVar[Any], Any] | None = None) -> t
     def give() -> tuple[Any, Any]:
         for variable, value in (there or {}).items():
             variable.set(value)
-        BOTH.give(text)
+        BOTH.restore(text)
         return PLAIN.get("nothing"), DEFAULTED.get()
 
     return Context().run(give)
@@ -173,16 +173,16 @@ def test_names_are_imported(modules: Path) -> None:
     (modules / "shop_here").mkdir()
     (modules / "shop_here/users.py").write_text(source)
     carried = carried_variables("tracing_here:ID,  shop_here.users:ID,")
-    carried.give('{"tracing_here:ID": 1, "shop_here.users:ID": 2}')
+    carried.restore('{"tracing_here:ID": 1, "shop_here.users:ID": 2}')
     modules_here = (sys.modules["tracing_here"], sys.modules["shop_here.users"])
     assert [module.__dict__["ID"].get() for module in modules_here] == [1, 2]
-    assert json.loads(carried.take()) == {"tracing_here:ID": 1, "shop_here.users:ID": 2}
+    assert json.loads(carried.capture()) == {"tracing_here:ID": 1, "shop_here.users:ID": 2}
 
 
 @pytest.mark.parametrize("names", ["", " ", ",", " , "])
 def test_without_names_nothing_is_carried(names: str) -> None:
     """The setting's default, and what is left of a list that was emptied."""
-    assert carried_variables(names).take() == ""
+    assert carried_variables(names).capture() == ""
 
 
 BAD_NAMES = {
@@ -272,7 +272,7 @@ async def test_values_stay_with_their_task() -> None:
     """What is given is seen by the task that it is given in, and by its threads and tasks."""
 
     async def inside(text: str) -> tuple[Any, Any]:
-        BOTH.give(text)
+        BOTH.restore(text)
         return await asyncio.to_thread(PLAIN.get), await asyncio.create_task(later())
 
     async def later() -> Any:

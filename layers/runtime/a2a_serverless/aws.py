@@ -185,9 +185,13 @@ def outcome_of(error: Exception) -> Outcome:
     return Outcome.FATAL
 
 
-def error_code(error: boto.ClientError) -> str:
-    """The code of an error, such as `ThrottlingException`."""
-    return error.response.get("Error", {}).get("Code", "")
+def error_code(error: Exception) -> str:
+    """Return the code of an error, such as `ThrottlingException`; its type where it has none.
+
+    For logs and messages: the error's text may quote the request.
+    """
+    response: Any = getattr(error, "response", None) or {}
+    return response.get("Error", {}).get("Code") or type(error).__name__
 
 
 def _failed_items(error: boto.ClientError) -> dict[int, dict[str, Any] | None]:

@@ -33,7 +33,7 @@ class CarriedVariables:
     def __init__(self, variables: Mapping[str, ContextVar[Any]]) -> None:
         self._variables = dict(variables)
 
-    def take(self) -> str:
+    def capture(self) -> str:
         """The values in this context, as one JSON object; empty when no variable has one.
 
         A variable's default is not a value: the agent's process has the same one.
@@ -48,18 +48,18 @@ class CarriedVariables:
             return ""
         for name, value in values.items():
             _check_json(name, value)
-        taken = json.dumps(values, separators=(",", ":"))
-        if len(taken) > MAX_BYTES:
+        captured = json.dumps(values, separators=(",", ":"))
+        if len(captured) > MAX_BYTES:
             msg = (
-                f"The values of {', '.join(values)} have {len(taken)} bytes as JSON; "
+                f"The values of {', '.join(values)} have {len(captured)} bytes as JSON; "
                 f"a message carries {MAX_BYTES} at most."
             )
             raise ConfigurationError(msg)
-        return taken
+        return captured
 
-    def give(self, taken: str) -> None:
-        """Set in this context what `take` returned; a name that is not known here is left out."""
-        values: dict[str, Any] = json.loads(taken) if taken else {}
+    def restore(self, captured: str) -> None:
+        """Set in this context what `capture` returned; unknown names are left out."""
+        values: dict[str, Any] = json.loads(captured) if captured else {}
         for name in values.keys() & self._variables.keys():
             self._variables[name].set(values[name])
 

@@ -26,7 +26,7 @@ class SecretText:
         try:
             answer = self._client.get_secret_value(SecretId=self._secret)
         except aws.ERRORS as error:
-            msg = f"The secret {self._secret} cannot be read: {_reason(error)}."
+            msg = f"The secret {self._secret} cannot be read: {aws.error_code(error)}."
             raise ConfigurationError(msg) from error
         return self._text(answer)
 
@@ -40,7 +40,7 @@ class SecretText:
         try:
             answer = await aws.call(self._client.get_secret_value, SecretId=self._secret)
         except aws.ERRORS as error:
-            raise UnavailableError(_reason(error)) from error
+            raise UnavailableError(aws.error_code(error)) from error
         return self._text(answer)
 
     def _text(self, answer: object) -> str:
@@ -49,9 +49,3 @@ class SecretText:
             msg = f"The secret {self._secret} has no text."
             raise ConfigurationError(msg)
         return text
-
-
-def _reason(error: Exception) -> str:
-    """The error's code or kind: its text can have a request's content in it."""
-    code = error.response.get("Error", {}).get("Code") if hasattr(error, "response") else None
-    return code or type(error).__name__

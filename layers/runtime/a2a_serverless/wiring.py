@@ -1,4 +1,4 @@
-"""Putting a process together: which storage, broker and cancel registry it runs on."""
+"""Putting a process together: the storage, broker and cancel registry that it runs on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal
 from a2a_serverless.broker.base import Broker
 from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.settings import Settings
@@ -114,6 +114,25 @@ def aws_backends(
         ),
         push=_push_on_aws(settings, clock) if settings.pushes else None,
     )
+
+
+async def check_backends(backends: Backends, settings: Settings) -> None:
+    """Make sure that table and queues exist, by one cheap request each.
+
+    Raises:
+        ConfigurationError: one sentence that names what is missing.
+    """
+    try:
+        await backends.storage.head("readiness")  # no task has this id
+    except A2AServerlessError:
+        raise
+    except Exception as error:
+        # Whatever the backend's library raises: the table is not to be had.
+        msg = f"The table {settings.table} cannot be used: {error}"
+        raise ConfigurationError(msg) from error
+    await backends.broker.check()
+    if backends.push is not None:
+        await backends.push.queue.check()
 
 
 def _unnamed(name: Name) -> ConfigurationError:

@@ -213,7 +213,7 @@ def caller_of(context: ServerCallContext, carried: CarriedVariables) -> Caller:
         user=context.user.user_name,
         tenant=_tenant(context),
         extensions=tuple(sorted(context.requested_extensions)),
-        variables=carried.take(),
+        variables=carried.capture(),
     )
 
 

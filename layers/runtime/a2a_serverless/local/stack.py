@@ -29,10 +29,9 @@ from a2a_serverless.local.stream_filter import StreamFilter
 from a2a_serverless.local.stream_sources import MemoryStream, TableStream
 from a2a_serverless.local.sweeping import SweepRounds
 from a2a_serverless.queues.memory import MemoryQueue
-from a2a_serverless.readiness import check_backends
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory import MemoryStorage
-from a2a_serverless.wiring import Backends, aws_backends, memory_backends
+from a2a_serverless.wiring import Backends, aws_backends, check_backends, memory_backends
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
 

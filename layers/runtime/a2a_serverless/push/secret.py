@@ -89,7 +89,7 @@ class SecretsManagerSecret(SigningSecret):
                 VersionStage=stage,
             )
         except aws.ERRORS as error:
-            code = _code(error)
+            code = aws.error_code(error)
             if code == _MISSING:
                 return None
             msg = f"The secret {self._secret} cannot be read: {code}."
@@ -104,9 +104,3 @@ class SecretsManagerSecret(SigningSecret):
 @functools.cache
 def _of_this_process() -> str:
     return secrets.token_urlsafe(48)
-
-
-def _code(error: Exception) -> str:
-    """The error's code or kind: its text may quote the request."""
-    code = error.response.get("Error", {}).get("Code") if hasattr(error, "response") else None
-    return code or type(error).__name__

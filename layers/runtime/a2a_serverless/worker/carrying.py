@@ -15,15 +15,15 @@ class CarryingAgent(AgentExecutor):
     agent alone, and neither by another turn nor by the worker.
     """
 
-    def __init__(self, agent: AgentExecutor, carried: CarriedVariables, taken: str) -> None:
+    def __init__(self, agent: AgentExecutor, carried: CarriedVariables, captured: str) -> None:
         self._agent = agent
         self._carried = carried
-        self._taken = taken
+        self._captured = captured
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self._carried.give(self._taken)
+        self._carried.restore(self._captured)
         await self._agent.execute(context, event_queue)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self._carried.give(self._taken)
+        self._carried.restore(self._captured)
         await self._agent.cancel(context, event_queue)

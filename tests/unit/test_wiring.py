@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
-from a2a_serverless.readiness import check_backends
 from a2a_serverless.settings import Settings
-from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.wiring import Backends, check_backends, memory_backends
 
 
 @pytest.fixture
