@@ -106,9 +106,9 @@ async def opened(
     async with AsyncExitStack() as stack:
         app: Any
         if front == "asgi":
-            app = create_app(settings, backends, card, door="stream")
+            app = create_app(settings, backends, card, entrypoint="stream")
         else:
-            inner = create_app(settings, backends, card, door="api")
+            inner = create_app(settings, backends, card, entrypoint="api")
             function = Environments("api", lambda _: lambda_handler(inner), limit=8, timeout_s=30)
             stack.callback(function.close)
             app = FrontDoor(function)

@@ -91,7 +91,7 @@ async def durable(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
     worker = WorkerAdapter(backends, executor, settings, has_heartbeat=False)
     serving = asyncio.create_task(worker.serve(concurrency=2))
     try:
-        yield create_app(settings, backends, CARD, door="stream")
+        yield create_app(settings, backends, CARD, entrypoint="stream")
     finally:
         serving.cancel()
         with suppress(asyncio.CancelledError):

@@ -85,10 +85,10 @@ async def served(app: Any) -> AsyncIterator[str]:
 async def door(name: str, settings: Settings, backends: Backends) -> AsyncIterator[str]:
     """The application behind one of its doors."""
     if name == "stream":
-        async with served(create_app(settings, backends, CARD, door="stream")) as url:
+        async with served(create_app(settings, backends, CARD, entrypoint="stream")) as url:
             yield url
         return
-    app = create_app(settings, backends, CARD, door="api")
+    app = create_app(settings, backends, CARD, entrypoint="api")
     function = Environments("api", lambda _: lambda_handler(app), limit=8, timeout_s=30)
     try:
         async with served(FrontDoor(function)) as url:

@@ -331,8 +331,8 @@ def stack() -> Iterator[Stack]:
         for service in ("dynamodb", "sqs"):
             events = aws.client(service).meta.events
             events.register(f"provide-client-params.{service}", calls)
-        stream = create_app(settings, backends, card, door="stream", extended_card=extended)
-        api = create_app(settings, backends, card, door="api", extended_card=extended)
+        stream = create_app(settings, backends, card, entrypoint="stream", extended_card=extended)
+        api = create_app(settings, backends, card, entrypoint="api", extended_card=extended)
         function = Environments("api", lambda _: lambda_handler(api), limit=1, timeout_s=30)
         yield Stack(
             doors={"asgi": stream, "mangum": FrontDoor(function)},

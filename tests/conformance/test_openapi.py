@@ -37,7 +37,7 @@ CHOICES = Settings(
     older_dialects=True,
     push_queue="pushes.fifo",
 )
-APP = create_app(CHOICES, memory_backends(CHOICES), CARD, door="stream")
+APP = create_app(CHOICES, memory_backends(CHOICES), CARD, entrypoint="stream")
 SCHEMA = schemathesis.openapi.from_dict(APP.openapi())
 SCHEMA.app = APP
 

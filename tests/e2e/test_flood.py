@@ -91,7 +91,7 @@ def running(settings: Settings, credentials: dict[str, str]) -> Iterator[Endpoin
             secret = json.dumps({"default": KEY})
             aws.client("secretsmanager").create_secret(Name="keys", SecretString=secret)
         backends = aws_backends(settings.model_copy(update=names))
-        app = create_app(settings.model_copy(update=names), backends, CARD, door="stream")
+        app = create_app(settings.model_copy(update=names), backends, CARD, entrypoint="stream")
         with HttpServer(Told(app), bind(0), lifespan=False) as server:
             url = httpx.URL(server.url)
             endpoint = Endpoint(url=url, table=provisioned.table, credentials=credentials)

@@ -69,7 +69,7 @@ def backends() -> Backends:
 @pytest.fixture
 def url(backends: Backends) -> Iterator[str]:
     """The application behind a real server."""
-    app = create_app(Settings(auth="none", keep_alive_s=0.05), backends, CARD, door="stream")
+    app = create_app(Settings(auth="none", keep_alive_s=0.05), backends, CARD, entrypoint="stream")
     with HttpServer(app, bind(0), lifespan=False) as server:
         yield server.url
 

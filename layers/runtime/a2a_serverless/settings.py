@@ -51,7 +51,7 @@ class Settings(BaseModel):
     public_url: str = ""
     """The URL that clients use for the API; empty: the request's own host."""
     stream_url: str = ""
-    """The URL of the streaming door; empty: there is none."""
+    """The URL of the streaming entrypoint; empty: there is none."""
 
     ttl_days: float = Field(default=30, gt=0)
     """How long a task is kept after its creation."""

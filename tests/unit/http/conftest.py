@@ -43,7 +43,7 @@ def card() -> AgentCard:
 
 @pytest.fixture
 def app(settings: Settings, backends: Backends, card: AgentCard) -> FastAPI:
-    return create_app(settings, backends, card, door="stream")
+    return create_app(settings, backends, card, entrypoint="stream")
 
 
 @pytest.fixture
@@ -77,7 +77,9 @@ async def agent_with(
     clients: list[httpx.AsyncClient] = []
 
     def make(settings: Settings, *, door: str = "api") -> Agent:
-        app = create_app(settings, backends, card, door="stream" if door == "stream" else "api")
+        app = create_app(
+            settings, backends, card, entrypoint="stream" if door == "stream" else "api"
+        )
         transport = httpx.ASGITransport(app)
         clients.append(httpx.AsyncClient(transport=transport, base_url="http://test"))
         return Agent(clients[-1])

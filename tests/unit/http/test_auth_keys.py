@@ -23,7 +23,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.auth import Authenticator, api_keys, authenticator_of
 from a2a_serverless.http.auth.api_keys import MAX_AGE_S, PAUSE_S, ApiKeys, KeyRing
 from a2a_serverless.http.errors import RefusedError
-from a2a_serverless.http.handler import Door
+from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from tests.support.clocks import ManualClock
@@ -254,11 +254,11 @@ def test_a_broken_secret_stops_the_start(secrets: Any, clock: ManualClock, broke
 
 @pytest.mark.parametrize("door", ["api", "stream"])
 async def test_the_application_reads_them_again(
-    secrets: Any, clock: ManualClock, card: AgentCard, door: Door
+    secrets: Any, clock: ManualClock, card: AgentCard, door: Entrypoint
 ) -> None:
     """Behind either door, as part of the first request that finds them old."""
     settings = Settings(auth="api-key", api_keys_secret="keys")
-    app = create_app(settings, memory_backends(settings, clock), card, door=door)
+    app = create_app(settings, memory_backends(settings, clock), card, entrypoint=door)
     secrets.put_secret_value(SecretId="keys", SecretString=json.dumps({"default": OTHER}))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
-from a2a_serverless.http.handler import Door
+from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 
@@ -38,16 +38,16 @@ PUBLIC = "https://agents.example/mine"
 
 
 async def fetch(
-    settings: Settings, backends: Backends, card: AgentCard, door: Door = "api"
+    settings: Settings, backends: Backends, card: AgentCard, entrypoint: Entrypoint = "api"
 ) -> dict[str, Any]:
-    transport = httpx.ASGITransport(create_app(settings, backends, card, door=door))
+    transport = httpx.ASGITransport(create_app(settings, backends, card, entrypoint=entrypoint))
     async with httpx.AsyncClient(transport=transport, base_url=OWN) as client:
         fetched: dict[str, Any] = (await client.get(PATH)).json()
     return fetched
 
 
 @pytest.mark.parametrize(
-    ("door", "urls", "bases"),
+    ("entrypoint", "urls", "bases"),
     [
         ("api", {}, [OWN]),
         ("api", {"stream_url": STREAM + "/"}, [STREAM, OWN]),
@@ -57,10 +57,14 @@ async def fetch(
     ],
 )
 async def test_interfaces(
-    backends: Backends, card: AgentCard, door: Door, urls: dict[str, Any], bases: list[str]
+    backends: Backends,
+    card: AgentCard,
+    entrypoint: Entrypoint,
+    urls: dict[str, Any],
+    bases: list[str],
 ) -> None:
-    """The streaming door first, then the API; each in both bindings and both versions."""
-    fetched = await fetch(Settings(auth="none", **urls), backends, card, door)
+    """The streaming entrypoint first, then the API; each in both bindings and both versions."""
+    fetched = await fetch(Settings(auth="none", **urls), backends, card, entrypoint)
     assert [
         (i["url"], i["protocolBinding"], i["protocolVersion"])
         for i in fetched["supportedInterfaces"]
@@ -119,7 +123,7 @@ def test_a_tenant_that_nobody_can_name(
 
 
 async def test_a_card_may_name_tenants(backends: Backends, card: AgentCard) -> None:
-    """4.4.6: an interface keeps its tenant behind every door, and one may be offered to several."""
+    """4.4.6: an interface keeps its tenant behind every entrypoint, and there may be several."""
     for tenant in ("acme", "other", ""):
         card.supported_interfaces.add(
             protocol_binding="JSONRPC", protocol_version="1.0", tenant=tenant

@@ -60,7 +60,7 @@ def around_the_call(app: FastAPI) -> None:
 def app(
     request: pytest.FixtureRequest, settings: Settings, backends: Backends, card: AgentCard
 ) -> FastAPI:
-    app = create_app(settings, backends, card, door="stream")
+    app = create_app(settings, backends, card, entrypoint="stream")
     request.param(app)
     return app
 
@@ -120,7 +120,7 @@ async def test_a_value_that_cannot_be_carried_is_the_servers_fault(
 
     Nothing is stored: the same message is taken when the mistake is mended.
     """
-    app = create_app(settings, backends, card, door="stream")
+    app = create_app(settings, backends, card, entrypoint="stream")
     app.add_middleware(RequestVariables)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://test"

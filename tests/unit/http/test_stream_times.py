@@ -15,7 +15,7 @@ from a2a.types import AgentCard, TaskStatus
 from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.handler import Door
+from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, StatusChanged
@@ -77,14 +77,14 @@ def state_in(event: ServerEvent) -> str:
     return str(payload(event).get("statusUpdate", {}).get("status", {}).get("state"))
 
 
-@pytest.mark.parametrize(("door", "limit_s"), [("stream", 300.0), ("api", 25.0)])
+@pytest.mark.parametrize(("entrypoint", "limit_s"), [("stream", 300.0), ("api", 25.0)])
 async def test_a_ten_minute_task_is_streamed_in_pieces(
-    card: AgentCard, binding: str, door: Door, limit_s: float
+    card: AgentCard, binding: str, entrypoint: Entrypoint, limit_s: float
 ) -> None:
-    """Every stream ends at the door's cap, 300 s or 25 s, and goes on from its last id."""
+    """Every stream ends at the entrypoint's cap, 300 s or 25 s, and goes on from its last id."""
     settings = Settings(auth="none")
     long = LongTask(settings)
-    app = create_app(settings, long.backends, card, door=door)
+    app = create_app(settings, long.backends, card, entrypoint=entrypoint)
     seen: list[ServerEvent] = []
     async with open_stream(
         app, binding, "SendStreamingMessage", {"message": message("go")}

@@ -225,7 +225,7 @@ async def test_a_quiet_stream_is_kept_alive(
     backends: Backends, card: AgentCard, binding: str, worker: ScriptedWorker
 ) -> None:
     """A comment comes whenever `keep_alive_s` passed without an event."""
-    app = create_app(Settings(auth="none", keep_alive_s=0.01), backends, card, door="stream")
+    app = create_app(Settings(auth="none", keep_alive_s=0.01), backends, card, entrypoint="stream")
     params = {"message": message("wait")}
     async with open_stream(app, binding, "SendStreamingMessage", params) as response:
         events = response.events()
@@ -240,7 +240,7 @@ async def test_a_stream_ends_resumably_at_the_doors_limit(
 ) -> None:
     """Through the buffering door a stream ends at the blocking limit with what there is."""
     settings = Settings(auth="none", blocking_limit_s=0.1, stream_limit_s=100)
-    app = create_app(settings, backends, card, door="api")
+    app = create_app(settings, backends, card, entrypoint="api")
     events = await all_events(app, binding, "SendStreamingMessage", {"message": message("wait")})
     assert kinds(events)[0] == "task"
     worker.gate.set()

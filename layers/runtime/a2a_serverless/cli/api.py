@@ -49,7 +49,11 @@ def run(options: Namespace) -> int:
     with until_signal() as ended:
         backends = aws_backends(settings)
         app = create_app(
-            settings, backends, card, door="stream", extended_card=load_extended_card(settings)
+            settings,
+            backends,
+            card,
+            entrypoint="stream",
+            extended_card=load_extended_card(settings),
         )
         check(backends, settings)
         with HttpServer(app, bind(options.port)) as server:

@@ -28,8 +28,8 @@ from a2a_serverless.http.card import deployed_card
 from a2a_serverless.http.context import CallContextBuilder
 from a2a_serverless.http.errors import http_error, internal_error, log_refusal, rest_error
 from a2a_serverless.http.guard import jsonrpc_guard, rest_guard, rewired
-from a2a_serverless.http.handler import Door, DurableRequestHandler
-from a2a_serverless.http.legacy.dialects import OlderDialects
+from a2a_serverless.http.handler import DurableRequestHandler, Entrypoint
+from a2a_serverless.http.legacy.dialects import LegacyDialects
 from a2a_serverless.http.middleware import BodyLimit, HeaderLimit, Negotiation, RateLimit
 from a2a_serverless.http.openapi import describe
 from a2a_serverless.http.paths import HEALTH_PATH, JWKS_PATH, LEGACY_CARD_PATH
@@ -48,16 +48,16 @@ def create_app(
     backends: Backends,
     card: AgentCard,
     *,
-    door: Door = "api",
+    entrypoint: Entrypoint = "api",
     extended_card: AgentCard | None = None,
 ) -> FastAPI:
-    """The application behind both doors; touches no backend until a request comes.
+    """The application behind both entrypoints; touches no backend until a request comes.
 
     Args:
         settings: the deployment's choices.
         backends: storage, broker and cancel registry, in the anonymous scope.
         card: the agent's card; interfaces and security schemes are filled in here.
-        door: `api` ends streams after `blocking_limit_s`, because its answer goes out in one
+        entrypoint: `api` ends streams after `blocking_limit_s`, because its answer goes out in one
             piece; `stream` after `stream_limit_s`.
         extended_card: the card of A2A_EXTENDED_CARD, for authenticated callers.
 
@@ -70,7 +70,7 @@ def create_app(
     if extended_card is not None and authenticator is None:
         msg = 'A2A_EXTENDED_CARD is for callers whom A2A_AUTH "none" does not know.'
         raise ConfigurationError(msg)
-    card = deployed_card(card, settings, _bases(settings, door, _base_url.get()))
+    card = deployed_card(card, settings, _bases(settings, entrypoint, _base_url.get()))
     app = FastAPI(
         title=card.name,
         description=card.description,
@@ -79,7 +79,6 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.door = door
     # Not one of FastAPI's own, which take a model of the answer: the first of these loads all of
     # pydantic.v1, a tenth of a cold start.
     app.add_route(HEALTH_PATH, _health, methods=["GET"], include_in_schema=False)
@@ -88,12 +87,16 @@ def create_app(
             JWKS_PATH, KeySet(backends.push.keys, clock).answer, ["GET"], include_in_schema=False
         )
     handler = DurableRequestHandler(
-        backends, card, settings, door=door, extended_card=_at_base(extended_card, settings, door)
+        backends,
+        card,
+        settings,
+        entrypoint=entrypoint,
+        extended_card=_at_base(extended_card, settings, entrypoint),
     )
     context = CallContextBuilder(card)
     add_a2a_routes_to_fastapi(
         app,
-        agent_card_routes=_card_routes(card, settings, door),
+        agent_card_routes=_card_routes(card, settings, entrypoint),
         jsonrpc_routes=_jsonrpc_routes(handler, context, settings),
         # Last, because the SDK's tenant routes take every path of two segments or more.
         rest_routes=_rest_routes(handler, context, settings),
@@ -123,16 +126,16 @@ def _jsonrpc_routes(
     routes: list[BaseRoute] = [
         *create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True)
     ]
-    older_methods: frozenset[str] = frozenset()
+    legacy_methods: frozenset[str] = frozenset()
     if settings.older_dialects:
-        older = OlderDialects(handler, context, submitted_ttl_s=settings.submitted_ttl_s)
-        routes, older_methods = older.routes(routes), older.methods
+        dialects = LegacyDialects(handler, context, submitted_ttl_s=settings.submitted_ttl_s)
+        routes, legacy_methods = dialects.routes(routes), dialects.methods
 
     def wrap(route: Route) -> Endpoint:
         return jsonrpc_guard(
             with_event_ids(route.endpoint, keep_alive_s=settings.keep_alive_s),
             context,
-            older_methods=older_methods,
+            legacy_methods=legacy_methods,
         )
 
     return rewired(routes, wrap)
@@ -148,12 +151,12 @@ def _rest_routes(
     return rewired(create_rest_routes(handler, context, enable_v0_3_compat=True), wrap)
 
 
-def _card_routes(card: AgentCard, settings: Settings, door: Door) -> list[BaseRoute]:
+def _card_routes(card: AgentCard, settings: Settings, entrypoint: Entrypoint) -> list[BaseRoute]:
     """The card, which names the host that it is asked under."""
     last_modified = formatdate(usegmt=True)
 
     async def at_this_host(card: AgentCard) -> AgentCard:
-        return deployed_card(card, settings, _bases(settings, door, _base_url.get()))
+        return deployed_card(card, settings, _bases(settings, entrypoint, _base_url.get()))
 
     def wrap(route: Route) -> Endpoint:
         async def with_host(request: Request) -> Response:
@@ -175,17 +178,17 @@ def _card_routes(card: AgentCard, settings: Settings, door: Door) -> list[BaseRo
 
 
 def _at_base(
-    card: AgentCard | None, settings: Settings, door: Door
+    card: AgentCard | None, settings: Settings, entrypoint: Entrypoint
 ) -> Callable[[str], AgentCard] | None:
     """The extended card by the URL under which it is asked for."""
     if card is None:
         return None
-    return lambda base: deployed_card(card, settings, _bases(settings, door, base))
+    return lambda base: deployed_card(card, settings, _bases(settings, entrypoint, base))
 
 
-def _bases(settings: Settings, door: Door, own: str) -> list[str]:
-    """Where clients reach the agent, the streaming door first."""
-    if door == "stream":
+def _bases(settings: Settings, entrypoint: Entrypoint, own: str) -> list[str]:
+    """Where clients reach the agent, the streaming entrypoint first."""
+    if entrypoint == "stream":
         return [own, settings.public_url] if settings.public_url else [own]
     api = settings.public_url or own
     return [settings.stream_url, api] if settings.stream_url else [api]

@@ -21,7 +21,7 @@ from a2a.utils.errors import (
 from pydantic import ValidationError
 
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.http.errors import shown
+from a2a_serverless.http.errors import quoted
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.tasks.fold import check_history_length
@@ -120,7 +120,7 @@ def _check_media_types(message: Message, card: AgentCard) -> None:
     for part in message.parts:
         if part.media_type and modes and not _is_accepted(part.media_type, modes):
             raise ContentTypeNotSupportedError(
-                message=f"The agent does not take {shown(part.media_type)}, "
+                message=f"The agent does not take {quoted(part.media_type)}, "
                 f"but {', '.join(sorted(modes))}."
             )
 

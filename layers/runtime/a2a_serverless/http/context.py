@@ -22,7 +22,7 @@ from starlette.requests import Request
 
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.http.errors import counted_refusals, shown
+from a2a_serverless.http.errors import counted_errors, quoted
 from a2a_serverless.observability import tracing
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.events import Cursor
@@ -83,7 +83,7 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
         self._required = frozenset(e.uri for e in extensions if e.required)
 
     def build(self, request: Request) -> ServerCallContext:
-        with counted_refusals():
+        with counted_errors():
             return self._built(request)
 
     def check_extensions(self, request: Request) -> None:
@@ -150,7 +150,7 @@ def _version(request: Request) -> str:
     version = next((v.strip() for v in asked if v.strip()), "")
     if version and _minor(version) not in _VERSIONS:
         raise VersionNotSupportedError(
-            message=f"A2A version {shown(version, 20)} is not one of {', '.join(_VERSIONS)}."
+            message=f"A2A version {quoted(version, 20)} is not one of {', '.join(_VERSIONS)}."
         )
     return version
 
@@ -240,7 +240,7 @@ def last_event_id(context: ServerCallContext) -> Cursor | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenId:
-    """The id that a client has given to its task, as only the older dialects allow."""
+    """The id that a client has given to its task, as only the legacy dialects allow."""
 
     task_id: str
     ttl_s: float | None = None

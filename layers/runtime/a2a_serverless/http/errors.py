@@ -68,7 +68,7 @@ def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
     What nobody foresaw is logged with its traceback; the client gets a fixed sentence and the
     correlation id under which the log has it.
     """
-    with counted_refusals():
+    with counted_errors():
         try:
             yield
         except A2AError:
@@ -80,12 +80,12 @@ def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def counted_refusals() -> Iterator[None]:
-    """Count the protocol's error that a request is answered with, see `count_refusal`."""
+def counted_errors() -> Iterator[None]:
+    """Count the protocol's error that a request is answered with, see `count_error`."""
     try:
         yield
     except A2AError as error:
-        count_refusal(error)
+        count_error(error)
         raise
 
 
@@ -95,7 +95,7 @@ def counted(method: Callable[..., Any]) -> Callable[..., Any]:
 
         @functools.wraps(method)
         async def stream(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            with counted_refusals():
+            with counted_errors():
                 async with aclosing(method(*args, **kwargs)) as events:
                     async for event in events:
                         yield event
@@ -104,13 +104,13 @@ def counted(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        with counted_refusals():
+        with counted_errors():
             return await method(*args, **kwargs)
 
     return call
 
 
-def count_refusal(error: A2AError | ParseError) -> None:
+def count_error(error: A2AError | ParseError) -> None:
     """Count an error once, on whatever way it goes to the client: refused, or our own fault."""
     if getattr(error, _COUNTED, False):
         return
@@ -149,7 +149,7 @@ def internal_error(error: Exception, action: str, task_id: str = "") -> protocol
     return protocol.InternalError(message=f"{sentence} Correlation id: {correlation_id}.")
 
 
-def shown(text: str, length: int = 100) -> str:
+def quoted(text: str, length: int = 100) -> str:
     """A client's own words in the text of an answer: cut, quoted, and of ASCII that prints."""
     return ascii(text[:length])
 
@@ -165,7 +165,7 @@ def jsonrpc_error(
     error: A2AError, request_id: str | int | None = None, *, status: int = 200
 ) -> JSONResponse:
     """An error in JSON-RPC's form (A2A 1.0.1, section 9.5)."""
-    count_refusal(error)
+    count_error(error)
     stated: A2AError | jsonrpc_models.JSONRPCError = error
     if isinstance(error, protocol.JSONParseError):
         # The one error of the protocol that the SDK's table of JSON-RPC errors leaves out.
@@ -178,7 +178,7 @@ def rest_error(error: A2AError | ParseError, *, status: int | None = None) -> JS
 
     `status` overrides the HTTP status of the protocol's table, where HTTP itself has a better one.
     """
-    count_refusal(error)
+    count_error(error)
     payload = build_rest_error_payload(error)
     if status is not None:
         payload["error"]["code"] = status
@@ -212,7 +212,7 @@ class RefusedError(Exception):
         self.headers = headers or {}
 
 
-def refusal(error: RefusedError, path: str) -> JSONResponse:
+def response_of(error: RefusedError, path: str) -> JSONResponse:
     """Log and count a refusal, and give its answer in the form of the path's binding.
 
     JSON-RPC has the request's id as null, as the body was not read (JSON-RPC 2.0, section 5);

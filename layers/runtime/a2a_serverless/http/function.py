@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.context import request_id
-from a2a_serverless.http.handler import Door
+from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.settings import load_settings
@@ -28,11 +28,11 @@ TEXT_TYPES = ["text/", "application/json", "application/a2a+json", "text/event-s
 LambdaHandler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
 
-def app_from_environment(door: Door, *, folder: Path) -> FastAPI:
+def app_from_environment(entrypoint: Entrypoint, *, folder: Path) -> FastAPI:
     """The application of a function that is configured by `A2A_*` variables.
 
     Args:
-        door: see `create_app`.
+        entrypoint: see `create_app`.
         folder: where a relative A2A_CARD and A2A_EXTENDED_CARD are looked for.
 
     Raises:
@@ -42,7 +42,7 @@ def app_from_environment(door: Door, *, folder: Path) -> FastAPI:
     card = load_card(settings.card, folder=folder)
     extended_card = load_extended_card(settings, folder=folder)
     return create_app(
-        settings, aws_backends(settings), card, door=door, extended_card=extended_card
+        settings, aws_backends(settings), card, entrypoint=entrypoint, extended_card=extended_card
     )
 
 

@@ -41,7 +41,7 @@ from a2a_serverless.http.context import (
     check_version,
     names_version,
 )
-from a2a_serverless.http.errors import jsonrpc_error, rest_error, shown
+from a2a_serverless.http.errors import jsonrpc_error, quoted, rest_error
 from a2a_serverless.http.legacy import v0_3
 from a2a_serverless.http.streaming import Endpoint
 from a2a_serverless.tasks.identity import is_unicode
@@ -87,13 +87,13 @@ def jsonrpc_guard(
     endpoint: Endpoint,
     context: CallContextBuilder,
     *,
-    older_methods: frozenset[str] = frozenset(),
+    legacy_methods: frozenset[str] = frozenset(),
 ) -> Endpoint:
     """Refuse here what the dispatcher would refuse in words of its parser, and uncounted.
 
     In this order: content type (-32005), JSON (-32700), envelope (-32600), method (-32601), the
     method's version (-32009) and what that version asks of an envelope, extensions (-32008),
-    parameters (-32602). `older_methods`: those of 0.1 and the like, which requests that name no
+    parameters (-32602). `legacy_methods`: those of 0.1 and the like, which requests that name no
     version may call.
     """
     checks = {**_JSONRPC_PARAMS, **v0_3.JSONRPC_PARAMS_SHARED}
@@ -107,11 +107,11 @@ def jsonrpc_guard(
                 raise InvalidRequestError(message="The request is not a JSON object.")
             request_id = request_id_of(envelope)
             _check_envelope(envelope)
-            is_older = bool(older_methods) and not names_version(request)
-            if not (is_older and envelope["method"] in older_methods):
+            is_legacy = bool(legacy_methods) and not names_version(request)
+            if not (is_legacy and envelope["method"] in legacy_methods):
                 _check_method(request, envelope)
             context.check_extensions(request)
-            check = (_JSONRPC_PARAMS if is_older else checks).get(envelope["method"])
+            check = (_JSONRPC_PARAMS if is_legacy else checks).get(envelope["method"])
             if check is not None:
                 check(envelope.get("params", {}))
             elif not isinstance(envelope.get("params", {}), dict | list):
@@ -175,7 +175,7 @@ def _check_content_type(request: Request) -> None:
     essence = stated.partition(";")[0].strip().lower()
     if essence and essence not in JSON_TYPES:
         raise ContentTypeNotSupportedError(
-            message=f"The Content-Type {shown(essence)} is not application/json."
+            message=f"The Content-Type {quoted(essence)} is not application/json."
         )
 
 

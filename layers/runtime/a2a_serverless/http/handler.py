@@ -61,7 +61,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.states import state_name
 from a2a_serverless.wiring import Backends
 
-Door = Literal["api", "stream"]
+Entrypoint = Literal["api", "stream"]
 """`api` answers in one piece (Mangum), `stream` as events happen (Function URL, uvicorn)."""
 
 STOP_MARGIN_S = 5.0
@@ -84,13 +84,13 @@ class DurableRequestHandler(RequestHandler):
         card: AgentCard,
         settings: Settings,
         *,
-        door: Door = "api",
+        entrypoint: Entrypoint = "api",
         extended_card: Callable[[str], AgentCard] | None = None,
     ) -> None:
         self._backends = backends
         self._card = card
         self._settings = settings
-        self._door = door
+        self._entrypoint = entrypoint
         self._extended_card = extended_card
         self._intake = Intake(backends, carried_variables(settings.context_variables))
         self._receivers = Receivers(backends, card, settings)
@@ -266,7 +266,7 @@ class DurableRequestHandler(RequestHandler):
     def _stream_limits(self, context: ServerCallContext) -> _Limits:
         """Return the limits of a stream that is asked for now."""
         limit_s = self._settings.stream_limit_s
-        if self._door == "api":
+        if self._entrypoint == "api":
             limit_s = self._settings.blocking_limit_s
         stop_s = self._function_s(context) - STOP_MARGIN_S
         now = self._now()

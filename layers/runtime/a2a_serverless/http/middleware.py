@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.http.context import requested_extensions
-from a2a_serverless.http.errors import RefusedError, refusal
+from a2a_serverless.http.errors import RefusedError, response_of
 from a2a_serverless.http.paths import PUBLIC_PATHS
 
 _JSON = "application/json"
@@ -40,7 +40,7 @@ class HeaderLimit:
         if error is None:
             await self._app(scope, receive, send)
         else:
-            await refusal(error, scope["path"])(scope, receive, send)
+            await response_of(error, scope["path"])(scope, receive, send)
 
     def _problem(self, scope: Scope) -> RefusedError | None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > self._limit:
@@ -82,7 +82,7 @@ class BodyLimit:
                 raise self._error()
             await self._app(scope, receive_some, send)
         except RefusedError as error:
-            await refusal(error, scope["path"])(scope, receive, send)
+            await response_of(error, scope["path"])(scope, receive, send)
 
     def _error(self) -> RefusedError:
         message = f"The body is longer than {self._limit} bytes."
@@ -127,7 +127,7 @@ class RateLimit:
         message = f"You have sent more than {self._rate:g} requests per second."
         headers = {"Retry-After": str(ceil(wait_s))}
         error = RefusedError("TooManyRequests", _TOO_MANY_REQUESTS, message, headers)
-        await refusal(error, scope["path"])(scope, receive, send)
+        await response_of(error, scope["path"])(scope, receive, send)
 
     def _take(self, caller: str) -> float:
         """Take one request out of the caller's bucket; 0, or the seconds until there is one."""

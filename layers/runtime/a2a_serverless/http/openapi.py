@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-_OLDER_PREFIX = "/v1/"
+_LEGACY_PREFIX = "/v1/"
 _IN_PATH = re.compile(r"\{(\w+)\}")
 _QUERIES: Mapping[str, type[Message]] = {
     "/tasks": ListTasksRequest,
@@ -56,7 +56,7 @@ def _complete(path: str, verb: str, operation: dict[str, Any]) -> None:
         parameters.setdefault(parameter["name"], parameter)
     if VERSION_HEADER in parameters:
         parameters[VERSION_HEADER] = _version(path)
-    if path.startswith(_OLDER_PREFIX) and "requestBody" in operation:
+    if path.startswith(_LEGACY_PREFIX) and "requestBody" in operation:
         body = {"schema": {"type": "object"}}
         operation["requestBody"]["content"] = {"application/json": body}
         operation["requestBody"]["description"] = f"As A2A {PROTOCOL_VERSION_0_3} defines it"
@@ -83,8 +83,8 @@ def _in_query(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _version(path: str) -> dict[str, Any]:
-    is_older = path.startswith(_OLDER_PREFIX)
-    version = PROTOCOL_VERSION_0_3 if is_older else PROTOCOL_VERSION_1_0
+    is_legacy = path.startswith(_LEGACY_PREFIX)
+    version = PROTOCOL_VERSION_0_3 if is_legacy else PROTOCOL_VERSION_1_0
     return {
         "in": "header",
         "name": VERSION_HEADER,

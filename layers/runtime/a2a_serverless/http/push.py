@@ -43,7 +43,7 @@ from a2a_serverless.tasks.push import Push, is_config_id, problems
 from a2a_serverless.wiring import Backends
 
 _INLINE = "configuration.taskPushNotificationConfig."
-_OLDER_GET = "tasks/pushNotificationConfig/get"
+_LEGACY_GET = "tasks/pushNotificationConfig/get"
 """The method of 0.3, which need not say which configuration it means."""
 
 
@@ -90,7 +90,7 @@ class Receivers:
         if await storage.head(config.task_id) is None:
             raise TaskNotFoundError
         await self._check_url(config.url)
-        return shown(await storage.put_push(config), context)
+        return without_secrets(await storage.put_push(config), context)
 
     async def get(
         self, request: GetTaskPushNotificationConfigRequest, context: ServerCallContext
@@ -102,7 +102,7 @@ class Receivers:
         """
         _check_push(self._card)
         storage = self._storage(context)
-        if not request.id and context.state.get("method") == _OLDER_GET:
+        if not request.id and context.state.get("method") == _LEGACY_GET:
             push = next(iter(await storage.pushes(request.task_id)), None)
         else:
             validate_proto_required_fields(request)
@@ -110,7 +110,7 @@ class Receivers:
         if push is None:
             msg = "There is no such task, or it has no such push configuration."
             raise TaskNotFoundError(msg)
-        return shown(push, context)
+        return without_secrets(push, context)
 
     async def list(
         self, request: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
@@ -130,7 +130,7 @@ class Receivers:
         if await storage.head(request.task_id) is None:
             raise TaskNotFoundError
         pushes = await storage.pushes(request.task_id)
-        configs = [shown(push, context) for push in pushes if push.config.id > after]
+        configs = [without_secrets(push, context) for push in pushes if push.config.id > after]
         page = configs[: request.page_size or len(configs)]
         return ListTaskPushNotificationConfigsResponse(
             configs=page, next_page_token=_token(page[-1]) if len(page) < len(configs) else ""
@@ -182,7 +182,7 @@ class Receivers:
         return self._backends.storage.for_scope(scope_of(context))
 
 
-def shown(push: Push, context: ServerCallContext) -> TaskPushNotificationConfig:
+def without_secrets(push: Push, context: ServerCallContext) -> TaskPushNotificationConfig:
     """What a caller is shown of a configuration: everything but its secrets.
 
     Field by field, so that a field which the protocol adds is not shown by accident.

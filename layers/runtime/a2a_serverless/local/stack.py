@@ -1,4 +1,4 @@
-"""The whole stack in one process: both doors, worker and push with their sources, the sweeper."""
+"""The whole stack in one process: entrypoints, worker and push with their sources, sweeper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.function import lambda_handler
-from a2a_serverless.http.handler import Door
+from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.local import project
 from a2a_serverless.local.background import Background
 from a2a_serverless.local.environments import Environments, Handler
@@ -65,7 +65,7 @@ class Options:
 class Stack:
     """A stack that runs for a `with` block. Enter it outside of any event loop.
 
-    `url` is the API's door (buffered, through Mangum), `stream_url` the streaming one.
+    `url` is the API's entrypoint (buffered, through Mangum), `stream_url` the streaming one.
 
     Raises (on entry):
         ConfigurationError: agent, card, table, queue or port cannot be used.
@@ -176,9 +176,13 @@ class Stack:
         starting.enter_context(HttpServer(self._app(backends, "stream"), stream_socket))
         starting.enter_context(HttpServer(FrontDoor(function), api_socket, lifespan=False))
 
-    def _app(self, backends: Backends, door: Door) -> Any:
+    def _app(self, backends: Backends, entrypoint: Entrypoint) -> Any:
         return create_app(
-            self.settings, backends, self._card, door=door, extended_card=self._extended_card
+            self.settings,
+            backends,
+            self._card,
+            entrypoint=entrypoint,
+            extended_card=self._extended_card,
         )
 
     def _worker_handler(self, backends: Backends, environment: ExitStack) -> Handler:

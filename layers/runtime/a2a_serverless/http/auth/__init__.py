@@ -11,7 +11,7 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.auth.api_keys import ApiKeys
 from a2a_serverless.http.context import Principal
-from a2a_serverless.http.errors import RefusedError, refusal
+from a2a_serverless.http.errors import RefusedError, response_of
 from a2a_serverless.http.paths import PUBLIC_PATHS
 from a2a_serverless.settings import Settings
 
@@ -61,7 +61,7 @@ class Authentication:
         try:
             principal = await self._authenticator.authenticate(Headers(scope=scope))
         except RefusedError as error:
-            await refusal(error, scope["path"])(scope, receive, send_private)
+            await response_of(error, scope["path"])(scope, receive, send_private)
             return
         await self._app({**scope, "user": principal}, receive, send_private)
 

@@ -41,7 +41,7 @@ from starlette.routing import BaseRoute, Route
 
 from a2a_serverless.http.bodies import parsed, read_json
 from a2a_serverless.http.context import choose_id, names_version
-from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, shown
+from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted
 from a2a_serverless.http.guard import request_id_of, rewired
 from a2a_serverless.http.handler import DurableRequestHandler
 from a2a_serverless.http.paths import SUBMIT_PATH
@@ -59,8 +59,8 @@ _STATES_OF_0_1 = {"rejected": "failed", "auth-required": "input-required"}
 """States that came later, and what a client of 0.1 does the right thing with."""
 
 
-class OlderDialects:
-    """The older methods over a handler.
+class LegacyDialects:
+    """The legacy methods over a handler.
 
     Args:
         submitted_ttl_s: how long a task of `tasks/submit` is kept, in seconds; those of 0.1 are
@@ -93,7 +93,7 @@ class OlderDialects:
         return frozenset(self._methods)
 
     def routes(self, jsonrpc: Sequence[BaseRoute]) -> list[BaseRoute]:
-        """The JSON-RPC routes with the older methods, and once more under `SUBMIT_PATH`."""
+        """The JSON-RPC routes with the legacy methods, and once more under `SUBMIT_PATH`."""
         routes = rewired(jsonrpc, lambda route: self._before(route.endpoint))
         again = [
             Route(SUBMIT_PATH, route.endpoint, methods=["POST"])
@@ -103,7 +103,7 @@ class OlderDialects:
         return [*routes, *again]
 
     def _before(self, endpoint: Endpoint) -> Endpoint:
-        async def with_older_dialects(request: Request) -> Response:
+        async def with_dialects(request: Request) -> Response:
             envelope = read_json(await request.body())
             method = self._methods.get(_method_of(envelope))
             if method is None or names_version(request):
@@ -116,7 +116,7 @@ class OlderDialects:
             except A2AError as error:
                 return jsonrpc_error(error, request_id)
 
-        return with_older_dialects
+        return with_dialects
 
     # -- A2A 0.1 -------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class OlderDialects:
     async def _send_subscribe(self, params: Params, context: ServerCallContext) -> Result:
         request = self._sent(params, context)
         events = self._handler.on_message_send_stream(request, context)
-        return _shown(events, Shapes(is_0_1=True).own_events)
+        return _shaped(events, Shapes(is_0_1=True).own_events)
 
     async def _get(self, params: Params, context: ServerCallContext) -> Result:
         # As in 0.3, where 0 messages of the history mean all of them.
@@ -140,7 +140,7 @@ class OlderDialects:
 
     async def _resubscribe(self, params: Params, context: ServerCallContext) -> Result:
         request = SubscribeToTaskRequest(id=_task_id(params))
-        return _shown(self._handler.on_subscribe_to_task(request, context), Shapes().events)
+        return _shaped(self._handler.on_subscribe_to_task(request, context), Shapes().events)
 
     def _sent(self, params: Params, context: ServerCallContext) -> SendMessageRequest:
         """A message for the task that `id` names: a new one under that id, or its next turn."""
@@ -190,19 +190,19 @@ async def _answer(request_id: Any, result: Result) -> Response:
         try:
             if first is not None:
                 yield {"data": json.dumps(_envelope(request_id, first))}
-            async for shown in result:
-                yield {"data": json.dumps(_envelope(request_id, shown))}
+            async for item in result:
+                yield {"data": json.dumps(_envelope(request_id, item))}
         except A2AError as error:
             yield {"event": "error", "data": bytes(jsonrpc_error(error, request_id).body).decode()}
 
     return create_event_source_response(frames())
 
 
-async def _shown(
-    events: AsyncIterator[Event], shown: Callable[[Event], Json]
+async def _shaped(
+    events: AsyncIterator[Event], shape: Callable[[Event], Json]
 ) -> AsyncIterator[Json]:
     async for event in events:
-        yield shown(event)
+        yield shape(event)
 
 
 def _envelope(request_id: Any, result: Json) -> Json:
@@ -287,7 +287,7 @@ def _part_of(part: Any) -> Any:
             names = {"bytes": "raw", "uri": "url", "name": "filename", "mimeType": "mediaType"}
             fields = {ours: file.get(name) for name, ours in names.items()}
         case _:
-            raise InvalidParamsError(message=f"No part is of type {shown(str(kind), 20)}.")
+            raise InvalidParamsError(message=f"No part is of type {quoted(str(kind), 20)}.")
     fields["metadata"] = part.get("metadata")
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -306,12 +306,12 @@ class Shapes:
         self._numbers: dict[str, int] = {}
 
     def task(self, task: Task) -> Json:
-        shown = _dumped(conversions.to_compat_task(task))
-        shown |= {"sessionId": task.context_id, "status": self._status(shown["status"])}
+        shape = _dumped(conversions.to_compat_task(task))
+        shape |= {"sessionId": task.context_id, "status": self._status(shape["status"])}
         for name, translated in (("artifacts", self._artifact), ("history", _message)):
-            if name in shown:
-                shown[name] = [translated(item) for item in shown[name]]
-        return shown
+            if name in shape:
+                shape[name] = [translated(item) for item in shape[name]]
+        return shape
 
     def events(self, event: Event) -> Json:
         """An event of a subscription, which begins with the Task."""
@@ -319,14 +319,14 @@ class Shapes:
             case Task():
                 return self.task(event)
             case TaskStatusUpdateEvent():
-                shown = _dumped(conversions.to_compat_task_status_update_event(event))
-                shown["status"] = self._status(shown["status"])
-                return self._named(shown, "TaskStatusUpdateEvent")
+                shape = _dumped(conversions.to_compat_task_status_update_event(event))
+                shape["status"] = self._status(shape["status"])
+                return self._named(shape, "TaskStatusUpdateEvent")
             case TaskArtifactUpdateEvent():
-                shown = _dumped(conversions.to_compat_task_artifact_update_event(event))
-                artifact = self._artifact(shown["artifact"])
+                shape = _dumped(conversions.to_compat_task_artifact_update_event(event))
+                artifact = self._artifact(shape["artifact"])
                 artifact |= {"append": event.append, "lastChunk": event.last_chunk}
-                return self._named({**shown, "artifact": artifact}, "TaskArtifactUpdateEvent")
+                return self._named({**shape, "artifact": artifact}, "TaskArtifactUpdateEvent")
             case Message():
                 return _message(_dumped(conversions.to_compat_message(event)))
 
@@ -335,11 +335,11 @@ class Shapes:
 
         The Task that opens the stream reads as a status there, too.
         """
-        shown = self.events(event)
+        shape = self.events(event)
         if isinstance(event, Task | TaskStatusUpdateEvent):
             state = event.status.state
-            shown["final"] = is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED
-        return shown
+            shape["final"] = is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED
+        return shape
 
     def _named(self, event: Json, kind: str) -> Json:
         return {**event, "id": event["taskId"], "sessionId": event["contextId"], "type": kind}
@@ -361,12 +361,12 @@ def submitted(task: Task) -> Json:
 
     An agent that answered in words alone has said them in its status: they are the artifact then.
     """
-    shown = Shapes(is_0_1=True).task(task)
-    artifact = shown["artifacts"][-1] if "artifacts" in shown else None
-    said = shown["status"].get("message")
+    shape = Shapes(is_0_1=True).task(task)
+    artifact = shape["artifacts"][-1] if "artifacts" in shape else None
+    said = shape["status"].get("message")
     if artifact is None and said is not None:
         artifact = {"parts": said["parts"]}
-    return {"id": task.id, "status": shown["status"]["state"], "artifact": artifact}
+    return {"id": task.id, "status": shape["status"]["state"], "artifact": artifact}
 
 
 def _message(message: Json) -> Json:
