@@ -64,7 +64,7 @@ _REPEAT_CODES: Final = frozenset(
 _NO_ANSWER: Final = (boto.ConnectionError, boto.HTTPClientError, ResponseParserError)
 
 ERRORS: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError)
-"""Whatever boto3 raises about a call."""
+"""The errors that boto3 raises about a call."""
 
 _executor = ThreadPoolExecutor(THREADS, thread_name_prefix="aws")
 _clients: dict[tuple[str, int], Any] = {}
@@ -76,9 +76,9 @@ class Outcome(Enum):
     """What an error of AWS says about the request."""
 
     LOST = "lost"
-    """A condition failed: somebody else was first."""
+    """A condition failed: another writer was first."""
     REPEAT = "repeat"
-    """Not applied, or nobody knows: send the same request again."""
+    """Not applied, or unknown: send the same request again."""
     FATAL = "fatal"
     """The request is wrong or not allowed: it never succeeds."""
 
@@ -96,7 +96,7 @@ class ConditionFailedError(A2AServerlessError):
 
 
 def client(service: str, *, long_poll: bool = False) -> Any:
-    """The process's client of `service`, such as `dynamodb`.
+    """Return the process's client of `service`, such as `dynamodb`.
 
     `long_poll` gives one that waits for slow answers, which a sender must not do. Region,
     credentials and `AWS_ENDPOINT_URL_*` come from the environment.
@@ -134,7 +134,7 @@ async def call(method: Callable[..., Any], /, **kwargs: Any) -> Any:
 async def repeat(
     method: Callable[..., Any], /, *, clock: Clock | None = None, **kwargs: Any
 ) -> Any:
-    """`call`, sent again with jittered back-off while the outcome is `REPEAT`.
+    """Run `call` again with jittered back-off while the outcome is `REPEAT`.
 
     For requests that may be applied twice: reads, and writes with a request token or with a
     condition whose failure the caller can tell apart from a loss.
@@ -164,13 +164,13 @@ async def repeat(
 
 
 def pause_s(attempt: int) -> float:
-    """Seconds to wait after attempt 1, 2, …: exponential, with full jitter."""
+    """Return the seconds to wait after attempt 1, 2, …: exponential, with full jitter."""
     ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
     return random.uniform(0, ceiling)  # noqa: S311 - spreads load, guards nothing
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """What an exception of boto3 means."""
+    """Tell what an exception of boto3 means for the request."""
     if isinstance(error, _NO_ANSWER):
         return Outcome.REPEAT
     if not isinstance(error, boto.ClientError):
@@ -178,7 +178,7 @@ def outcome_of(error: Exception) -> Outcome:
     codes = {error_code(error), *(reason.get("Code") for reason in _reasons(error))}
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if codes & _LOST_CODES:
-        # A condition that failed is final, whatever kept the other actions from theirs.
+        # A condition that failed is final, even if the other actions may be sent again.
         return Outcome.LOST
     if codes & _REPEAT_CODES or status >= _SERVER_ERROR:
         return Outcome.REPEAT
@@ -205,13 +205,13 @@ def _failed_items(error: boto.ClientError) -> dict[int, dict[str, Any] | None]:
 
 
 def _reasons(error: boto.ClientError) -> list[Any]:
-    """Why a transaction was cancelled: one reason an action, in the request's order."""
+    """Return why a transaction was cancelled: one reason for each action, in their order."""
     response: Any = error.response
     return response.get("CancellationReasons") or []
 
 
 def _connect(service: str, read_timeout_s: int) -> Any:
-    """A new client; under the lock, as sessions are not safe under threads.
+    """Return a new client; under the lock, as sessions are not safe under threads.
 
     It is what boto3 would return. Importing boto3 itself takes 0.1 s more of a cold start, and a
     second session would read the catalogue of all services again.

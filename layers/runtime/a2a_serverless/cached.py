@@ -1,4 +1,4 @@
-"""A value from elsewhere, kept and read again by time: never as often as somebody asks."""
+"""A value from elsewhere that is kept, and read again by time and not by demand."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Cached(Generic[T]):
     """Keeps what `read` returns.
 
     One caller at a time reads, within its own call: nothing is left running behind it. When reading
-    fails, the value that is there stays. Between two attempts lie at least `pause_s` seconds,
-    whoever asks, so that no crowd of callers makes more reads than the clock allows.
+    fails, the present value stays. Between two attempts lie at least `pause_s` seconds, so that a
+    crowd of callers makes no more reads than the clock allows.
 
     Args:
         name: what is read, for the log.
@@ -54,7 +54,7 @@ class Cached(Generic[T]):
         self._reading = asyncio.Lock()
 
     async def get(self) -> T:
-        """The value, read again when it is due; while one caller reads, the others have the old.
+        """Return the value, read again when due; while one caller reads, others get the old one.
 
         Raises:
             UnavailableError: there is none, or it is older than `keep_s`.
@@ -65,7 +65,7 @@ class Cached(Generic[T]):
         return self._kept()
 
     async def newer(self) -> T:
-        """The value of the last attempt, which is made now if `pause_s` allows it.
+        """Return the value of the last attempt, which is made now if `pause_s` allows it.
 
         For a caller who misses something in the value. Callers wait for an attempt under way.
 
@@ -86,7 +86,7 @@ class Cached(Generic[T]):
                 extra = {"action": "refresh_failed", "reason": str(error)}
                 logger.warning("%s could not be read", self._name, extra=extra)
             except Exception:
-                # A mistake of ours is no reason to ask more often.
+                # A mistake of ours is no reason to read more often.
                 self._tried_at = self._clock.now_ms()
                 raise
             else:
@@ -103,5 +103,5 @@ class Cached(Generic[T]):
         return self._value is not None and self._age_s(self._read_at) < self._keep_s
 
     def _age_s(self, since_ms: int) -> float:
-        """By the wall clock: a frozen Lambda environment ages, too."""
+        """Return an age by the wall clock: a frozen Lambda environment ages, too."""
         return (self._clock.now_ms() - since_ms) / 1000

@@ -1,7 +1,7 @@
 """Context variables that travel with a message, from the API's process to the agent's.
 
 The API takes their values when it accepts a message. They are stored with the turn that the message
-opens, and set around the agent on every attempt of that turn, in whatever process it runs.
+opens, and set around the agent on every attempt of that turn, in any process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CarriedVariables:
         self._variables = dict(variables)
 
     def capture(self) -> str:
-        """The values in this context, as one JSON object; empty when no variable has one.
+        """Return the values in this context as one JSON object; empty when no variable has one.
 
         A variable's default is not a value: the agent's process has the same one.
 
@@ -65,7 +65,7 @@ class CarriedVariables:
 
 
 def carried_variables(names: str) -> CarriedVariables:
-    """The context variables of a list like `tracing:REQUEST_ID, shop.users:LOCALE`.
+    """Import the context variables of a list like `tracing:REQUEST_ID, shop.users:LOCALE`.
 
     Raises:
         ConfigurationError: a name has another form, cannot be imported, or is no ContextVar; one
@@ -82,7 +82,7 @@ def _imported(name: str) -> ContextVar[Any]:
     try:
         module = importlib.import_module(path)
     except (Exception, SystemExit) as error:
-        # Whatever the user's module raises, the start stops with the reason.
+        # A user's module may raise anything: the start stops with the reason.
         reason = " ".join(str(error).split()).rstrip(".")
         raise _unusable(name, f"cannot be imported: {type(error).__name__}: {reason}") from error
     found = getattr(module, attribute, None)
@@ -95,7 +95,7 @@ def _imported(name: str) -> ContextVar[Any]:
 
 
 def _twin(module: ModuleType) -> str | None:
-    """The other name under which a module's file is loaded: that of the agent's file, for one."""
+    """Return the other name under which a module's file is loaded, such as the agent's file's."""
     file = module.__dict__.get("__file__")
     for name, other in tuple(sys.modules.items()):
         # Not `other.__file__`: there are objects in `sys.modules` that import when they are asked.

@@ -1,4 +1,4 @@
-"""What every Lambda function does while it starts."""
+"""The cold start of every Lambda function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from a2a_serverless import observability
 
 @contextmanager
 def cold_start() -> Iterator[None]:
-    """Import and build a function inside: observed, and a tenth faster.
+    """Observe the process, and speed up the imports inside by a tenth.
 
     Imports leave next to no garbage, and Python keeps looking for it among all that they make. In a
     function what was made is also left out of every later search.

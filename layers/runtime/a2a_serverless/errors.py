@@ -13,7 +13,7 @@
     ├── ContextMismatchError          the message names another context than its task
     ├── IdempotencyConflictError      the key was used for another message
     ├── UnsupportedOperationError     the operation makes no sense in this state
-    ├── ConcurrencyError              somebody else wrote: reload, decide again
+    ├── ConcurrencyError              another writer was first: reload, decide again
     │   └── FencedError               another attempt owns the turn: stop, write nothing
     ├── TurnFinishedError             the turn is over: acknowledge, do nothing
     ├── InvalidAgentEventError        the agent's fault: the task fails

@@ -15,7 +15,7 @@ POINTS: Final = frozenset(
         "after-create",  # API: the message is committed, its operation is not sent
         "after-send",  # API: the operation is sent, the client has no answer
         "after-cancel-flag",  # API: the flag is up, the cancel operation is not sent
-        "after-cancel-send",  # API: the cancel is sent; nobody waits for its end any more
+        "after-cancel-send",  # API: the cancel is sent; no request waits for its end any more
         "after-receive",  # worker: the delivery has the visibility of its receive, nothing is read
         "after-claim",  # worker: the turn has an owner, which is dead
         "between-commits",  # worker: some of the attempt is committed, the next batch is not
@@ -41,7 +41,7 @@ POINTS: Final = frozenset(
 
 
 def _pass(name: str, /) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 point: Callable[[str], None] = _pass

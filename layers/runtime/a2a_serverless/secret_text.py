@@ -18,7 +18,7 @@ class SecretText:
         self._client = aws.client("secretsmanager")
 
     def read_now(self) -> str:
-        """The text, read in this thread: for the start of a process.
+        """Read the text in this thread, at the start of a process.
 
         Raises:
             ConfigurationError: it cannot be read; one sentence names the secret and the reason.
@@ -31,7 +31,7 @@ class SecretText:
         return self._text(answer)
 
     async def read(self) -> str:
-        """The text, from a running process.
+        """Read the text from a running process.
 
         Raises:
             UnavailableError: it cannot be read at the moment.

@@ -38,9 +38,9 @@ class Settings(BaseModel):
     api_keys_secret: str = ""
     """Secret in Secrets Manager that holds the keys instead."""
     oidc_issuer: str = ""
-    """Who signs the tokens (`iss`), an https URL."""
+    """The tokens' issuer (`iss`), an https URL."""
     oidc_audience: str = ""
-    """For whom the tokens are (`aud`): this agent's name at the issuer."""
+    """The tokens' audience (`aud`): this agent's name at the issuer."""
     oidc_jwks_url: str = ""
     """Where the issuer's keys are; empty: where its discovery document says."""
     oidc_scope: str = ""
@@ -122,12 +122,12 @@ class Settings(BaseModel):
 
     @property
     def pushes(self) -> bool:
-        """Whether push notifications are offered."""
+        """Tell if push notifications are offered."""
         return bool(self.push_queue)
 
     @property
     def give_up_s(self) -> float:
-        """`give_up_hours` in seconds."""
+        """Return `give_up_hours` in seconds."""
         return self.give_up_hours * 3600
 
     def retry(self) -> RetryPolicy:
@@ -137,7 +137,7 @@ class Settings(BaseModel):
         )
 
     def timing(self) -> Timing:
-        """What the rules need to know of time."""
+        """Return the times that the rules depend on."""
         return Timing(
             ttl_s=self.ttl_days * 86_400,
             waiting_s=self.waiting_s,
@@ -147,7 +147,7 @@ class Settings(BaseModel):
 
 
 def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
-    """The environment's settings; a variable that names no setting is somebody else's.
+    """Read the environment's settings; variables that name no setting are ignored.
 
     Raises:
         ConfigurationError: a variable does not hold what it should.

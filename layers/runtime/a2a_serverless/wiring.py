@@ -33,7 +33,7 @@ _NAMED: Final[Mapping[Name, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushBackends:
-    """What only push needs: the queue of jobs, and the public keys that the API shows."""
+    """The backends of push: the queue of jobs, and the public keys that the API serves."""
 
     queue: PushQueue
     keys: KeyStore
@@ -41,7 +41,7 @@ class PushBackends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
-    """What the functions share, seen through the anonymous scope.
+    """The backends that the functions share, in the anonymous scope.
 
     `push` is there exactly where push is offered (`settings.pushes`).
     """
@@ -52,7 +52,7 @@ class Backends:
     push: PushBackends | None = None
 
     def pushing(self) -> PushBackends:
-        """What push needs.
+        """Return the backends of push.
 
         Raises:
             ConfigurationError: push is not offered.
@@ -63,7 +63,7 @@ class Backends:
 
 
 def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
-    """Everything in this process's memory."""
+    """Return backends in this process's memory."""
     from a2a_serverless.cancel.memory import MemoryCancelRegistry
     from a2a_serverless.queues.memory import MemoryQueue
     from a2a_serverless.storage.memory import MemoryStorage
@@ -83,7 +83,7 @@ def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
 def aws_backends(
     settings: Settings, clock: Clock | None = None, *, needs: Iterable[Name] = ()
 ) -> Backends:
-    """DynamoDB and SQS, as the environment names them.
+    """Return backends on DynamoDB and SQS, as the environment names them.
 
     `needs` is what the process cannot do its work without, beside table and queue.
 
@@ -127,7 +127,7 @@ async def check_backends(backends: Backends, settings: Settings) -> None:
     except A2AServerlessError:
         raise
     except Exception as error:
-        # Whatever the backend's library raises: the table is not to be had.
+        # From the backend's library: the table cannot be used.
         msg = f"The table {settings.table} cannot be used: {error}"
         raise ConfigurationError(msg) from error
     await backends.broker.check()

@@ -118,7 +118,7 @@ def test_a_tenant_that_nobody_can_name(
     """A card that offers calls which no client can make stops the start."""
     card.supported_interfaces.add(protocol_binding=binding, protocol_version=version, tenant=tenant)
     (tmp_path / "card.json").write_text(MessageToJson(card), encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="tenant that nobody can name"):
+    with pytest.raises(ConfigurationError, match="tenant that no client can name"):
         load_card("card.json", folder=tmp_path)
 
 
@@ -178,7 +178,7 @@ class TestFile:
             ('{"name": 5}', "is not a card"),
             ('{"name": "Only a name"}', "lacks description, version, capabilities"),
             ("\ud800", "is not a card"),
-            (GRPC, "offers GRPC 1.0, which nothing here serves"),
+            (GRPC, "offers GRPC 1.0, which is not served"),
         ],
     )
     def test_a_wrong_card_is_refused(self, tmp_path: Path, content: str, complaint: str) -> None:

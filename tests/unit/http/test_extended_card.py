@@ -93,7 +93,7 @@ def test_an_open_endpoint_has_none(
 ) -> None:
     """Where nobody is known there is nobody to give it to: the start says so."""
     settings = Settings(auth="none", extended_card="extended.json")
-    with pytest.raises(ConfigurationError, match="A2A_EXTENDED_CARD is for callers"):
+    with pytest.raises(ConfigurationError, match="A2A_EXTENDED_CARD needs callers"):
         create_app(settings, backends, card, extended_card=extended)
 
 

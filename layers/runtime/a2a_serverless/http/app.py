@@ -51,7 +51,7 @@ def create_app(
     entrypoint: Entrypoint = "api",
     extended_card: AgentCard | None = None,
 ) -> FastAPI:
-    """The application behind both entrypoints; touches no backend until a request comes.
+    """Return the application of an entrypoint; it touches no backend until a request comes.
 
     Args:
         settings: the deployment's choices.
@@ -68,7 +68,7 @@ def create_app(
     clock = backends.storage.clock
     authenticator = authenticator_of(settings, clock)
     if extended_card is not None and authenticator is None:
-        msg = 'A2A_EXTENDED_CARD is for callers whom A2A_AUTH "none" does not know.'
+        msg = 'A2A_EXTENDED_CARD needs callers that are known: A2A_AUTH is "none".'
         raise ConfigurationError(msg)
     card = deployed_card(card, settings, _bases(settings, entrypoint, _base_url.get()))
     app = FastAPI(
@@ -112,7 +112,7 @@ def create_app(
 def _admit(
     app: FastAPI, settings: Settings, authenticator: Authenticator | None, clock: Clock
 ) -> None:
-    """What a request passes before its body means anything; what is added last comes first."""
+    """Add what a request passes before its body is read; what is added last comes first."""
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     if settings.requests_per_s:
         app.add_middleware(RateLimit, rate=settings.requests_per_s, clock=clock)
@@ -152,7 +152,7 @@ def _rest_routes(
 
 
 def _card_routes(card: AgentCard, settings: Settings, entrypoint: Entrypoint) -> list[BaseRoute]:
-    """The card, which names the host that it is asked under."""
+    """Return the card's routes; the card names the host under which it is asked for."""
     last_modified = formatdate(usegmt=True)
 
     async def at_this_host(card: AgentCard) -> AgentCard:
@@ -180,14 +180,14 @@ def _card_routes(card: AgentCard, settings: Settings, entrypoint: Entrypoint) ->
 def _at_base(
     card: AgentCard | None, settings: Settings, entrypoint: Entrypoint
 ) -> Callable[[str], AgentCard] | None:
-    """The extended card by the URL under which it is asked for."""
+    """Return the extended card by the URL under which it is asked for."""
     if card is None:
         return None
     return lambda base: deployed_card(card, settings, _bases(settings, entrypoint, base))
 
 
 def _bases(settings: Settings, entrypoint: Entrypoint, own: str) -> list[str]:
-    """Where clients reach the agent, the streaming entrypoint first."""
+    """Return the URLs under which clients reach the agent, the streaming entrypoint first."""
     if entrypoint == "stream":
         return [own, settings.public_url] if settings.public_url else [own]
     api = settings.public_url or own
@@ -199,7 +199,7 @@ async def _health(_: Request) -> JSONResponse:
 
 
 async def _http_exception(_: Request, error: Exception) -> JSONResponse:
-    """Unknown paths and methods, in the form of the protocol's errors."""
+    """Answer unknown paths and methods in the form of the protocol's errors."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     names = {404: "NOT_FOUND", 405: "UNIMPLEMENTED"}
     log_refusal({404: "UnknownPath", 405: "UnknownMethod"}.get(status, "HttpError"))

@@ -1,9 +1,9 @@
 """Reading a request's JSON more strictly than the SDK does.
 
 The SDK turns the name of an unknown enum value into the value 0, so that a filter for a state that
-does not exist finds every task; it drops from a file what is no base64, so that the agent gets
-another file; it takes NaN, which it cannot print again; and it answers what its parser did not
-foresee with the parser's words.
+does not exist finds every task; it drops characters that are not base64 from a file, so that the
+agent gets another file; it accepts NaN, which it cannot print again; and it shows clients its
+parser's own words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from google.protobuf.message import Message
 M = TypeVar("M", bound=Message)
 
 MAX_VALUES = 50_000
-"""Values in one body: protobuf's parser takes tens of microseconds for each of them."""
+"""The most values of one body: protobuf's parser takes tens of microseconds for each."""
 
 
 _LINE_BREAKS = str.maketrans("", "", "\r\n")
@@ -34,10 +34,11 @@ NOT_BASE64 = ("is not base64.", "Not base64 (RFC 4648).")
 
 
 def read_json(body: bytes) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
-        JSONParseError: no JSON, no UTF-8, nested beyond reason, or a number that is none.
+        JSONParseError: not JSON or UTF-8, nested too deeply, or a number that is infinite or NaN.
+        InvalidParamsError: more than `MAX_VALUES` values.
     """
     try:
         value = json.loads(
@@ -50,7 +51,7 @@ def read_json(body: bytes) -> Any:
 
 
 def _check_size(value: Any) -> None:
-    """Refuse more values than the parser of protobuf takes in a moment: it blocks the event loop.
+    """Refuse so many values that protobuf's parser would block the event loop.
 
     Raises:
         InvalidParamsError: names the limit.
@@ -68,22 +69,20 @@ def _check_size(value: Any) -> None:
 
 
 def check_query(query: Any) -> None:
-    """Refuse query parameters of the wrong form, in words of our own.
+    """Refuse query parameters of the wrong form, without the parser's words.
 
     Raises:
-        InvalidParamsError: a number or a time that is none.
+        InvalidParamsError: a malformed number or time.
     """
     try:
         parse_params(query, ListTasksRequest())
     except Exception as error:
         # `parse_params` promises nothing about what it raises.
-        raise InvalidParamsError(
-            message="A query parameter does not have the form of its field."
-        ) from error
+        raise InvalidParamsError(message="A query parameter is malformed.") from error
 
 
 def check_values(value: Any, model: type[Message]) -> None:
-    """Refuse enum values and bytes that are none; unknown fields are ignored (section 5.7).
+    """Refuse unknown enum values and malformed base64; unknown fields are ignored (section 5.7).
 
     Raises:
         InvalidParamsError: names the first such field.
@@ -93,14 +92,14 @@ def check_values(value: Any, model: type[Message]) -> None:
 
 
 def parsed(value: Any, model: type[M]) -> M:
-    """The message that a ProtoJSON value stands for; unknown fields are ignored.
+    """Convert a ProtoJSON value to its message; unknown fields are ignored.
 
     Raises:
-        InvalidParamsError: a field of another type, an unknown enum value, or no base64.
+        InvalidParamsError: a field of another type, an unknown enum value, or malformed base64.
     """
     check_values(value, model)
     if not isinstance(value, dict):
-        # ParseDict takes the letters of a text for the names of unknown fields.
+        # ParseDict would take the letters of a text for names of unknown fields.
         raise InvalidParamsError(message=f"The body is not a {model.DESCRIPTOR.name}.")
     try:
         return ParseDict(value, model(), ignore_unknown_fields=True)
@@ -110,9 +109,9 @@ def parsed(value: Any, model: type[M]) -> M:
 
 
 def is_base64(text: str, *, strict: bool = False) -> bool:
-    """Whether all of `text` is base64, line breaks aside: as ProtoJSON has it.
+    """Tell if all of `text` but its line breaks is base64, as ProtoJSON defines it.
 
-    That is in either alphabet, with or without padding; `strict`: in the first one, with it.
+    Either alphabet will do, with or without padding; `strict` asks for the first one, padded.
     """
     found = _BASE64.fullmatch(text.translate(_LINE_BREAKS))
     if found is None:
@@ -163,7 +162,7 @@ def _wrong_in_field(
 
 
 def _is_ours(descriptor: Any) -> bool:
-    """Whether a message is of the protocol, and not one of protobuf's (Struct, Value, …)."""
+    """Tell if a message is the protocol's, and not one of protobuf's (Struct, Value, …)."""
     return not descriptor.full_name.startswith("google.protobuf.")
 
 

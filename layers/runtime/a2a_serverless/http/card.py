@@ -34,21 +34,21 @@ SERVED = tuple(
     for version in (PROTOCOL_VERSION_1_0, PROTOCOL_VERSION_0_3)
     for binding in (_JSONRPC, _REST)
 )
-"""What every deployment speaks, in the order in which the card names it."""
+"""The bindings and versions of every deployment, in the order in which the card names them."""
 
 _SOMEWHERE = "https://localhost"
 _FIRST_SEGMENTS = frozenset(
     {".well-known", "api", "extendedAgentCard", "healthz", "message", "tasks", "v1"}
 )
-"""Of paths that are no tenant's."""
+"""First segments of paths that name no tenant."""
 
 
 def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
-    """The card of a file in the protocol's JSON, as its author writes it.
+    """Read a card from a file in the protocol's JSON, as its author writes it.
 
     It need not have interfaces: the deployment knows its URLs. Where it has some, only their
-    bindings and versions are offered, under their tenants; so a card without 0.3 is one of 1.0
-    alone. A relative `path` starts at `folder`.
+    bindings and versions are offered, under their tenants: a card without 0.3 offers only 1.0. A
+    relative `path` starts at `folder`.
 
     Raises:
         ConfigurationError: the file is missing, unreadable, or not a complete card.
@@ -69,17 +69,17 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     offered = ((way.protocol_binding, way.protocol_version) for way in _ways(card))
     unknown = [" ".join(way) for way in offered if way not in SERVED]
     if unknown:
-        msg = f"The agent card {path} offers {', '.join(unknown)}, which nothing here serves."
+        msg = f"The agent card {path} offers {', '.join(unknown)}, which is not served."
         raise ConfigurationError(msg)
     for way in _ways(card):
         if not _can_be_named(way):
-            msg = f"The agent card {path} offers a tenant that nobody can name: {way.tenant}."
+            msg = f"The agent card {path} offers a tenant that no client can name: {way.tenant}."
             raise ConfigurationError(msg)
     return card
 
 
 def load_extended_card(settings: Settings, *, folder: Path | None = None) -> AgentCard | None:
-    """The card of A2A_EXTENDED_CARD, read as `load_card` does; None where there is none.
+    """Read the card of A2A_EXTENDED_CARD as `load_card` does; None where it is not set.
 
     Raises:
         ConfigurationError: as `load_card`.
@@ -88,7 +88,7 @@ def load_extended_card(settings: Settings, *, folder: Path | None = None) -> Age
 
 
 def deployed_card(card: AgentCard, settings: Settings, bases: Sequence[str]) -> AgentCard:
-    """The card as this deployment means it: reached under `bases`, the preferred one first.
+    """Return the card of this deployment, reached under `bases`, the preferred one first.
 
     Security is what A2A_AUTH asks for, an extended card is promised where there is one, and push
     notifications are offered where there is a queue for them, whatever the file says.
@@ -111,9 +111,9 @@ def deployed_card(card: AgentCard, settings: Settings, bases: Sequence[str]) -> 
 
 
 def _ways(card: AgentCard) -> list[AgentInterface]:
-    """The bindings, versions and tenants that a card offers, each once; all where it has none.
+    """Return the interfaces that a card offers, each once and without a URL; all by default.
 
-    A tenant is what clients have to name when they call there (section 4.4.6).
+    Their tenants are those that clients have to name when they call there (section 4.4.6).
     """
     named = [(i.protocol_binding, i.protocol_version, i.tenant) for i in card.supported_interfaces]
     return [
@@ -123,7 +123,7 @@ def _ways(card: AgentCard) -> list[AgentInterface]:
 
 
 def _can_be_named(way: AgentInterface) -> bool:
-    """Whether clients of an interface can name its tenant, if it has one.
+    """Tell if clients of an interface can name its tenant, or need not.
 
     Requests of 0.3 have no tenants. In HTTP+JSON it is the first segment of a path, and some of
     these are taken.
@@ -151,7 +151,7 @@ def _at(base: str, way: AgentInterface) -> AgentInterface:
 
 
 def _require_api_key(card: AgentCard) -> None:
-    """Either header does: two requirements of which one is enough."""
+    """Require a key in either header: of two requirements one is enough."""
     card.security_schemes["apiKey"].CopyFrom(
         SecurityScheme(
             api_key_security_scheme=APIKeySecurityScheme(location="header", name="X-API-Key")
@@ -165,7 +165,7 @@ def _require_api_key(card: AgentCard) -> None:
 
 
 def _require_token(card: AgentCard, settings: Settings) -> None:
-    """A token of the issuer, with the scopes that are asked for (section 4.5.5)."""
+    """Require a token of the issuer with the deployment's scopes (section 4.5.5)."""
     discovery = f"{settings.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
     card.security_schemes["oidc"].CopyFrom(
         SecurityScheme(
@@ -179,7 +179,7 @@ def _require_token(card: AgentCard, settings: Settings) -> None:
 
 
 def _missing_fields(card: AgentCard) -> list[str]:
-    """The required fields that the file has to give (section 4.4.1)."""
+    """Return the required fields that the card lacks, interfaces aside (section 4.4.1)."""
     whole = AgentCard()
     whole.CopyFrom(card)
     del whole.supported_interfaces[:]

@@ -1,4 +1,4 @@
-"""Whether a request makes sense to this agent, before anything is read or written."""
+"""Checks of a request against this agent's card and limits, before anything is read or written."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
 
     Raises:
         InvalidParamsError: a role that is not the client's (section 4.1.5), a part without content,
-            too many or too long ones, or a history length outside of its limits.
-        ContentTypeNotSupportedError: a part's media type is none of the card's (section 3.1.1).
+            too many or too long parts, or a history length outside of its limits.
+        ContentTypeNotSupportedError: the card does not list a part's media type (section 3.1.1).
     """
     history_length(asked_length(request.configuration), settings)
     if request.message.role != Role.ROLE_USER:
-        # In the history it would pass for something that the agent has said.
+        # In the history it would look like a message of the agent.
         raise _invalid("message.role", "A message from a client has the role ROLE_USER (user).")
     parts = request.message.parts
     if len(parts) > settings.max_parts:
@@ -59,16 +59,16 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
 def asked_length(
     request: SendMessageConfiguration | GetTaskRequest | ListTasksRequest,
 ) -> int | None:
-    """How many messages of the history a request asks for; None when it does not say."""
+    """Return how many messages of the history a request asks for; None when it does not say."""
     return request.history_length if request.HasField("history_length") else None
 
 
 def history_length(asked: int | None, settings: Settings) -> int:
-    """How many messages an answer's history has at most (section 3.2.4).
+    """Return how many messages an answer's history has at most (section 3.2.4).
 
     Raises:
         InvalidArgumentError: a negative number.
-        InvalidParamsError: more than one answer ever has.
+        InvalidParamsError: more than A2A_MAX_HISTORY.
     """
     check_history_length(asked)
     if asked is not None and asked > settings.max_history:
@@ -78,7 +78,7 @@ def history_length(asked: int | None, settings: Settings) -> int:
 
 
 def list_query(request: ListTasksRequest, settings: Settings) -> ListTasksQuery:
-    """The storage's query (A2A 1.0.1, section 3.1.4).
+    """Return the storage's query for a request (A2A 1.0.1, section 3.1.4).
 
     Raises:
         InvalidArgumentError, InvalidParamsError: a page size or history length outside of its
@@ -120,13 +120,13 @@ def _check_media_types(message: Message, card: AgentCard) -> None:
     for part in message.parts:
         if part.media_type and modes and not _is_accepted(part.media_type, modes):
             raise ContentTypeNotSupportedError(
-                message=f"The agent does not take {quoted(part.media_type)}, "
+                message=f"The agent does not accept {quoted(part.media_type)}, "
                 f"but {', '.join(sorted(modes))}."
             )
 
 
 def _is_accepted(media_type: str, modes: Iterable[str]) -> bool:
-    """Whether one of `modes`, which may be ranges, covers a media type; parameters do not count."""
+    """Tell if one of `modes`, which may be ranges, covers a media type without its parameters."""
     essence = media_type.partition(";")[0].strip().lower()
     family = essence.partition("/")[0]
     accepted = {mode.partition(";")[0].strip().lower() for mode in modes}

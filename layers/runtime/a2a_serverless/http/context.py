@@ -1,4 +1,4 @@
-"""What an operation knows of its call: who, on whose behalf, with which headers.
+"""The context of a call: its caller, tenant and headers.
 
 Built inside the SDK's dispatchers, so that an error here is answered in the binding's own form.
 """
@@ -29,7 +29,7 @@ from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.identity import Scope, digest
 
 LEGACY_EXTENSION_HEADER = "X-A2A-Extensions"
-"""The name until 0.3."""
+"""The header's name until 0.3."""
 
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "x-api-key"})
 _CHOSEN_ID = "a2a_serverless.chosen_id"
@@ -47,7 +47,7 @@ class Principal(BaseUser):
     """An authenticated caller.
 
     Args:
-        name: who it is, for the scope and for the agent: an API key's name, or a token's digest.
+        name: its identity, for the scope and the agent: an API key's name, or a token's digest.
         tenant: the only tenant that the caller may act in; None when it may name any.
     """
 
@@ -72,7 +72,7 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
     """Builds the call context of a request, and refuses what the card rules out.
 
     Raises:
-        VersionNotSupportedError: the request asks for a version that nobody here speaks (section
+        VersionNotSupportedError: the request asks for a version that is not served (section
             3.6.2); patch numbers do not count.
         ExtensionSupportRequiredError: the caller does not declare an extension that the card
             requires (section 3.3.4).
@@ -87,10 +87,10 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
             return self._built(request)
 
     def check_extensions(self, request: Request) -> None:
-        """Refuse whoever does not declare what the card requires.
+        """Refuse a caller that does not declare what the card requires.
 
         Raises:
-            ExtensionSupportRequiredError: as it says.
+            ExtensionSupportRequiredError: names the missing extensions.
         """
         missing = self._required - requested_extensions(request)
         if missing:
@@ -115,13 +115,13 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
 
 
 def requested_extensions(request: Request) -> set[str]:
-    """The extensions that the caller declares, under the header's present and former name."""
+    """Return the extensions that the caller declares, under the header's new or former name."""
     values = request.headers.getlist(HTTP_EXTENSION_HEADER)
     return get_requested_extensions([*values, *request.headers.getlist(LEGACY_EXTENSION_HEADER)])
 
 
 def names_version(request: Request) -> bool:
-    """Whether the request says which version of the protocol it speaks, whichever that is."""
+    """Tell if the request names any version of the protocol."""
     names = {name.lower() for name in (*request.headers, *request.query_params)}
     return VERSION_HEADER.lower() in names
 
@@ -142,7 +142,7 @@ def check_version(request: Request, spoken: str) -> None:
 
 
 def _version(request: Request) -> str:
-    """The protocol version of the header, or of the query (section 3.6.1)."""
+    """Return the protocol version of the header, or else of the query (section 3.6.1)."""
     asked: Sequence[str] = [
         *request.headers.getlist(VERSION_HEADER),
         *(v for k, v in request.query_params.items() if k.lower() == VERSION_HEADER.lower()),
@@ -156,18 +156,18 @@ def _version(request: Request) -> str:
 
 
 def _minor(version: str) -> str:
-    """A version without its patch number, which does not count (section 3.6)."""
+    """Return a version without its patch number, which does not count (section 3.6)."""
     return ".".join(version.split(".")[:2])
 
 
 def scope_of(context: ServerCallContext) -> Scope:
-    """Whose tasks the call sees: those of its principal in its tenant (A2A 1.0.1, section 13.1).
+    """Return the scope of the call: its principal in its tenant (A2A 1.0.1, section 13.1).
 
     A principal that has a tenant of its own is in it, whether the call names it or not. In any
-    other one it finds what is in no tenant at all: nothing.
+    other tenant it finds nothing, as in one that does not exist.
 
     Raises:
-        InvalidArgumentError: no tenant has such a name.
+        InvalidArgumentError: the tenant's name is too long.
     """
     if len(context.tenant) > MAX_TENANT:
         msg = f"A tenant has a name of at most {MAX_TENANT} characters."
@@ -178,10 +178,10 @@ def scope_of(context: ServerCallContext) -> Scope:
 
 
 def check_may_open(context: ServerCallContext) -> None:
-    """Refuse a new task in a tenant that is not the caller's: an agent would take it for one there.
+    """Refuse a new task in a tenant that is not the caller's, in whose name the agent would act.
 
     Raises:
-        InvalidArgumentError: the same whether anybody has such a tenant or not.
+        InvalidArgumentError: in the same words for a tenant that exists and one that does not.
     """
     if _is_foreign(context):
         msg = "The agent knows no such tenant."
@@ -198,13 +198,13 @@ def _tenant(context: ServerCallContext) -> str:
 
 
 def base_url(context: ServerCallContext) -> str:
-    """The URL under which the caller has reached the application."""
+    """Return the URL under which the caller has reached the application."""
     url: str = context.state.get(_BASE_URL, "")
     return url
 
 
 def caller_of(context: ServerCallContext, carried: CarriedVariables) -> Caller:
-    """Who sends the message, and with which context variables, as the agent will see it.
+    """Return the message's sender and context variables, as the agent will see them.
 
     Raises:
         ConfigurationError: a variable has a value that cannot be carried.
@@ -218,15 +218,15 @@ def caller_of(context: ServerCallContext, carried: CarriedVariables) -> Caller:
 
 
 def idempotency_key(context: ServerCallContext) -> str | None:
-    """What the caller gave to recognise a repetition by; None when it gave nothing."""
+    """Return the key by which a repetition is recognised; None when the caller gave none."""
     return _headers(context).get("idempotency-key") or None
 
 
 def last_event_id(context: ServerCallContext) -> Cursor | None:
-    """The cursor of a resumed subscription; None when it starts anew.
+    """Return the cursor of a resumed subscription; None for a new one.
 
     Raises:
-        InvalidArgumentError: the header's value was never an event's id here.
+        InvalidArgumentError: the header's value is not the id of an event.
     """
     text = _headers(context).get("last-event-id")
     if not text:
@@ -255,13 +255,13 @@ def choose_id(context: ServerCallContext, task_id: str, *, ttl_s: float | None =
 
 
 def chosen_id(context: ServerCallContext) -> ChosenId | None:
-    """The id chosen by the client; None when the server chooses, which is the rule."""
+    """Return the id chosen by the client; None when the server chooses, which is the rule."""
     chosen: ChosenId | None = context.state.get(_CHOSEN_ID)
     return chosen
 
 
 def trace_context(context: ServerCallContext) -> dict[str, str]:
-    """The trace that the call is part of, to be continued by the worker."""
+    """Return the trace that the call is part of, for the worker to continue."""
     return tracing.incoming(_headers(context))
 
 
@@ -270,7 +270,7 @@ _REQUEST_ID = re.compile(r"[0-9a-fA-F-]{1,64}")
 
 
 def function_deadline_ms(context: ServerCallContext) -> int | None:
-    """When the function will be stopped, in milliseconds since the epoch.
+    """Return when the function will be stopped, in milliseconds since the epoch; None if unknown.
 
     The Lambda Web Adapter says so in a header. Elsewhere a client could only shorten its own call.
     """
@@ -282,13 +282,13 @@ def function_deadline_ms(context: ServerCallContext) -> int | None:
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:
-    """The id of the invocation that a request came in, by a header of the Lambda Web Adapter."""
+    """Return the id of the request's invocation, from a header of the Lambda Web Adapter."""
     found = str(_invocation(headers).get("request_id", ""))
     return found if _REQUEST_ID.fullmatch(found) else None
 
 
 def _invocation(headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """Lambda's context of the invocation; elsewhere a client may have written anything there."""
+    """Return Lambda's context of the invocation; outside of Lambda a client may write any value."""
     try:
         found = json.loads(headers.get("x-amzn-lambda-context", "{}"))
     except (ValueError, RecursionError):

@@ -1,4 +1,8 @@
-"""What a client is told of an error: the protocol's errors, and nothing of what is inside."""
+"""Errors as clients see them: the protocol's own, and refusals before any operation.
+
+A refusal's reason is one of few fixed words. Nothing that its caller has sent gets into the log or
+into the answer, so that neither can be forged or made to show a credential.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +40,10 @@ PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
     errors.TaskNotCancelableError: protocol.TaskNotCancelableError,
     errors.InvalidAgentEventError: protocol.InvalidAgentResponseError,
 }
-"""Ours and the protocol's; a subclass is what its base is. All others are internal errors."""
+"""The protocol's error for each of ours and its subclasses. All others are internal errors."""
 
 _SERVER_ERROR = -32000
-"""Of JSON-RPC's range for servers, beside those codes that A2A takes."""
+"""A code of JSON-RPC's range for servers that A2A does not use."""
 _INVALID_REQUEST = -32600
 
 _FORMS: Mapping[int, tuple[str, str, int]] = {
@@ -51,9 +55,9 @@ _FORMS: Mapping[int, tuple[str, str, int]] = {
     431: ("INVALID_ARGUMENT", "INVALID_REQUEST", _INVALID_REQUEST),
     503: ("UNAVAILABLE", "UNAVAILABLE", _SERVER_ERROR),
 }
-"""By HTTP's status: the name of google.rpc.Code, the reason that clients get, JSON-RPC's code.
+"""By HTTP's status: the name of google.rpc.Code, the reason for clients, JSON-RPC's code.
 
-Of credentials clients learn that they are not good enough, and never in what.
+Clients learn that their credentials were refused, and never why.
 """
 
 _COUNTED = "a2a_serverless_counted"
@@ -65,8 +69,8 @@ _TRY_AGAIN = (errors.UnavailableError, errors.ConcurrencyError)
 def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
     """Let only the protocol's errors out of an operation.
 
-    What nobody foresaw is logged with its traceback; the client gets a fixed sentence and the
-    correlation id under which the log has it.
+    An unforeseen error is logged with its traceback; the client gets a fixed sentence and the
+    correlation id by which to find it in the log.
     """
     with counted_errors():
         try:
@@ -81,7 +85,7 @@ def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
 
 @contextmanager
 def counted_errors() -> Iterator[None]:
-    """Count the protocol's error that a request is answered with, see `count_error`."""
+    """Count the protocol's error with which a request is answered, see `count_error`."""
     try:
         yield
     except A2AError as error:
@@ -90,7 +94,7 @@ def counted_errors() -> Iterator[None]:
 
 
 def counted(method: Callable[..., Any]) -> Callable[..., Any]:
-    """An operation whose refusals are counted, also those by a check that wraps it."""
+    """Wrap an operation so that its errors are counted, also those of a check around it."""
     if inspect.isasyncgenfunction(method):
 
         @functools.wraps(method)
@@ -111,7 +115,7 @@ def counted(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def count_error(error: A2AError | ParseError) -> None:
-    """Count an error once, on whatever way it goes to the client: refused, or our own fault."""
+    """Count an error once, as a refusal or as our own fault, however it reaches the client."""
     if getattr(error, _COUNTED, False):
         return
     setattr(error, _COUNTED, True)
@@ -122,13 +126,13 @@ def count_error(error: A2AError | ParseError) -> None:
 
 
 def log_refusal(reason: str) -> None:
-    """Log and count a request that is refused; `reason` is one of few words of ours."""
+    """Log and count a request that is refused; `reason` is one of few fixed words."""
     logger.info("refused", extra={"action": "refused", "reason": reason})
     metrics.count("RequestsRefused", reason=reason)
 
 
 def internal_error(error: Exception, action: str, task_id: str = "") -> protocol.InternalError:
-    """Log `error` and say no more of it than its correlation id."""
+    """Log `error`, and return one for the client that has only its correlation id."""
     correlation_id = secrets.token_hex(8)
     logger.error(
         "%s failed: %s",
@@ -144,13 +148,13 @@ def internal_error(error: Exception, action: str, task_id: str = "") -> protocol
     sentence = (
         "The service is busy; try again."
         if isinstance(error, _TRY_AGAIN)
-        else ("The request failed.")
+        else "The request failed."
     )
     return protocol.InternalError(message=f"{sentence} Correlation id: {correlation_id}.")
 
 
 def quoted(text: str, length: int = 100) -> str:
-    """A client's own words in the text of an answer: cut, quoted, and of ASCII that prints."""
+    """Return a client's own words for the text of an answer: cut, quoted, in printable ASCII."""
     return ascii(text[:length])
 
 
@@ -164,7 +168,7 @@ def _translated(error: errors.A2AServerlessError) -> A2AError | None:
 def jsonrpc_error(
     error: A2AError, request_id: str | int | None = None, *, status: int = 200
 ) -> JSONResponse:
-    """An error in JSON-RPC's form (A2A 1.0.1, section 9.5)."""
+    """Return an error in JSON-RPC's form (A2A 1.0.1, section 9.5)."""
     count_error(error)
     stated: A2AError | jsonrpc_models.JSONRPCError = error
     if isinstance(error, protocol.JSONParseError):
@@ -174,7 +178,7 @@ def jsonrpc_error(
 
 
 def rest_error(error: A2AError | ParseError, *, status: int | None = None) -> JSONResponse:
-    """An error in HTTP+JSON's form (A2A 1.0.1, section 11.6).
+    """Return an error in HTTP+JSON's form (A2A 1.0.1, section 11.6).
 
     `status` overrides the HTTP status of the protocol's table, where HTTP itself has a better one.
     """
@@ -186,17 +190,17 @@ def rest_error(error: A2AError | ParseError, *, status: int | None = None) -> JS
 
 
 def http_error(status: int, name: str, message: str) -> JSONResponse:
-    """An error of HTTP itself, in the same form; `name` is that of google.rpc.Code."""
+    """Return an error of HTTP itself, in the same form; `name` is that of google.rpc.Code."""
     return JSONResponse(
         {"error": {"code": status, "status": name, "message": message}}, status_code=status
     )
 
 
 class RefusedError(Exception):
-    """A request goes no further.
+    """The request is refused before any operation sees it.
 
     Args:
-        reason: one of few words, for the log and the metric: `Expired`, `UnknownKey`, …
+        reason: one of few fixed words, for the log and the metric: `Expired`, `UnknownKey`, …
         status: of the answer, one of 401, 403, 413, 414, 429, 431 and 503.
         message: a sentence for the client.
         headers: of the answer, such as the challenge.
@@ -213,10 +217,10 @@ class RefusedError(Exception):
 
 
 def response_of(error: RefusedError, path: str) -> JSONResponse:
-    """Log and count a refusal, and give its answer in the form of the path's binding.
+    """Log and count a refusal, and return its answer in the form of the path's binding.
 
-    JSON-RPC has the request's id as null, as the body was not read (JSON-RPC 2.0, section 5);
-    HTTP+JSON has the form of section 11.6. Both keep HTTP's own status, which clients act on.
+    In JSON-RPC the request's id is null, as the body was not read (JSON-RPC 2.0, section 5);
+    HTTP+JSON has the form of section 11.6. Both keep HTTP's own status, on which clients act.
     """
     log_refusal(error.reason)
     name, reason, code = _FORMS[error.status]

@@ -23,13 +23,13 @@ from a2a_serverless.settings import load_settings
 from a2a_serverless.wiring import aws_backends
 
 TEXT_TYPES = ["text/", "application/json", "application/a2a+json", "text/event-stream"]
-"""Bodies that API Gateway takes as they are; every other one goes out in base64."""
+"""Types of bodies that API Gateway passes on as they are; all others are sent in base64."""
 
 LambdaHandler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
 
 def app_from_environment(entrypoint: Entrypoint, *, folder: Path) -> FastAPI:
-    """The application of a function that is configured by `A2A_*` variables.
+    """Return the application of a function that is configured by `A2A_*` variables.
 
     Args:
         entrypoint: see `create_app`.
@@ -47,7 +47,7 @@ def app_from_environment(entrypoint: Entrypoint, *, folder: Path) -> FastAPI:
 
 
 def lambda_handler(app: ASGIApp) -> LambdaHandler:
-    """The handler of API Gateway's events, for any stage.
+    """Return the handler of API Gateway's events, for any stage.
 
     A named stage is the first segment of every path; the application sees the path without it and
     knows it as its root path.
@@ -73,12 +73,11 @@ def lambda_handler(app: ASGIApp) -> LambdaHandler:
 
 
 def observed(app: ASGIApp) -> ASGIApp:
-    """The application behind the Lambda Web Adapter, as `lambda_handler` observes it elsewhere.
+    """Return the application with logs and metrics, for use behind the Lambda Web Adapter.
 
     An environment is frozen as soon as the answer is complete: metrics are written with its end.
     """
-    # The adapter says in each request which trace it belongs to. Whatever trace the server was
-    # started in is none of theirs.
+    # The adapter names the trace of each request; none belongs to the trace of the server's start.
     os.environ.pop(tracing.INVOCATION, None)
 
     async def observing(scope: Scope, receive: Receive, send: Send) -> None:

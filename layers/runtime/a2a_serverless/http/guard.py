@@ -1,4 +1,4 @@
-"""What a request has to pass before one of the SDK's dispatchers gets it, binding by binding."""
+"""Guards before the SDK's dispatchers, one for each binding."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 
 Check = Callable[[Any], object]
-"""Raises InvalidParamsError for what is no valid content."""
+"""Raises InvalidParamsError for invalid content."""
 
 
 def _is(model: type[Message]) -> Check:
@@ -89,12 +89,11 @@ def jsonrpc_guard(
     *,
     legacy_methods: frozenset[str] = frozenset(),
 ) -> Endpoint:
-    """Refuse here what the dispatcher would refuse in words of its parser, and uncounted.
+    """Refuse requests that the dispatcher would refuse uncounted and in its parser's words.
 
     In this order: content type (-32005), JSON (-32700), envelope (-32600), method (-32601), the
     method's version (-32009) and what that version asks of an envelope, extensions (-32008),
-    parameters (-32602). `legacy_methods`: those of 0.1 and the like, which requests that name no
-    version may call.
+    parameters (-32602). `legacy_methods`: those before 0.3, for requests that name no version.
     """
     checks = {**_JSONRPC_PARAMS, **v0_3.JSONRPC_PARAMS_SHARED}
 
@@ -124,7 +123,7 @@ def jsonrpc_guard(
 
 
 def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) -> Endpoint:
-    """Content type, version, extensions, JSON and enum values, of body and query, first."""
+    """Check content type, version, extensions, body and query before the dispatcher does."""
     check = _REST_BODIES.get(route.path)
     has_body = "POST" in (route.methods or ())
     has_filters = route.path == "/tasks"
@@ -144,7 +143,7 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
             if not is_0_3:  # which has no tenants
                 _name_tenant(request, body)
         except ContentTypeNotSupportedError as error:
-            # It is HTTP's own header that is wrong here, not a part of a message (400).
+            # HTTP's own header is wrong here, and not a part of a message, which is a 400.
             return rest_error(error, status=_HTTP_UNSUPPORTED_MEDIA_TYPE)
         except JSONParseError as error:
             return rest_error(InvalidRequestError(message=error.message))
@@ -156,7 +155,7 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
 
 
 def rewired(routes: Sequence[BaseRoute], wrap: Callable[[Route], Endpoint]) -> list[BaseRoute]:
-    """The same routes with other endpoints, mounts included."""
+    """Return the routes, mounts included, with the endpoints that `wrap` makes of theirs."""
     again: list[BaseRoute] = []
     for route in routes:
         if isinstance(route, Mount):
@@ -170,7 +169,7 @@ def rewired(routes: Sequence[BaseRoute], wrap: Callable[[Route], Endpoint]) -> l
 
 
 def _check_content_type(request: Request) -> None:
-    """Refuse a body that says it is something else than JSON; one that says nothing is tried."""
+    """Refuse a body whose Content-Type is not JSON; one without a type is tried."""
     stated = request.headers.get("content-type", "")
     essence = stated.partition(";")[0].strip().lower()
     if essence and essence not in JSON_TYPES:
@@ -190,9 +189,9 @@ def _check_envelope(envelope: Mapping[str, object]) -> None:
 
 
 def _check_method(request: Request, envelope: Mapping[str, object]) -> None:
-    """Refuse a method that nobody has, or that is of another version than the request.
+    """Refuse an unknown method, or one of another version than the request.
 
-    The names of 1.0 and 0.3 have nothing in common, so that each says its version.
+    1.0 and 0.3 share no name, so that each name tells its version.
     """
     method = envelope["method"]
     if method in JsonRpcDispatcher.METHOD_TO_MODEL:
@@ -204,7 +203,7 @@ def _check_method(request: Request, envelope: Mapping[str, object]) -> None:
     else:
         raise MethodNotFoundError
     if not envelope.keys() <= _MEMBERS:
-        raise InvalidRequestError(message="A request has jsonrpc, id, method and params alone.")
+        raise InvalidRequestError(message="A request has only jsonrpc, id, method and params.")
 
 
 async def _check_rest_body(request: Request, check: Check | None) -> dict[str, Any]:
@@ -222,11 +221,11 @@ async def _check_rest_body(request: Request, check: Check | None) -> dict[str, A
 def _name_tenant(request: Request, body: Mapping[str, Any]) -> None:
     """Remember the tenant that a request names, in path, query or body (section 11.3).
 
-    The protocol's HTTP bindings take from the query, or from the body where there is one, every
-    field that is not in the path; the SDK's dispatcher knows the path alone.
+    The protocol's HTTP binding takes every field that is not in the path from the query, or from
+    the body where there is one; the SDK's dispatcher reads only the path.
 
     Raises:
-        InvalidParamsError: it names several, or something that is no text.
+        InvalidParamsError: it names several tenants, or one that is not a text.
     """
     path, query = request.path_params.get("tenant"), request.query_params.getlist("tenant")
     given = [name for name in (path, *query, body.get("tenant")) if name]
@@ -236,13 +235,13 @@ def _name_tenant(request: Request, body: Mapping[str, Any]) -> None:
 
 
 def request_id_of(envelope: Mapping[str, object]) -> str | int | None:
-    """The id of a JSON-RPC request; None when it has none that JSON-RPC allows."""
+    """Return the id of a JSON-RPC request; None when it has no id that JSON-RPC allows."""
     match envelope.get("id"):
         case bool():
             return None
         case int() as number:
             return number
-        case str() as text if is_unicode(text):  # no answer could name another one
+        case str() as text if is_unicode(text):  # an answer could not repeat any other
             return text
         case _:
             return None

@@ -71,8 +71,8 @@ STOP_MARGIN_S = 5.0
 class DurableRequestHandler(RequestHandler):
     """A2A over the backends, in the scope of each call's tenant and principal.
 
-    It keeps nothing between calls and raises the protocol's errors only. A client that leaves
-    takes nothing with it: the task goes on.
+    It keeps nothing between calls and raises only the protocol's errors. A task goes on when its
+    client leaves.
 
     Args:
         extended_card: the card for authenticated callers, by the URL under which they call.
@@ -145,8 +145,8 @@ class DurableRequestHandler(RequestHandler):
     ) -> AsyncGenerator[Event]:
         """Stream a task to its end, through pauses (section 3.1.6).
 
-        With `Last-Event-ID` the Task as of that event opens the stream, then what followed; so
-        also on a task that has ended. An id of another task or time counts for nothing.
+        With `Last-Event-ID` the stream opens with the Task as of that event, also on a task that
+        has ended, and goes on with what followed. An id of another task is ignored.
         """
         with protocol_errors("subscribe_to_task", params.id):
             limits = self._stream_limits(context)
@@ -172,7 +172,7 @@ class DurableRequestHandler(RequestHandler):
     @counted
     @validate_request_params
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
-        """The task as it is now (section 3.1.3)."""
+        """Return the task as it is now (section 3.1.3)."""
         with protocol_errors("get_task", params.id):
             task = await self.find_task(params, context)
             if task is None:
@@ -180,7 +180,7 @@ class DurableRequestHandler(RequestHandler):
             return task
 
     async def find_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
-        """The same; None, which is no refusal, where the caller sees no such task."""
+        """Return the task as it is now, or None where the caller sees no such task."""
         with protocol_errors("get_task", params.id):
             length = self._length(asked_length(params))
             return await self._storage(context).load_task(params.id, length)
@@ -190,7 +190,7 @@ class DurableRequestHandler(RequestHandler):
     async def on_list_tasks(
         self, params: ListTasksRequest, context: ServerCallContext
     ) -> ListTasksResponse:
-        """The caller's tasks, newest status first (section 3.1.4)."""
+        """List the caller's tasks, newest status first (section 3.1.4)."""
         with protocol_errors("list_tasks"):
             query = list_query(params, self._settings)
             found = await self._storage(context).list_tasks(query)
@@ -204,7 +204,7 @@ class DurableRequestHandler(RequestHandler):
     @counted
     @validate_request_params
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
-        """End a task, with its agent's help or without (section 3.1.5)."""
+        """Cancel a task, by its agent or without it (section 3.1.5)."""
         with protocol_errors("cancel_task", params.id):
             with tracing.segment("a2a cancel", trace_context(context)) as piece:
                 tail = await cancel(
@@ -223,14 +223,14 @@ class DurableRequestHandler(RequestHandler):
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Tell somebody of the task from now on (section 3.1.7)."""
+        """Notify a receiver of the task from now on (section 3.1.7)."""
         with protocol_errors("create_push_config", params.task_id):
             return await self._receivers.create(params, context)
 
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Who is told, without the secrets (section 3.1.8)."""
+        """Return a push configuration without its secrets (section 3.1.8)."""
         with protocol_errors("get_push_config", params.task_id):
             return await self._receivers.get(params, context)
 
@@ -239,7 +239,7 @@ class DurableRequestHandler(RequestHandler):
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """All who are told, without the secrets (section 3.1.9)."""
+        """List a task's push configurations without their secrets (section 3.1.9)."""
         with protocol_errors("list_push_configs", params.task_id):
             return await self._receivers.list(params, context)
 
@@ -248,14 +248,14 @@ class DurableRequestHandler(RequestHandler):
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Tell somebody no more (section 3.1.10)."""
+        """Stop notifying a receiver (section 3.1.10)."""
         with protocol_errors("delete_push_config", params.task_id):
             await self._receivers.delete(params, context)
 
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
-        """The card for callers who have shown who they are (sections 3.1.11, 13.3)."""
+        """Return the card for authenticated callers (sections 3.1.11, 13.3)."""
         with protocol_errors("get_extended_card"):
             if self._extended_card is None:
                 raise UnsupportedOperationError(message="The agent has no extended card.")

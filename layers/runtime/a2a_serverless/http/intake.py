@@ -1,4 +1,4 @@
-"""Taking a message in: it opens a task, opens a task's next turn, or repeats what did."""
+"""Accepting a message: it opens a task or a task's next turn, or repeats an earlier message."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from a2a_serverless.tasks.states import is_interrupted
 from a2a_serverless.wiring import Backends
 
 REBASES = 8
-"""How often a follow-up is tried on a task that others write at the same time."""
+"""How often a follow-up is tried on a task that is written at the same time."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """A message's turn, the Task as of its acceptance, and a tail that stands behind it.
+    """A message's turn, the Task as of its acceptance, and a tail that goes on from it.
 
     For a repeated message both stand at the newest commit instead.
     """
@@ -61,13 +61,13 @@ class Accepted:
     tail: Tail
 
     def is_answered(self, head: Head) -> bool:
-        """Whether a blocking send returns (A2A 1.0.1, section 3.2.2): ended, or interrupted."""
+        """Tell if a blocking send returns: at an end or interruption (A2A 1.0.1, section 3.2.2)."""
         waits_for_client = is_interrupted(head.state) and head.turn == self.turn
         # A turn that was accepted while an attempt held the task inherits that attempt's state.
         return self.is_over(head) or (waits_for_client and head.attempts > 0)
 
     def is_over(self, head: Head) -> bool:
-        """Whether the agent's work on the turn has ended."""
+        """Tell if the agent's work on the turn has ended."""
         return head.is_terminal or head.finished_turn >= self.turn
 
 
@@ -168,7 +168,7 @@ class Intake:
         request: SendMessageRequest,
         context: ServerCallContext,
     ) -> Accepted:
-        """The turn that an earlier copy of the message has opened."""
+        """Return the turn that an earlier copy of the message has opened."""
         tail = await Tail.open(storage, head.task_id)
         if idempotency_key(context) is not None:
             first, _ = tail.fold.opening(turn)
@@ -189,7 +189,7 @@ class Intake:
                 params, is_new_task=is_new_task, request_context=tracing.carried()
             )
         except Exception:
-            # The message is committed: whatever the queue says, the task is submitted.
+            # The message is committed: the task is submitted even if the queue has failed.
             metrics.count("SendFailures")
             logger.exception("the turn was not sent", extra={"action": "send_turn_failed", **extra})
         else:
@@ -198,7 +198,7 @@ class Intake:
 
 
 def storable(request: SendMessageRequest) -> SendMessageRequest:
-    """A copy for the log and the agent: push configurations hold secrets and live elsewhere."""
+    """Return a copy for log and agent without its push configuration, which holds secrets."""
     copy = SendMessageRequest()
     copy.CopyFrom(request)
     if copy.HasField("configuration"):
@@ -207,7 +207,7 @@ def storable(request: SendMessageRequest) -> SendMessageRequest:
 
 
 def inline_push(request: SendMessageRequest) -> TaskPushNotificationConfig | None:
-    """The push configuration that came with a message; it belongs to the message's task."""
+    """Return the push configuration that came with a message, for the message's task."""
     configuration = request.configuration
     if not configuration.HasField("task_push_notification_config"):
         return None
@@ -215,7 +215,7 @@ def inline_push(request: SendMessageRequest) -> TaskPushNotificationConfig | Non
 
 
 def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:
-    """What makes a creation idempotent: the caller's key, else the message in a named context.
+    """Return the key of a creation: the caller's, else the message's in a named context.
 
     Clients use one messageId for many messages: a copy has the same content too.
     """
@@ -228,7 +228,7 @@ def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:
 async def _opened_before(
     storage: DurableStorage, request: SendMessageRequest, key: str | None
 ) -> Head | None:
-    """HEAD of the task that a copy of the message has opened under the id of the release before.
+    """Return HEAD of the task that a copy of the message opened under the last release's id.
 
     That release left the scope out of the id, and the content out of a message's key. The look-up
     is one read of a keyed creation, in the caller's own scope; it goes with the next release.
@@ -244,12 +244,12 @@ async def _opened_before(
 
 
 def _header_key(key: str | None) -> str | None:
-    """The caller's key, of whatever length, apart from every messageId."""
+    """Return a digest of the caller's key, which never equals that of a messageId."""
     return None if key is None else digest("header-key", key)
 
 
 def _addressed(request: SendMessageRequest, task_id: str) -> SendMessageRequest:
-    """A copy of `request` whose message names its task."""
+    """Return a copy of `request` whose message names its task."""
     copy = SendMessageRequest()
     copy.CopyFrom(request)
     copy.message.task_id = task_id
@@ -257,7 +257,7 @@ def _addressed(request: SendMessageRequest, task_id: str) -> SendMessageRequest:
 
 
 def _repeats_outcome(head: Head, request: SendMessageRequest) -> bool:
-    """Whether a message to a task of the client's own id asks again for what it has led to.
+    """Tell if a message to a task of the client's own id only asks for its outcome again.
 
     That is the last message of a task that has ended, or the first one of a task that waits. A
     later answer that says the same as the one before it is an answer: a second "yes".
@@ -267,7 +267,7 @@ def _repeats_outcome(head: Head, request: SendMessageRequest) -> bool:
 
 
 def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> int | None:
-    """The turn that a copy of this follow-up has opened; None when it is a new message.
+    """Return the turn that a copy of this follow-up has opened; None for a new message.
 
     Clients use one messageId for many messages: without a key, a copy has the same content too.
     """

@@ -1,4 +1,4 @@
-"""What every request passes beside authentication: limits first, and the answer's headers last."""
+"""Middleware beside authentication: limits of requests, and the headers of answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEADERS_TOO_LARGE = 431
 class HeaderLimit:
     """Refuses requests with more than `limit` bytes of headers (431), or of path and query (414).
 
-    It stands before everything, so that nobody's long credentials are looked at.
+    It comes before authentication, so that no long credentials are read.
     """
 
     def __init__(self, app: ASGIApp, *, limit: int) -> None:
@@ -55,8 +55,8 @@ class HeaderLimit:
 class BodyLimit:
     """Refuses bodies of more than `limit` bytes with 413, before or while they are read.
 
-    They are read by this application's own endpoints outside of any handler of exceptions, so
-    that the refusal arrives here.
+    The application's own endpoints read the body outside of any exception handler, so that the
+    refusal arrives here.
     """
 
     def __init__(self, app: ASGIApp, *, limit: int) -> None:
@@ -109,7 +109,7 @@ class RateLimit:
     """
 
     MAX_BUCKETS = 10_000
-    """Callers that are told apart. Who has not called for longest is forgotten: full again."""
+    """The most buckets; beyond it the one that was not used for longest is dropped: full again."""
 
     def __init__(self, app: ASGIApp, *, rate: float, clock: Clock) -> None:
         self._app = app
@@ -147,10 +147,10 @@ def _caller(scope: Scope) -> str:
 
 
 class Negotiation:
-    """Answers in `application/json` whom `application/a2a+json` might surprise (section 11.1).
+    """Sets the answer's media type and extensions.
 
-    That is who sends `application/json`, or accepts it and not the other. The extensions of the
-    card that the caller has declared are named in `A2A-Extensions`.
+    `application/json` is for callers that send it, or accept it and not `application/a2a+json`
+    (section 11.1). `A2A-Extensions` names the card's extensions that the caller has declared.
     """
 
     def __init__(self, app: ASGIApp, *, card: AgentCard) -> None:

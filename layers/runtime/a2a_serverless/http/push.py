@@ -1,7 +1,7 @@
-"""The push configurations of a task: who may be told of it, and what is shown of that.
+"""The push configurations of a task, and the public keys for their receivers.
 
-Token and credentials go in and never come out. What a client is shown has the configuration's ids,
-its URL and its authentication scheme; whoever replaces a configuration gives the secrets anew.
+Token and credentials are stored and never returned. Clients see a configuration's ids, its URL and
+its authentication scheme; to replace a configuration is to give the secrets again.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ PUSH_SCHEMES = ("Basic", "Bearer")
 """Schemes of HTTP authentication that a receiver may have, in any case (RFC 9110, section 11.1).
 
 They are those of IANA's registry, as the protocol asks, whose credentials are a fixed text. The
-others answer a challenge or sign each request, which nobody here can do with what a client gives.
+others answer a challenge or sign each request, for which a client's configuration is not enough.
 """
 
 _KEPT_S = 60.0
 _PAUSE_S = 1.0
-"""Anybody may ask, so that the store is not asked each time."""
+"""The least time between two reads of the store: the path is public."""
 
 
 class Receivers:
-    """Who is to be told of the caller's tasks (A2A 1.0.1, sections 3.1.7 to 3.1.10).
+    """The receivers of the caller's tasks (A2A 1.0.1, sections 3.1.7 to 3.1.10).
 
     Every operation raises PushNotificationNotSupportedError where the card does not offer push
     (section 3.3.4), and TaskNotFoundError for a task that the caller does not see.
@@ -79,7 +79,7 @@ class Receivers:
     ) -> TaskPushNotificationConfig:
         """Register a receiver, or replace the one with the same id; an id is made when absent.
 
-        It is told of what is committed from now on; of a task that has ended, nothing.
+        It is notified of what is committed from now on: of a task that has ended, nothing.
 
         Raises:
             InvalidParamsError: names each field that cannot be used; nothing was stored.
@@ -95,10 +95,10 @@ class Receivers:
     async def get(
         self, request: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """One configuration; a client of 0.3 may name none and is given the first.
+        """Return one configuration; a client of 0.3 that names none gets the first.
 
         Raises:
-            TaskNotFoundError: the configuration does not exist, as section 3.1.8 has it.
+            TaskNotFoundError: the configuration does not exist (section 3.1.8).
         """
         _check_push(self._card)
         storage = self._storage(context)
@@ -115,7 +115,7 @@ class Receivers:
     async def list(
         self, request: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """The task's configurations by id; all of them unless `page_size` says how many.
+        """List the task's configurations by id; all of them unless `page_size` limits them.
 
         Raises:
             InvalidArgumentError: a negative page size.
@@ -123,7 +123,7 @@ class Receivers:
         """
         _check_push(self._card)
         if request.page_size < 0:
-            msg = "pageSize is 0, which is all, or more."
+            msg = "pageSize is 0 (all) or more."
             raise InvalidArgumentError(msg)
         after = _place(request.page_token)
         storage = self._storage(context)
@@ -147,7 +147,7 @@ class Receivers:
         await storage.delete_push(request.task_id, request.id)
 
     async def check_inline(self, request: SendMessageRequest, context: ServerCallContext) -> None:
-        """Refuse a message's own configuration before the message becomes anything.
+        """Refuse a message's own configuration before the message is accepted.
 
         Raises:
             InvalidParamsError: names each field that cannot be used.
@@ -161,18 +161,18 @@ class Receivers:
         _check_config(config, at=_INLINE)
         task_id = request.message.task_id
         if config.task_id not in ("", task_id):
-            problem = "It is the message's task, or not given."
+            problem = "It is the message's task or absent."
             raise _refused_config([("taskId", problem)], at=_INLINE)
         # No name server is asked for a task that the caller does not see, or may not open.
         if not task_id:
             check_may_open(context)
         elif await self._storage(context).head(task_id) is None:
             raise TaskNotFoundError
-        # A message is not lost, nor a repeated one refused, for want of a name server.
+        # A name server that does not answer is no reason to refuse a message.
         await self._check_url(config.url, at=_INLINE, must_resolve=False)
 
     async def _check_url(self, url: str, *, at: str = "", must_resolve: bool = True) -> None:
-        """Refuse a URL that may not be called, or whose host nobody knows."""
+        """Refuse a URL that may not be called, or whose host is unknown."""
         try:
             await check_receiver(url, self._allowed, must_resolve=must_resolve)
         except InvalidArgumentError as error:
@@ -183,9 +183,9 @@ class Receivers:
 
 
 def without_secrets(push: Push, context: ServerCallContext) -> TaskPushNotificationConfig:
-    """What a caller is shown of a configuration: everything but its secrets.
+    """Return a configuration without its secrets.
 
-    Field by field, so that a field which the protocol adds is not shown by accident.
+    Field by field, so that a field which the protocol adds later is not returned by accident.
     """
     config, authentication = push.config, None
     if config.HasField("authentication"):
@@ -200,12 +200,12 @@ def without_secrets(push: Push, context: ServerCallContext) -> TaskPushNotificat
 
 
 def _token(last: TaskPushNotificationConfig) -> str:
-    """The token of the page behind `last`; opaque to clients."""
+    """Return the token of the page after `last`; opaque to clients."""
     return base64.urlsafe_b64encode(last.id.encode()).decode().rstrip("=")
 
 
 def _place(token: str) -> str:
-    """The id behind which a page begins.
+    """Return the id after which a page begins.
 
     Raises:
         PageTokenError: the token is not one of ours.
@@ -229,9 +229,9 @@ def _check_push(card: AgentCard) -> None:
 
 
 def _check_config(config: TaskPushNotificationConfig, *, at: str = "") -> None:
-    """Refuse a push configuration that no request could be made of; its URL is not looked up.
+    """Refuse a push configuration that makes no valid request; its URL is not looked up.
 
-    `at` says where in the request it is: what the names of its fields begin with.
+    `at` is its place in the request: the prefix of its fields' names.
 
     Raises:
         InvalidParamsError: names each field, never its value, which may be a secret.
@@ -242,7 +242,7 @@ def _check_config(config: TaskPushNotificationConfig, *, at: str = "") -> None:
 
 
 def _refused_config(found: Iterable[tuple[str, str]], *, at: str = "") -> InvalidParamsError:
-    """The error for a push configuration: fields, and what is wrong with them."""
+    """Return the error for a push configuration, with the problem of each field."""
     errors = [{"field": f"{at}{field}", "message": _sentence(why)} for field, why in found]
     first = errors[0]
     return InvalidParamsError(
@@ -265,8 +265,7 @@ class KeySet:
     """Serves the JWK set (RFC 7517, section 5), which holds no private key.
 
     Receivers may keep it for `JWKS_MAX_AGE_S`, and this process keeps it for less; a new key signs
-    only when both times are over. The first key of all signs at once: an empty set is kept by
-    nobody.
+    only when both times are over. The first key signs at once: an empty set is not kept.
     """
 
     def __init__(self, keys: KeyStore, clock: Clock) -> None:
@@ -280,12 +279,12 @@ class KeySet:
         )
 
     async def answer(self, _: Request) -> JSONResponse:
-        """The set; 503 when the store has not answered for `JWKS_MAX_AGE_S`."""
+        """Return the set; 503 when the store has not answered for `JWKS_MAX_AGE_S`."""
         try:
             document = await self._document.get()
             if not document["keys"]:
                 document = await self._document.newer()
         except UnavailableError:
-            return http_error(503, "UNAVAILABLE", "The keys cannot be read now; try again.")
+            return http_error(503, "UNAVAILABLE", "The keys cannot be read; try again later.")
         cached = f"public, max-age={JWKS_MAX_AGE_S}" if document["keys"] else "no-store"
         return JSONResponse(document, headers={"Cache-Control": cached})

@@ -37,7 +37,7 @@ class _Slot:
         self._cursor = cursor
 
     def take(self) -> str | None:
-        """The cursor, once: an error that follows is no event and gets none."""
+        """Return the cursor once: an error that follows is no event and gets none."""
         cursor, self._cursor = self._cursor, None
         return None if cursor is None else str(cursor)
 
@@ -46,14 +46,14 @@ _slot: ContextVar[_Slot | None] = ContextVar("a2a_serverless_event_cursor", defa
 
 
 def announce(cursor: Cursor) -> None:
-    """Say that the next event yielded has this cursor (handler)."""
+    """Set the cursor of the event that the handler yields next."""
     slot = _slot.get()
     if slot is not None:
         slot.put(cursor)
 
 
 def with_event_ids(endpoint: Endpoint, *, keep_alive_s: float) -> Endpoint:
-    """An endpoint whose streams carry ids, and a comment after every `keep_alive_s` seconds."""
+    """Return the endpoint with ids in its streams, and a comment every `keep_alive_s` seconds."""
 
     async def streaming_endpoint(request: Request) -> Response:
         slot = _Slot()
@@ -90,7 +90,7 @@ async def _numbered(first: Any, items: AsyncIterator[Any], slot: _Slot) -> Async
 
 
 def _with_id(item: Any, event_id: str | None) -> Any:
-    """An item of an EventSourceResponse, whatever form it has, with an id."""
+    """Return an item of an EventSourceResponse, in any of its forms, with an id."""
     if event_id is None:
         return item
     if isinstance(item, ServerSentEvent):

@@ -1,4 +1,4 @@
-"""Who may call: every path asks for credentials but the few that are public."""
+"""Authentication: every path asks for credentials but the few that are public."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from a2a_serverless.http.errors import RefusedError, response_of
 from a2a_serverless.http.paths import PUBLIC_PATHS
 from a2a_serverless.settings import Settings
 
-_CHOICES = '"api-key", "oidc", or "none" for an endpoint that is open to anybody'
+_CHOICES = '"api-key", "oidc", or "none" for an endpoint that is open to all'
 
 
 class Authenticator(Protocol):
-    """Tells by a request's headers who sends it."""
+    """Authenticates a request by its headers."""
 
     async def authenticate(self, headers: Headers) -> Principal:
-        """Who it is.
+        """Return the caller.
 
         Raises:
-            RefusedError: nobody who may call.
+            RefusedError: the caller is unknown or may not call.
         """
         ...
 
 
 class Authentication:
-    """Lets a request to a path that is not public through as somebody, or not at all.
+    """Lets only authenticated requests through to paths that are not public.
 
     What it lets through is answered with `Cache-Control: no-store`: a cache between us and the
-    clients does not know to whom an answer belongs, as it is not told of `X-API-Key`.
+    clients does not take `X-API-Key` into account, and would give one caller's answer to another.
 
     Args:
-        authenticator: None lets anybody in, as nobody.
+        authenticator: None lets every request through, without a principal.
     """
 
     def __init__(self, app: ASGIApp, *, authenticator: Authenticator | None) -> None:
@@ -67,12 +67,12 @@ class Authentication:
 
 
 def authenticator_of(settings: Settings, clock: Clock) -> Authenticator | None:
-    """What A2A_AUTH asks for; None when anybody may call.
+    """Return the authenticator that A2A_AUTH asks for; None when it is `none`.
 
     Keys of Secrets Manager are read here, at the start, so that no request has to wait for them.
 
     Raises:
-        ConfigurationError: nobody has decided, or what the decision needs is missing or wrong.
+        ConfigurationError: A2A_AUTH is not set, or what it needs is missing or wrong.
     """
     match settings.auth:
         case "none":
@@ -91,7 +91,7 @@ def authenticator_of(settings: Settings, clock: Clock) -> Authenticator | None:
 def _api_keys(settings: Settings, clock: Clock) -> ApiKeys:
     keys, secret = settings.api_keys.get_secret_value(), settings.api_keys_secret
     if keys and secret:
-        msg = "A2A_API_KEYS and A2A_API_KEYS_SECRET are both set; the keys are in one place."
+        msg = "A2A_API_KEYS and A2A_API_KEYS_SECRET are both set; set one of them."
         raise ConfigurationError(msg)
     if secret:
         from a2a_serverless.secret_text import SecretText  # noqa: PLC0415 - loads boto3

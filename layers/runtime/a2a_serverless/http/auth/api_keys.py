@@ -1,8 +1,8 @@
-"""API keys: each has a name, which is who its holder is.
+"""API keys: each has a name, which identifies its holder.
 
 Keys come from a secret of Secrets Manager, or from the environment where there is none. The process
-keeps their SHA-256 alone. That is enough for keys of 20 random characters or more, which nobody
-finds by trying; a slow hash would only make refused requests dear.
+keeps only their SHA-256. That is enough for keys of 20 random characters or more, which cannot be
+guessed; a slow hash would only make refused requests expensive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MIN_LENGTH = 20
 """Characters of a key: 20 random ones of 64 are 120 bits."""
 
 MAX_AGE_S = 300.0
-"""How long a key that was taken out of the secret may still be good, in seconds."""
+"""How long a key that was removed from the secret may still be accepted, in seconds."""
 PAUSE_S = 30.0
 """Between two attempts to read a secret that cannot be read, in seconds."""
 
@@ -45,7 +45,7 @@ class _Entry:
 
 
 class KeyRing:
-    """The keys' digests, each with the name that it stands for."""
+    """The keys' digests, each with the name of its holder."""
 
     def __init__(self, entries: Iterable[_Entry]) -> None:
         self._entries = tuple(entries)
@@ -54,9 +54,9 @@ class KeyRing:
         return len(self._entries)
 
     def name_of(self, key: str) -> str | None:
-        """Whose key it is; None when nobody's.
+        """Return the name of a key's holder; None for an unknown key.
 
-        Takes as long for a key that is nearly right as for any other, and looks at all of them.
+        Takes the same time for every key: all digests are compared, each in constant time.
         """
         sha256 = hashlib.sha256(key.encode()).digest()
         name = None
@@ -67,14 +67,14 @@ class KeyRing:
 
     @classmethod
     def parse(cls, text: str) -> KeyRing:
-        """The keys of `{"name": "key"}`, or of a list `name=key, name=key`.
+        """Read the keys of `{"name": "key"}`, or of a list `name=key, name=key`.
 
-        In place of a key may stand `sha256:` and its digest in hexadecimal, and, in JSON, a list of
-        keys that are good for the same name.
+        A key may be given as `sha256:` and its digest in hexadecimal. In JSON a name may also have
+        a list of keys.
 
         Raises:
             ConfigurationError: the text has another form. One sentence says in which entry, and
-                shows neither key nor name: somebody may have written a key where a name belongs.
+                shows neither key nor name: a key may stand by mistake where a name belongs.
         """
         return cls(
             _Entry(_checked_name(name, place), _sha256(key, place))
@@ -84,7 +84,7 @@ class KeyRing:
 
 
 class ApiKeys:
-    """Lets in whoever shows a key, in `X-API-Key` or as a bearer token.
+    """Authenticates by a key, in `X-API-Key` or as a bearer token.
 
     Args:
         text: the keys as the process starts.
@@ -105,15 +105,14 @@ class ApiKeys:
         )
 
     async def authenticate(self, headers: Headers) -> Principal:
-        """Who shows a key.
+        """Return the holder of the request's key.
 
-        Any key makes the keys be read again when they are `MAX_AGE_S` old, an unknown one as well:
-        it may be new. No key makes them be read sooner, so that a flood of wrong keys makes no
-        more calls than a single right one. One right key among several is enough, but not two of
-        different names.
+        The keys are read again when they are `MAX_AGE_S` old, whether the request's key is known or
+        not, and never sooner: a flood of wrong keys makes no more calls than a single right one.
+        One right key among several is enough; two right keys of different names are refused.
 
         Raises:
-            RefusedError: nobody whom we know.
+            RefusedError: there is no key, an unknown one, or keys of different names.
         """
         keys = [key for key in _presented(headers) if key]
         if not keys:
@@ -128,12 +127,12 @@ class ApiKeys:
 
     async def _ring(self) -> KeyRing:
         if self._read is None:
-            msg = "They are those of the environment."
+            msg = "The keys of the environment are not read again."
             raise UnavailableError(msg)
         try:
             return KeyRing.parse(await self._read())
         except ConfigurationError as error:
-            # Whoever has broken the secret must not lock out everybody: the old keys stay.
+            # A secret that was broken by mistake must not lock all callers out: the old keys stay.
             raise UnavailableError(str(error)) from error
 
 
@@ -155,10 +154,10 @@ def _pairs(text: str) -> list[tuple[str, Any]]:
         listed = (entry.partition("=") for entry in re.split(r"[,\s]+", text) if entry)
         return [(name, key) for name, _, key in listed]
     try:
-        # As pairs, because of a name that stands there twice one key would be lost silently.
+        # As pairs: a dict would silently drop a key of a name that occurs twice.
         pairs: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError):
-        # Without its cause: the error of the parser has the text, and with it the keys.
+        # Without its cause: the parser's error holds the text, and the keys in it.
         msg = "The API keys are not valid JSON."
         raise ConfigurationError(msg) from None
     return pairs

@@ -1,4 +1,4 @@
-"""The keys with which an OpenID Connect issuer signs its tokens."""
+"""The keys with which an OpenID Connect issuer signs its tokens, read from its JWK set."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 
 MAX_AGE_S = 3600.0
-"""How long a key that the issuer has withdrawn may still be good, in seconds."""
+"""How long a key that the issuer has withdrawn may still be accepted, in seconds."""
 PAUSE_S = 15.0
-"""Between two requests to the issuer, whatever tokens come."""
+"""The least time between two requests to the issuer, in seconds."""
 KEEP_S = 24 * 3600.0
-"""How long the keys stay good while the issuer cannot be reached."""
+"""How long the keys are accepted while the issuer cannot be reached, in seconds."""
 TIMEOUT_S = 5.0
-"""For discovery and keys together."""
+"""The limit for discovery and keys together, in seconds."""
 MAX_BYTES = 512_000
 MAX_KEYS = 100
 
@@ -36,7 +36,7 @@ ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
     ("EC", "P-521"): ("ES512",),
     ("OKP", "Ed25519"): ("EdDSA",),
 }
-"""What a key of a type and curve may verify (RFC 7518, RFC 8037). Symmetric ones are none of it."""
+"""What a key of a type and curve may verify (RFC 7518, RFC 8037); no symmetric algorithms."""
 
 ALLOWED = frozenset(name for names in ALGORITHMS.values() for name in names)
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class SigningKeys:
-    """The usable keys of a JWK set (RFC 7517), each bound to the algorithms that it is for."""
+    """The usable keys of a JWK set (RFC 7517), each bound to the algorithms that it may verify."""
 
     def __init__(self, document: Any) -> None:
         keys = document.get("keys") if isinstance(document, dict) else None
@@ -56,7 +56,7 @@ class SigningKeys:
         self._keys = [found for jwk in keys[:MAX_KEYS] for found in _usable(jwk)]
 
     def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """The key of that id; without an id the only one that the algorithm can mean."""
+        """Return the key with an id; without an id, the only key of the algorithm. Else None."""
         fitting = [key for key in self._keys if key.algorithm_name == algorithm]
         if kid is None:
             return fitting[0] if len(fitting) == 1 else None
@@ -64,14 +64,14 @@ class SigningKeys:
 
 
 class Issuer:
-    """An issuer's keys, kept and read again by time, and when a token names an unknown one.
+    """An issuer's keys, read again when they are old and when a token names an unknown one.
 
     Args:
         issuer: as it stands in `iss`; its discovery document names the keys' URL.
-        jwks_url: the keys' URL, where there is no discovery.
+        jwks_url: the keys' URL, for an issuer without a discovery document.
 
     Raises:
-        ConfigurationError: a URL is not https; http is for this machine alone.
+        ConfigurationError: a URL is not https; http is allowed for this machine only.
     """
 
     def __init__(self, issuer: str, *, clock: Clock, jwks_url: str = "") -> None:
@@ -91,7 +91,7 @@ class Issuer:
         )
 
     async def key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """The key that a token names; None when the issuer has none such.
+        """Return the key that a token names; None when the issuer has no such key.
 
         Raises:
             UnavailableError: the issuer's keys are not known.
@@ -109,13 +109,13 @@ class Issuer:
             raise UnavailableError(msg) from error
 
     async def _discovered(self, client: httpx.AsyncClient) -> str:
-        """The keys' URL (OpenID Connect Discovery 1.0, section 4.3: the issuer has to be this)."""
+        """Return the keys' URL from the issuer's document (OpenID Connect Discovery 1.0, 4.3)."""
         base = self._issuer.rstrip("/")
         document = await _json(client, f"{base}/.well-known/openid-configuration")
         fields = document if isinstance(document, dict) else {}
         url = fields.get("jwks_uri")
         if fields.get("issuer") != self._issuer or not isinstance(url, str) or not _is_safe(url):
-            msg = "The discovery document is another issuer's, or names no https URL of keys."
+            msg = "The discovery document is of another issuer, or its jwks_uri is no https URL."
             raise UnavailableError(msg)
         return url
 
@@ -128,12 +128,12 @@ def _client(issuer: str) -> httpx.AsyncClient:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """One for the process: reading the certificates takes longer than asking the issuer."""
+    """Return the process's TLS context: loading the certificates is slow."""
     return httpx.create_ssl_context()
 
 
 async def _json(client: httpx.AsyncClient, url: str) -> Any:
-    """The JSON at `url`, not redirected, of at most `MAX_BYTES`."""
+    """Read the JSON at `url`, without redirects and of at most `MAX_BYTES`."""
     body = b""
     try:
         async with client.stream("GET", url) as response:
@@ -147,12 +147,12 @@ async def _json(client: httpx.AsyncClient, url: str) -> Any:
                     raise UnavailableError(msg)
         return json.loads(body)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
-        msg = f"The issuer's answer cannot be had: {type(error).__name__}."
+        msg = f"The issuer cannot be read: {type(error).__name__}."
         raise UnavailableError(msg) from error
 
 
 def _usable(jwk: Any) -> Iterator[jwt.PyJWK]:
-    """A public signature key, once for each algorithm; nothing for what is none."""
+    """Yield a public signature key once for each of its algorithms; nothing for other keys."""
     if not isinstance(jwk, dict) or "d" in jwk or jwk.get("use", "sig") != "sig":
         return
     uses = jwk.get("key_ops", ["verify"])
@@ -167,8 +167,8 @@ def _usable(jwk: Any) -> Iterator[jwt.PyJWK]:
             if not key.Algorithm.check_key_length(key.key):
                 yield key
         except (jwt.PyJWTError, ValueError, TypeError):
-            # One key that nobody can read must not take the others with it.
-            logger.warning("a key of the issuer is no key", extra={"action": "jwk_skipped"})
+            # One unreadable key must not make the others unusable.
+            logger.warning("a key of the issuer cannot be read", extra={"action": "jwk_skipped"})
 
 
 def _is_safe(url: str) -> bool:

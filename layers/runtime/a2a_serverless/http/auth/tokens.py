@@ -25,7 +25,7 @@ MAX_TOKEN = 16_384
 """The longest token that is looked at, in characters."""
 
 _TYPES = frozenset({"", "jwt", "at+jwt", "application/jwt", "application/at+jwt"})
-"""`typ` of tokens that may open a door; logout tokens and proofs have others."""
+"""`typ` of access tokens; logout tokens and proofs have others."""
 _UNSUPPORTED = frozenset({"crit", "b64", "enc", "zip", "cty"})
 """Header fields that change what the token means: critical extensions, encryption, nesting."""
 _SEGMENTS = 3
@@ -41,11 +41,11 @@ _REASONS: Mapping[type[jwt.PyJWTError], str] = {
 
 
 class Tokens:
-    """Lets in whoever shows a token of the issuer, for this audience, that is valid now.
+    """Authenticates by a valid token of the issuer for this audience.
 
-    Who it is, is the token's subject: for the grant `client_credentials` the client, as RFC 9068
-    has it. The keys come from the issuer alone; those that a token brings along (`jwk`, `jku`,
-    `x5c`, `x5u`) are not looked at.
+    The principal is the token's subject: for the grant `client_credentials` the client (RFC 9068).
+    The keys come from the issuer only; those that a token brings along (`jwk`, `jku`, `x5c`, `x5u`)
+    are ignored.
 
     Raises:
         ConfigurationError: issuer or audience is missing, or a URL is not https.
@@ -62,11 +62,11 @@ class Tokens:
         self._tenant_claim = settings.oidc_tenant_claim
 
     async def authenticate(self, headers: Headers) -> Principal:
-        """Whose token it is.
+        """Return the subject of the request's token.
 
         Raises:
-            RefusedError: 401 for a token that is not good, 403 for one without the scope, 503 when
-                the issuer's keys are not known.
+            RefusedError: 401 for an invalid token, 403 for one without the scope, 503 when the
+                issuer's keys cannot be read.
         """
         token = _presented(headers)
         header = _header(token)
@@ -89,7 +89,7 @@ class Tokens:
             raise RefusedError(
                 "IssuerUnavailable",
                 503,
-                "Tokens cannot be checked at the moment; try again.",
+                "Tokens cannot be checked at the moment; try again later.",
                 {"Retry-After": f"{PAUSE_S:g}"},
             ) from error
         if key is None:
@@ -97,7 +97,7 @@ class Tokens:
         return key
 
     def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
-        """The token's claims, when its signature and all that a token has to say are right."""
+        """Return the claims of a token with a valid signature, issuer, audience and times."""
         try:
             return jwt.decode(
                 token,
@@ -122,12 +122,12 @@ class Tokens:
     def _forbidden(self) -> RefusedError:
         scopes = " ".join(sorted(self._scopes))
         challenge = f'Bearer realm="a2a", error="insufficient_scope", scope="{scopes}"'
-        message = f"The token has not the scope {scopes}."
+        message = f"The token lacks the scope {scopes}."
         return RefusedError("MissingScope", 403, message, {"WWW-Authenticate": challenge})
 
 
 def _presented(headers: Headers) -> str:
-    """The one bearer token of the request."""
+    """Return the request's only bearer token."""
     values = headers.getlist("authorization")
     if not values:
         raise RefusedError(
@@ -142,7 +142,7 @@ def _presented(headers: Headers) -> str:
 
 
 def _header(token: str) -> dict[str, Any]:
-    """The token's header, when it is of a kind that may be looked at further."""
+    """Return the token's header if its form, algorithm and type are allowed."""
     if token.count(".") != _SEGMENTS - 1:
         raise _invalid("MalformedToken")  # an encrypted one has five segments
     try:
@@ -158,12 +158,12 @@ def _header(token: str) -> dict[str, Any]:
 
 
 def _is_text(value: object) -> bool:
-    """Whether a claim is Unicode text: JSON can escape halves of characters, too."""
+    """Tell if a claim is Unicode text: JSON can escape halves of characters, too."""
     return isinstance(value, str) and value == value.encode(errors="ignore").decode()
 
 
 def _scopes(claims: Mapping[str, Any]) -> set[str]:
-    """`scope` of RFC 9068, and `scp` where issuers call it so; a text or a list."""
+    """Return the scopes of `scope` (RFC 9068) and `scp`, either a text or a list."""
     found: set[str] = set()
     for value in (claims.get("scope"), claims.get("scp")):
         words = value.split() if isinstance(value, str) else value
@@ -173,7 +173,7 @@ def _scopes(claims: Mapping[str, Any]) -> set[str]:
 
 
 def _invalid(reason: str) -> RefusedError:
-    """RFC 6750, section 3.1."""
+    """Return the refusal of an invalid token (RFC 6750, section 3.1)."""
     challenge = _challenge('realm="a2a", error="invalid_token"')
     return RefusedError(reason, 401, "The bearer token is not valid.", challenge)
 

@@ -89,11 +89,11 @@ class LegacyDialects:
 
     @property
     def methods(self) -> frozenset[str]:
-        """The methods that are served to requests that name no version."""
+        """Return the methods that are served to requests that name no version."""
         return frozenset(self._methods)
 
     def routes(self, jsonrpc: Sequence[BaseRoute]) -> list[BaseRoute]:
-        """The JSON-RPC routes with the legacy methods, and once more under `SUBMIT_PATH`."""
+        """Return the JSON-RPC routes with the legacy methods, and once more under `SUBMIT_PATH`."""
         routes = rewired(jsonrpc, lambda route: self._before(route.endpoint))
         again = [
             Route(SUBMIT_PATH, route.endpoint, methods=["POST"])
@@ -143,7 +143,7 @@ class LegacyDialects:
         return _shaped(self._handler.on_subscribe_to_task(request, context), Shapes().events)
 
     def _sent(self, params: Params, context: ServerCallContext) -> SendMessageRequest:
-        """A message for the task that `id` names: a new one under that id, or its next turn."""
+        """Return the message for the task that `id` names: a new task, or its next turn."""
         if params.get("pushNotification") is not None:
             raise PushNotificationNotSupportedError(
                 message="Notifications have the form of A2A 1.0, which a client of 0.1 cannot read."
@@ -168,7 +168,7 @@ class LegacyDialects:
         return {"task": submitted(task)}
 
     async def _finished(self, request: SendMessageRequest, context: ServerCallContext) -> Task:
-        """The task after its turn, also where the agent has answered with a Message alone."""
+        """Return the task after its turn, also where the agent answered only with a Message."""
         answer = await self._handler.on_message_send(request, context)
         if isinstance(answer, Task):
             return answer
@@ -182,7 +182,7 @@ async def _answer(request_id: Any, result: Result) -> Response:
     if isinstance(result, dict):
         return JSONResponse(_envelope(request_id, result))
     try:
-        first = await anext(result)  # what refuses the stream is an answer of its own
+        first = await anext(result)  # a refusal of the stream becomes an answer, not an event
     except StopAsyncIteration:
         first = None
 
@@ -210,7 +210,7 @@ def _envelope(request_id: Any, result: Json) -> Json:
 
 
 def _method_of(envelope: Any) -> str:
-    """The method that is called; empty for what is no call, which the dispatcher then refuses."""
+    """Return the called method; empty for an invalid call, which the dispatcher refuses."""
     is_call = (
         isinstance(envelope, dict)
         and envelope.get("jsonrpc") == "2.0"
@@ -233,26 +233,25 @@ def _task_id(params: Params) -> str:
 def _text(params: Params, name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str) or not value or not is_unicode(value):
-        raise InvalidParamsError(message=f"{name} is missing: a text that names the task.")
+        raise InvalidParamsError(message=f"{name} is missing or not a text: it names the task.")
     return value
 
 
 def request_of(params: Mapping[str, Any]) -> SendMessageRequest:
-    """The message of `tasks/send` or `tasks/submit` (0.1: TaskSendParams).
+    """Convert the params of `tasks/send` or `tasks/submit` (0.1: TaskSendParams).
 
-    Parts may also have the form of 1.0. A message without id gets one that follows from its
-    content, so that a client that repeats itself is recognised. 0.1 sends no history back unless
-    it is asked for.
+    Parts may also have the form of 1.0. A message without an id gets one that is made of its
+    content, so that a repetition is recognised. 0.1 returns a history only on request.
 
     Raises:
-        InvalidParamsError: there is no message, or none that 1.0 could express.
+        InvalidParamsError: there is no message, or one that 1.0 cannot express.
     """
     message = params.get("message")
     if not isinstance(message, Mapping):
         raise InvalidParamsError(message="message is missing.")
     parts = message.get("parts")
     if not isinstance(parts, list):
-        raise InvalidParamsError(message="message.parts is missing: a list.")
+        raise InvalidParamsError(message="message.parts is missing or not a list.")
     content = json.dumps(message, sort_keys=True)
     return parsed(
         {
@@ -287,7 +286,7 @@ def _part_of(part: Any) -> Any:
             names = {"bytes": "raw", "uri": "url", "name": "filename", "mimeType": "mediaType"}
             fields = {ours: file.get(name) for name, ours in names.items()}
         case _:
-            raise InvalidParamsError(message=f"No part is of type {quoted(str(kind), 20)}.")
+            raise InvalidParamsError(message=f"The part type {quoted(str(kind), 20)} is unknown.")
     fields["metadata"] = part.get("metadata")
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -314,7 +313,7 @@ class Shapes:
         return shape
 
     def events(self, event: Event) -> Json:
-        """An event of a subscription, which begins with the Task."""
+        """Convert an event of a subscription, which begins with the Task."""
         match event:
             case Task():
                 return self.task(event)
@@ -331,9 +330,9 @@ class Shapes:
                 return _message(_dumped(conversions.to_compat_message(event)))
 
     def own_events(self, event: Event) -> Json:
-        """An event of `tasks/sendSubscribe`, where 0.1 says `final` at a pause too.
+        """Convert an event of `tasks/sendSubscribe`, where a pause is `final`, too.
 
-        The Task that opens the stream reads as a status there, too.
+        The Task that opens the stream reads as a status.
         """
         shape = self.events(event)
         if isinstance(event, Task | TaskStatusUpdateEvent):
@@ -357,9 +356,9 @@ class Shapes:
 
 
 def submitted(task: Task) -> Json:
-    """The task of `tasks/submit` and `tasks/status`: a flat status and the newest artifact.
+    """Convert a task for `tasks/submit` and `tasks/status`: its state and newest artifact.
 
-    An agent that answered in words alone has said them in its status: they are the artifact then.
+    The status message of an agent that made no artifact takes the artifact's place.
     """
     shape = Shapes(is_0_1=True).task(task)
     artifact = shape["artifacts"][-1] if "artifacts" in shape else None

@@ -19,12 +19,12 @@ from a2a_serverless.http.bodies import NOT_BASE64, check_values, is_base64, refu
 
 
 def _check_params(params: Any) -> None:
-    """Refuse params of 0.3's `message/send` that 0.3 does not have, or 1.0 cannot express.
+    """Refuse params of `message/send` that 0.3 does not allow or 1.0 cannot express.
 
     The SDK's compatibility layer answers some of them with an internal error and its text.
 
     Raises:
-        InvalidParamsError: as it says.
+        InvalidParamsError: the params are invalid.
     """
     with _conversion("message"):
         message = types_v03.MessageSendParams.model_validate(params)
@@ -33,7 +33,7 @@ def _check_params(params: Any) -> None:
 
 
 def _check_body(body: Any) -> None:
-    """The same for HTTP+JSON, whose 0.3 is another JSON."""
+    """Refuse such a body of HTTP+JSON, whose 0.3 has another JSON."""
     check_values(body, pb2_v03.SendMessageRequest)
     with _conversion("message"):
         request = ParseDict(body, pb2_v03.SendMessageRequest(), ignore_unknown_fields=True)
@@ -47,13 +47,13 @@ def _check_body(body: Any) -> None:
 
 
 def _check_query(params: Any) -> None:
-    """Refuse params of 0.3's `tasks/get` that are none.
+    """Refuse invalid params of `tasks/get`.
 
     The compatibility layer would log them as a failure, and answer with the parser's words, or with
-    an internal error where a number is too large. `tasks/cancel` and `tasks/resubscribe` likewise.
+    an internal error where a number is too large.
 
     Raises:
-        InvalidParamsError: as it says.
+        InvalidParamsError: the params are invalid.
     """
     with _conversion("request"):
         query = types_v03.TaskQueryParams.model_validate(params)
@@ -61,19 +61,19 @@ def _check_query(params: Any) -> None:
 
 
 def _check_task(params: Any) -> None:
-    """The same for `tasks/cancel` and `tasks/resubscribe`."""
+    """Refuse invalid params of `tasks/cancel` and `tasks/resubscribe`, as `_check_query` does."""
     with _conversion("request"):
         task = types_v03.TaskIdParams.model_validate(params)
         conversions.to_core_cancel_task_request(types_v03.CancelTaskRequest(id="", params=task))
 
 
 def _check_push_params(params: Any) -> None:
-    """Refuse params of 0.3's `tasks/pushNotificationConfig/set` that are none.
+    """Refuse invalid params of `tasks/pushNotificationConfig/set`.
 
-    The compatibility layer would log them, and answer with them: there are secrets in them.
+    The compatibility layer would log and return them, and the secrets in them.
 
     Raises:
-        InvalidParamsError: as it says.
+        InvalidParamsError: the params are invalid.
     """
     with _conversion("push configuration"):
         config = types_v03.TaskPushNotificationConfig.model_validate(params)
@@ -81,7 +81,7 @@ def _check_push_params(params: Any) -> None:
 
 
 def _check_push_body(body: Any) -> None:
-    """The same for HTTP+JSON."""
+    """Refuse such a body of HTTP+JSON."""
     with _conversion("push configuration"):
         request = ParseDict(
             body, pb2_v03.CreateTaskPushNotificationConfigRequest(), ignore_unknown_fields=True
@@ -91,12 +91,12 @@ def _check_push_body(body: Any) -> None:
 
 
 def _check_push_query(params: Any, *, names_config: bool = False) -> None:
-    """Refuse params of 0.3's other methods of push configurations that are none.
+    """Refuse invalid params of the other methods of push configurations.
 
-    Only delete has to say which configuration it means.
+    `names_config`: the params have to name a configuration, as they do for delete.
 
     Raises:
-        InvalidParamsError: as it says.
+        InvalidParamsError: the params are invalid.
     """
     is_named = isinstance(params, dict) and "pushNotificationConfigId" in params
     model: type[BaseModel] = types_v03.TaskIdParams
@@ -113,8 +113,8 @@ def _conversion(kind: str) -> Iterator[None]:
     except InvalidParamsError:
         raise
     except Exception as error:
-        # Whatever it stumbles over: pydantic, protobuf, base64, Unicode.
-        raise InvalidParamsError(message=f"This is no {kind} of A2A 0.3.") from error
+        # From any of pydantic, protobuf, base64 and Unicode.
+        raise InvalidParamsError(message=f"The {kind} is not one of A2A 0.3.") from error
 
 
 def _to_1_0(params: types_v03.MessageSendParams) -> None:
@@ -122,7 +122,7 @@ def _to_1_0(params: types_v03.MessageSendParams) -> None:
 
 
 def _check_files(params: types_v03.MessageSendParams, path: str) -> None:
-    """Refuse a file that the conversion to 1.0 would shorten: it knows one alphabet alone."""
+    """Refuse a file that the conversion to 1.0 would shorten: it knows only one alphabet."""
     for part in params.message.parts:
         file = getattr(part.root, "file", None)
         if isinstance(file, types_v03.FileWithBytes) and not is_base64(file.bytes, strict=True):
