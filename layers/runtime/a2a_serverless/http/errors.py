@@ -15,7 +15,9 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 
 from a2a.server import jsonrpc_models
+from a2a.server.request_handlers.request_handler import validate_request_params
 from a2a.server.request_handlers.response_helpers import build_error_response
+from a2a.types import SendMessageRequest
 from a2a.utils import errors as protocol
 from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
 from a2a.utils.errors import A2AError
@@ -93,25 +95,40 @@ def counted_errors() -> Iterator[None]:
         raise
 
 
-def counted(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an operation so that its errors are counted, also those of a check around it."""
-    if inspect.isasyncgenfunction(method):
+def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a handler's method an operation, called `action` in the log.
+
+    Its params' required fields are checked first, and it raises only the protocol's errors.
+    """
+
+    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        checked = validate_request_params(method)
+        if inspect.isasyncgenfunction(method):
+
+            @functools.wraps(method)
+            async def stream(handler: Any, params: Any, context: Any) -> AsyncIterator[Any]:
+                with protocol_errors(action, _task_id(params)):
+                    async with aclosing(checked(handler, params, context)) as events:
+                        async for event in events:
+                            yield event
+
+            return stream
 
         @functools.wraps(method)
-        async def stream(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            with counted_errors():
-                async with aclosing(method(*args, **kwargs)) as events:
-                    async for event in events:
-                        yield event
+        async def call(handler: Any, params: Any, context: Any) -> Any:
+            with protocol_errors(action, _task_id(params)):
+                return await checked(handler, params, context)
 
-        return stream
+        return call
 
-    @functools.wraps(method)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        with counted_errors():
-            return await method(*args, **kwargs)
+    return wrap
 
-    return call
+
+def _task_id(params: Any) -> str:
+    """Return the id of the task that an operation's params name; empty where they name none."""
+    named = params.message if isinstance(params, SendMessageRequest) else params
+    task_id: str = getattr(named, "task_id", getattr(named, "id", ""))
+    return task_id
 
 
 def count_error(error: A2AError | ParseError) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from a2a.server.context import ServerCallContext
-from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
+from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import (
     AgentCard,
     CancelTaskRequest,
@@ -47,7 +47,7 @@ from a2a_serverless.http.context import (
     scope_of,
     trace_context,
 )
-from a2a_serverless.http.errors import counted, protocol_errors
+from a2a_serverless.http.errors import operation, protocol_errors
 from a2a_serverless.http.intake import Intake
 from a2a_serverless.http.push import Receivers
 from a2a_serverless.http.streaming import announce
@@ -97,8 +97,7 @@ class DurableRequestHandler(RequestHandler):
 
     # -- messages ------------------------------------------------------------------------------
 
-    @counted
-    @validate_request_params
+    @operation("send_message")
     async def on_message_send(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> Task | Message:
@@ -106,40 +105,36 @@ class DurableRequestHandler(RequestHandler):
 
         A turn that outlasts `blocking_limit_s` comes back as the working task.
         """
-        with protocol_errors("send_message", params.message.task_id):
-            deadline = self._now() + self._settings.blocking_limit_s
-            check_send(params, self._card, self._settings)
-            await self._receivers.check_inline(params, context)
-            accepted = await self._intake.accept(params, context)
-            tail = accepted.tail
-            if not params.configuration.return_immediately:
-                await settle(tail, until=accepted.is_answered, deadline=deadline)
-            if tail.fold.reply is not None:
-                return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
-            return tail.fold.task(self._length(asked_length(params.configuration)))
+        deadline = self._now() + self._settings.blocking_limit_s
+        check_send(params, self._card, self._settings)
+        await self._receivers.check_inline(params, context)
+        accepted = await self._intake.accept(params, context)
+        tail = accepted.tail
+        if not params.configuration.return_immediately:
+            await settle(tail, until=accepted.is_answered, deadline=deadline)
+        if tail.fold.reply is not None:
+            return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
+        return tail.fold.task(self._length(asked_length(params.configuration)))
 
-    @counted
-    @validate_request_params
+    @operation("send_streaming_message")
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event]:
         """Accept a message and stream its turn: the Task, then what happens (section 3.1.2)."""
-        with protocol_errors("send_streaming_message", params.message.task_id):
-            limits = self._stream_limits(context)
-            check_streaming(self._card)
-            check_send(params, self._card, self._settings)
-            await self._receivers.check_inline(params, context)
-            accepted = await self._intake.accept(params, context)
-            opening = accepted.opening
-            if isinstance(opening.event, Task):
-                _trim(opening.event, self._length(asked_length(params.configuration)))
-            announce(opening.cursor)
-            yield opening.event
-            async for event in _following(accepted.tail, accepted.is_over, limits):
-                yield event
+        limits = self._stream_limits(context)
+        check_streaming(self._card)
+        check_send(params, self._card, self._settings)
+        await self._receivers.check_inline(params, context)
+        accepted = await self._intake.accept(params, context)
+        opening = accepted.opening
+        if isinstance(opening.event, Task):
+            _trim(opening.event, self._length(asked_length(params.configuration)))
+        announce(opening.cursor)
+        yield opening.event
+        async for event in _following(accepted.tail, accepted.is_over, limits):
+            yield event
 
-    @counted
-    @validate_request_params
+    @operation("subscribe_to_task")
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event]:
@@ -148,36 +143,33 @@ class DurableRequestHandler(RequestHandler):
         With `Last-Event-ID` the stream opens with the Task as of that event, also on a task that
         has ended, and goes on with what followed. An id of another task is ignored.
         """
-        with protocol_errors("subscribe_to_task", params.id):
-            limits = self._stream_limits(context)
-            check_streaming(self._card)
-            storage, cursor = self._storage(context), last_event_id(context)
-            if cursor is None:
-                tail = await Tail.open(storage, params.id)
-                if tail.head.is_terminal:
-                    msg = f"The task is {state_name(tail.head.state)}."
-                    raise TaskTerminalStateError(msg)
-                opening = tail.snapshot()
-            else:
-                tail, opening = await Tail.resume(storage, params.id, cursor)
-            if isinstance(opening.event, Task):
-                _trim(opening.event, self._length())
-            announce(opening.cursor)
-            yield opening.event
-            async for event in _following(tail, _has_ended, limits):
-                yield event
+        limits = self._stream_limits(context)
+        check_streaming(self._card)
+        storage, cursor = self._storage(context), last_event_id(context)
+        if cursor is None:
+            tail = await Tail.open(storage, params.id)
+            if tail.head.is_terminal:
+                msg = f"The task is {state_name(tail.head.state)}."
+                raise TaskTerminalStateError(msg)
+            opening = tail.snapshot()
+        else:
+            tail, opening = await Tail.resume(storage, params.id, cursor)
+        if isinstance(opening.event, Task):
+            _trim(opening.event, self._length())
+        announce(opening.cursor)
+        yield opening.event
+        async for event in _following(tail, _has_ended, limits):
+            yield event
 
     # -- tasks ---------------------------------------------------------------------------------
 
-    @counted
-    @validate_request_params
+    @operation("get_task")
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
         """Return the task as it is now (section 3.1.3)."""
-        with protocol_errors("get_task", params.id):
-            task = await self.find_task(params, context)
-            if task is None:
-                raise TaskNotFoundError
-            return task
+        task = await self.find_task(params, context)
+        if task is None:
+            raise TaskNotFoundError
+        return task
 
     async def find_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
         """Return the task as it is now, or None where the caller sees no such task."""
@@ -185,47 +177,41 @@ class DurableRequestHandler(RequestHandler):
             length = self._length(asked_length(params))
             return await self._storage(context).load_task(params.id, length)
 
-    @counted
-    @validate_request_params
+    @operation("list_tasks")
     async def on_list_tasks(
         self, params: ListTasksRequest, context: ServerCallContext
     ) -> ListTasksResponse:
         """List the caller's tasks, newest status first (section 3.1.4)."""
-        with protocol_errors("list_tasks"):
-            query = list_query(params, self._settings)
-            found = await self._storage(context).list_tasks(query)
-            return ListTasksResponse(
-                tasks=found.tasks,
-                next_page_token=found.next_page_token,
-                page_size=found.page_size,
-                total_size=found.total_size,
-            )
+        query = list_query(params, self._settings)
+        found = await self._storage(context).list_tasks(query)
+        return ListTasksResponse(
+            tasks=found.tasks,
+            next_page_token=found.next_page_token,
+            page_size=found.page_size,
+            total_size=found.total_size,
+        )
 
-    @counted
-    @validate_request_params
+    @operation("cancel_task")
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
         """Cancel a task, by its agent or without it (section 3.1.5)."""
-        with protocol_errors("cancel_task", params.id):
-            with tracing.segment("a2a cancel", trace_context(context)) as piece:
-                tail = await cancel(
-                    self._backends,
-                    scope_of(context),
-                    params.id,
-                    timeout_s=self._settings.cancel_timeout_s,
-                )
-                piece.annotate(task_id=tail.head.task_id)
-            return tail.fold.task(self._length())
+        with tracing.segment("a2a cancel", trace_context(context)) as piece:
+            tail = await cancel(
+                self._backends,
+                scope_of(context),
+                params.id,
+                timeout_s=self._settings.cancel_timeout_s,
+            )
+            piece.annotate(task_id=tail.head.task_id)
+        return tail.fold.task(self._length())
 
     # -- push notifications and the extended card ----------------------------------------------
 
-    @counted
-    @validate_request_params
+    @operation("create_push_config")
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
         """Notify a receiver of the task from now on (section 3.1.7)."""
-        with protocol_errors("create_push_config", params.task_id):
-            return await self._receivers.create(params, context)
+        return await self._receivers.create(params, context)
 
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
@@ -234,23 +220,19 @@ class DurableRequestHandler(RequestHandler):
         with protocol_errors("get_push_config", params.task_id):
             return await self._receivers.get(params, context)
 
-    @counted
-    @validate_request_params
+    @operation("list_push_configs")
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
         """List a task's push configurations without their secrets (section 3.1.9)."""
-        with protocol_errors("list_push_configs", params.task_id):
-            return await self._receivers.list(params, context)
+        return await self._receivers.list(params, context)
 
-    @counted
-    @validate_request_params
+    @operation("delete_push_config")
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
         """Stop notifying a receiver (section 3.1.10)."""
-        with protocol_errors("delete_push_config", params.task_id):
-            await self._receivers.delete(params, context)
+        await self._receivers.delete(params, context)
 
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext

@@ -46,7 +46,6 @@ _INLINE = "configuration.taskPushNotificationConfig."
 _LEGACY_GET = "tasks/pushNotificationConfig/get"
 """The method of 0.3, which need not say which configuration it means."""
 
-
 PUSH_SCHEMES = ("Basic", "Bearer")
 """Schemes of HTTP authentication that a receiver may have, in any case (RFC 9110, section 11.1).
 

@@ -56,7 +56,7 @@ Result = Json | AsyncIterator[Json]
 
 _ROLES = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
 _STATES_OF_0_1 = {"rejected": "failed", "auth-required": "input-required"}
-"""States that came later, and what a client of 0.1 does the right thing with."""
+"""States that 0.1 lacks, by the one of 0.1 on which its clients do the right thing."""
 
 
 class LegacyDialects:
