@@ -17,7 +17,7 @@ from a2a.types import SendMessageRequest
 from starlette.requests import Request
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.http.push import KeySet
+from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.push.keys import KeyStore, MemoryKeyStore, PublishedKey
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS

@@ -21,7 +21,7 @@ from starlette.requests import Request as HttpRequest
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
-from a2a_serverless.http.push import KeySet
+from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, MemoryKeyStore
 from a2a_serverless.push.secret import SecretsManagerSecret, SigningSecret
 from a2a_serverless.push.signing import (

@@ -33,7 +33,7 @@ from a2a_serverless.http.legacy.dialects import LegacyDialects
 from a2a_serverless.http.middleware import BodyLimit, HeaderLimit, Negotiation, RateLimit
 from a2a_serverless.http.openapi import describe
 from a2a_serverless.http.paths import HEALTH_PATH, JWKS_PATH, LEGACY_CARD_PATH
-from a2a_serverless.http.push import KeySet
+from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.http.streaming import Endpoint, with_event_ids
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends

@@ -49,7 +49,7 @@ from a2a_serverless.http.context import (
 )
 from a2a_serverless.http.errors import operation, protocol_errors
 from a2a_serverless.http.intake import Intake
-from a2a_serverless.http.push import Receivers
+from a2a_serverless.http.receivers import Receivers
 from a2a_serverless.http.streaming import announce
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
