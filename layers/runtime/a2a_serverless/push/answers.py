@@ -43,7 +43,7 @@ def no_answer(reason: str) -> Outcome:
     return Outcome(meaning=Meaning.AGAIN, reason=reason)
 
 
-def refusal(reason: str) -> Outcome:
+def not_sent(reason: str) -> Outcome:
     """The request may not, or cannot, be sent at all."""
     return Outcome(meaning=Meaning.NEVER, reason=reason)
 

@@ -25,7 +25,7 @@ from a2a_serverless.push.addresses import (
     parse_receiver,
     system_resolver,
 )
-from a2a_serverless.push.answers import Outcome, no_answer, outcome_of, refusal
+from a2a_serverless.push.answers import Outcome, no_answer, not_sent, outcome_of
 
 CONNECT_S: Final = 5.0
 """How long one address has to accept the connection, and then to agree on TLS."""
@@ -97,9 +97,9 @@ class Session:
                 pool = await self._pool(receiver)
                 answer = await pool.handle_async_request(_request(receiver, headers, body))
         except InvalidArgumentError as error:
-            return refusal(str(error))
+            return not_sent(str(error))
         except (httpcore.LocalProtocolError, httpcore.UnsupportedProtocol, UnicodeEncodeError):
-            return refusal("the configuration makes no valid request")
+            return not_sent("the configuration makes no valid request")
         except (
             httpcore.NetworkError,
             httpcore.ProtocolError,

@@ -21,7 +21,7 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.push.addresses import parse_receiver
-from a2a_serverless.push.answers import Meaning, Outcome, refusal
+from a2a_serverless.push.answers import Meaning, Outcome, not_sent
 from a2a_serverless.push.client import PushClient, Session
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.notifications import (
@@ -236,7 +236,7 @@ class _Delivery:
             audience = parse_receiver(push.config.url).origin
             body = attempt.notification.body()
         except InvalidArgumentError as error:
-            return refusal(str(error))
+            return not_sent(str(error))
         signature = await self._deliverer.signer.sign(
             body, audience=audience, task_id=push.config.task_id, event_id=attempt.event_id
         )
