@@ -32,7 +32,7 @@ from a2a_serverless.http.intake import Intake
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.memory import Committed, MemoryStorage
+from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.operations import Operation
@@ -592,7 +592,7 @@ async def test_a_listener_hears_of_every_commit(clock: ManualClock) -> None:
     storage = MemoryStorage(scope=new_scope(), clock=clock)
     other = storage.for_scope(new_scope())
     await storage.open_task("ctx", request())
-    heard: list[Committed] = []
+    heard: list[StreamedCommit] = []
     stop = other.on_commit(heard.append)
     head = (await storage.open_task("ctx", request())).head
     await storage.update_task(head.task_id, TaskState.TASK_STATE_WORKING)
@@ -607,10 +607,10 @@ async def test_a_listener_hears_of_every_commit(clock: ManualClock) -> None:
     stop()
     mine = {"scope": head.scope, "task_id": head.task_id, "incarnation": head.incarnation}
     assert heard == [
-        Committed(**mine, version=1, state="TASK_STATE_SUBMITTED"),
-        Committed(**mine, version=2, state="TASK_STATE_WORKING"),
-        Committed(**mine, version=3, state=""),
-        Committed(
+        StreamedCommit(**mine, version=1, state="TASK_STATE_SUBMITTED"),
+        StreamedCommit(**mine, version=2, state="TASK_STATE_WORKING"),
+        StreamedCommit(**mine, version=3, state=""),
+        StreamedCommit(
             scope=theirs.scope,
             task_id=theirs.task_id,
             incarnation=theirs.incarnation,

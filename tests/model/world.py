@@ -26,7 +26,6 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.storage import dynamodb_items
-from a2a_serverless.storage.durable import Write as StoredWrite
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -233,17 +232,17 @@ class World:
         key = (head, stored)
         if key not in self._parts:
             record = stored.record
-            write = StoredWrite(
+            step = Step(
                 before=None,
-                after=replace(head.head, version=record.version),
-                body=stored.body,
+                head=replace(head.head, version=record.version),
+                entries=record.entries,
                 token=record.token,
                 commit_id=record.commit_id,
                 at=0,
             )
             half = max(1, -(-len(stored.body) // 2))
             with mock.patch.object(dynamodb_items, "PART_BYTES", half):
-                self._parts[key] = tuple(dynamodb_items.event_items(write))
+                self._parts[key] = tuple(dynamodb_items.event_items(step, stored.body))
         return self._parts[key]
 
     def _fold(self, log: tuple[Stored, ...]) -> Fold:

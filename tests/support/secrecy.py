@@ -26,7 +26,7 @@ from google.protobuf.message import Message
 from a2a_serverless.observability.json_lines import JsonLines
 from a2a_serverless.observability.logs import LIBRARIES, ContextFields
 from a2a_serverless.storage import durable
-from a2a_serverless.tasks import endings
+from a2a_serverless.tasks import endings, push
 
 TELLING = 5
 """Characters from which on a text is looked for in the values of a line."""
@@ -150,6 +150,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.log_level = config.option.log_level or "WARNING"
     _watch(durable, "encode_entries", WATCH.saw)
     _watch(durable, "checked", WATCH.saw)
+    _watch(push, "checked", WATCH.saw)
     _watch(endings, "Part", WATCH.said_itself)
 
 

@@ -19,7 +19,7 @@ from a2a_serverless.push.keys import MemoryKeyStore
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.memory import Committed, MemoryStorage
+from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 from a2a_serverless.tasks.head import Head
 from tests.support.messages import request
 from tests.unit.push.receivers import OK, Receiver, listening, status
@@ -46,7 +46,7 @@ class Source:
         self.waiting = MemoryQueue(PushJob)
         self.queue = PushQueue(self.waiting, MemoryQueue(PushLetter))
         self.keys = MemoryKeyStore()
-        self.committed: list[Committed] = []
+        self.committed: list[StreamedCommit] = []
         self.storage.on_commit(self.committed.append)
         self.function = PushFunction(self.storage, self.queue, self.keys, self.settings)
 

@@ -12,7 +12,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.stream import PushStream, committed_by
 from a2a_serverless.queues.memory import MemoryQueue
-from a2a_serverless.storage.memory import Committed
+from a2a_serverless.storage.memory import StreamedCommit
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
@@ -221,7 +221,7 @@ async def test_a_failure_is_reported_with_its_records(caplog: pytest.LogCaptureF
 
 def test_a_record_of_a_later_part_is_the_same_commit() -> None:
     """A commit that was cut into parts has a record for each."""
-    committed = Committed(
+    committed = StreamedCommit(
         scope="s", task_id="t", incarnation="i", version=3, state="TASK_STATE_COMPLETED"
     )
     first, second = stream_record(committed, 1), stream_record(committed, 2)

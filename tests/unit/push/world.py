@@ -19,7 +19,7 @@ from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb_items import event_sort, task_partition
-from a2a_serverless.storage.memory import Committed, MemoryStorage
+from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.push import Push
 from tests.support.clocks import ManualClock
@@ -45,7 +45,7 @@ def config(
     )
 
 
-def stream_record(committed: Committed, number: int, **image: Any) -> dict[str, Any]:
+def stream_record(committed: StreamedCommit, number: int, **image: Any) -> dict[str, Any]:
     """What the table's stream says of a commit."""
     keys = {
         "PK": {"S": task_partition(committed.scope, committed.task_id)},
@@ -87,7 +87,7 @@ class World:
             self.settings,
             clock=self.clock,
         )
-        self.committed: list[Committed] = []
+        self.committed: list[StreamedCommit] = []
         self.storage.on_commit(self.committed.append)
         self._numbers = iter(range(1, 1_000_000))
 

@@ -10,10 +10,10 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.storage import dynamodb_items as items
-from a2a_serverless.storage.durable import Write
 from a2a_serverless.storage.dynamodb_items import Commits
 from a2a_serverless.tasks.entries import MessageAppended, encode_entries
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Step
 from a2a_serverless.tasks.states import KNOWN
 from tests.support.messages import agent_message
 
@@ -104,16 +104,16 @@ def test_seconds_round_up() -> None:
 
 def written(version: int, size: int = 1) -> list[items.Item]:
     """The items of a commit of about `size` bytes."""
-    return items.event_items(
-        Write(
-            before=None,
-            after=replace(SMALL, version=version),
-            body=encode_entries([MessageAppended(agent_message("x" * size))]),
-            token="token" if version % 2 else None,
-            commit_id=f"commit-{version}",
-            at=1_700_000_000_000 + version,
-        )
+    entries = (MessageAppended(agent_message("x" * size)),)
+    step = Step(
+        before=None,
+        head=replace(SMALL, version=version),
+        entries=entries,
+        token="token" if version % 2 else None,
+        commit_id=f"commit-{version}",
+        at=1_700_000_000_000 + version,
     )
+    return items.event_items(step, encode_entries(entries))
 
 
 def test_a_commit_is_cut_into_parts() -> None:
@@ -160,15 +160,9 @@ def test_commits_are_complete_and_in_order() -> None:
 
 def test_another_incarnations_events_are_ignored() -> None:
     """Events of an earlier task with the same id are not of this one."""
+    head = replace(SMALL, incarnation="incarnation0")
     other: Any = items.event_items(
-        Write(
-            before=None,
-            after=replace(SMALL, incarnation="incarnation0"),
-            body=b"",
-            token=None,
-            commit_id="c",
-            at=0,
-        )
+        Step(before=None, head=head, entries=(), token=None, commit_id="c", at=0), b""
     )
     assert versions(other + written(1)) == [1]
     assert versions(other) == []

@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.dynamodb_items import event_sort, task_partition
-from a2a_serverless.storage.memory import Committed, MemoryStorage
+from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class MemoryStream(StreamSource):
     """The commits of a storage in this process, from now on."""
 
     def __init__(self, storage: MemoryStorage) -> None:
-        self._committed: queue.SimpleQueue[Committed] = queue.SimpleQueue()
+        self._committed: queue.SimpleQueue[StreamedCommit] = queue.SimpleQueue()
         self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._number = 0
         self.close = storage.on_commit(self._take)
@@ -72,7 +72,7 @@ class MemoryStream(StreamSource):
         finally:
             self._waker = None
 
-    def _take(self, committed: Committed) -> None:
+    def _take(self, committed: StreamedCommit) -> None:
         """In the thread that commits."""
         self._committed.put(committed)
         if (waker := self._waker) is not None and not waker[0].is_closed():
@@ -82,7 +82,7 @@ class MemoryStream(StreamSource):
         while not self._committed.empty():
             yield self._record(self._committed.get())
 
-    def _record(self, committed: Committed) -> dict[str, Any]:
+    def _record(self, committed: StreamedCommit) -> dict[str, Any]:
         """What the stream says of the first item of a commit, but for the commit itself."""
         self._number += 1
         keys = {

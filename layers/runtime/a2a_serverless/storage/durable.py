@@ -7,7 +7,6 @@ import json
 import random
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from a2a.types import (
@@ -40,7 +39,6 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     advice_on_size,
     check_readable,
-    decode_entries,
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Record, check_history_length
@@ -53,9 +51,9 @@ from a2a_serverless.tasks.identity import (
     new_task_id,
     new_token,
 )
-from a2a_serverless.tasks.push import Push, checked, inline_id
+from a2a_serverless.tasks.push import Push, checked
 from a2a_serverless.tasks.rules import Commit, ContextWrite, NewTask, Step, advance, open_task
-from a2a_serverless.tasks.states import KNOWN, plain_state, state_name
+from a2a_serverless.tasks.states import KNOWN, plain_state
 
 MAX_COMMIT_BYTES = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
@@ -64,26 +62,6 @@ MAX_CONTEXT_BYTES = 340_000
 """The longest state of a context, in bytes of JSON: it is one item."""
 
 _BLIND_PAUSE_S = 0.005
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """One commit as a backend stores it. `before` is None for a creation."""
-
-    before: Head | None
-    after: Head
-    body: bytes
-    token: str | None
-    commit_id: str
-    at: int
-    """The writer's time, in milliseconds since the epoch."""
-    context_write: ContextWrite | None = None
-    state: str = ""
-    """HEAD's state after a commit that changes the status; empty for any other."""
-    push: Push | None = field(default=None, repr=False)
-    """An inline configuration: stored with the commit, or not at all."""
-    trace: str | None = None
-    """X-Ray's header of whoever commits: a webhook that is told of it belongs to the same trace."""
 
 
 class DurableStorage(Storage, TaskLog, PushConfigs):
@@ -95,19 +73,23 @@ class DurableStorage(Storage, TaskLog, PushConfigs):
     # -- the backend's part ------------------------------------------------------------------
 
     @abstractmethod
-    async def _insert(self, write: Write) -> Head | None:
+    async def _insert(self, step: Step, body: bytes) -> Head | None:
         """Store a new task unless its id is taken; None when stored, else HEAD of the taker.
 
-        A task that has expired does not take its id.
+        `body` is the step's entries, encoded. A task that has expired does not take its id.
+
+        Raises:
+            InvalidArgumentError: the inline push configuration cannot be stored.
         """
 
     @abstractmethod
-    async def _apply(self, write: Write) -> None:
-        """Store a commit if HEAD is still `write.before`: same incarnation, same version.
+    async def _apply(self, step: Step, body: bytes) -> None:
+        """Store a commit if HEAD is still `step.before`: same incarnation, same version.
 
         Raises:
             ConcurrencyError, TaskNotFoundError: it is not.
-            InvalidArgumentError: the task has no room for the push configuration.
+            InvalidArgumentError: the inline push configuration cannot be stored, or the task has
+                no room for it.
         """
 
     @abstractmethod
@@ -173,23 +155,22 @@ class DurableStorage(Storage, TaskLog, PushConfigs):
             caller=caller,
             idempotency_key=idempotency_key,
             ttl_s=ttl_s,
+            push=push,
         )
         now_ms = self.clock.now_ms()
-        step = open_task(new, now_ms=now_ms, timing=self.timing)
-        write = _write(None, step, Commit(push=push), at=now_ms)
-        taker = await self._insert(write)
+        step = open_task(new, now_ms=now_ms, timing=self.timing, trace=tracing.header())
+        taker = await self._insert(step, body_of(step))
         if taker is not None:
             return Opened(head=taker, created=False)
-        return Opened(
-            head=step.head, created=True, log=Log(head=step.head, records=(record_of(write),))
-        )
+        log = Log(head=step.head, records=(Record.of(step),))
+        return Opened(head=step.head, created=True, log=log)
 
     async def commit(self, head: Head, commit: Commit) -> Head:
         now_ms = self.clock.now_ms()
-        step = advance(head, commit, now_ms=now_ms, timing=self.timing)
-        await self._apply(_write(head, step, commit, at=now_ms))
+        step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=tracing.header())
+        await self._apply(step, body_of(step))
         if step.head.is_terminal and not head.is_terminal:
-            # Every end of every task passes here, whoever commits it.
+            # Every end of every task passes here, whichever process commits it.
             metrics.count("TasksEnded", state=plain_state(step.head.state))
             metrics.time("TimeToEnd", self.clock.now_ms() - head.created_at)
         return step.head
@@ -355,50 +336,19 @@ def task_of_head(head: Head) -> Task | None:
     return task
 
 
-def _write(before: Head | None, step: Step, commit: Commit, *, at: int) -> Write:
+def body_of(step: Step) -> bytes:
+    """Return the entries of a commit as they are stored.
+
+    Raises:
+        InvalidArgumentError: an entry could be stored, but never be shown.
+        CommitTooLargeError: more than `MAX_COMMIT_BYTES` at once.
+    """
     check_readable(step.entries)
     body = encode_entries(step.entries)
-    size = len(body) + (len(commit.context_write.value) if commit.context_write else 0)
+    size = len(body) + (len(step.context_write.value) if step.context_write else 0)
     if size > MAX_COMMIT_BYTES:
         raise CommitTooLargeError(size, MAX_COMMIT_BYTES, advice_on_size(step.entries))
-    return Write(
-        before=before,
-        after=step.head,
-        body=body,
-        token=commit.token,
-        commit_id=commit.commit_id,
-        at=at,
-        context_write=commit.context_write,
-        state=_state_after(step),
-        push=None if commit.push is None else _inline(step.head, commit.push),
-        trace=tracing.header(),
-    )
-
-
-def _state_after(step: Step) -> str:
-    is_transition = any(isinstance(entry, StatusChanged) for entry in step.entries)
-    return state_name(step.head.state) if is_transition else ""
-
-
-def _inline(after: Head, config: TaskPushNotificationConfig) -> Push:
-    """An inline configuration, to whose receiver the commit that leads to `after` is owed."""
-    own = checked(config)
-    own.id, own.task_id = inline_id(own), after.task_id
-    return Push(
-        scope=after.scope, incarnation=after.incarnation, config=own, version=after.version - 1
-    )
-
-
-def record_of(write: Write) -> Record:
-    """A stored commit as readers see it; fresh objects that belong to the caller."""
-    return Record(
-        version=write.after.version,
-        entries=decode_entries(write.body),
-        token=write.token,
-        commit_id=write.commit_id,
-        at=write.at,
-        trace=write.trace,
-    )
+    return body
 
 
 def _entries(

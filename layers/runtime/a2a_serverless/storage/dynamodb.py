@@ -26,7 +26,7 @@ from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError
 from a2a_serverless.storage import dynamodb_items as items
-from a2a_serverless.storage.durable import DurableStorage, Write, context_conflict
+from a2a_serverless.storage.durable import DurableStorage, context_conflict
 from a2a_serverless.storage.dynamodb_items import Commits, Item, attribute, key
 from a2a_serverless.storage.dynamodb_listing import Index
 from a2a_serverless.storage.dynamodb_push import PushItems, counted
@@ -36,8 +36,8 @@ from a2a_serverless.storage.log import Due, Log
 from a2a_serverless.tasks.commits import belonging_to, conflict, is_applied
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id
-from a2a_serverless.tasks.push import Push, check_room
-from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
+from a2a_serverless.tasks.push import Push, check_room, inline_push
+from a2a_serverless.tasks.rules import ContextWrite, Step, Timing, expiry
 
 TORN_READS: Final = 10
 """How often a read goes on when HEAD and events do not fit together yet."""
@@ -139,47 +139,49 @@ class DynamoStorage(DurableStorage):
 
     # -- writing a task ------------------------------------------------------------------------
 
-    async def _insert(self, write: Write) -> Head | None:
+    async def _insert(self, step: Step, body: bytes) -> Head | None:
+        head, push = step.head, inline_push(step)
         condition = {
             "ConditionExpression": _MISSING_OR_EXPIRED,
             "ExpressionAttributeValues": {":now": attribute(self._now_s())},
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
-        actions: list[Action] = [{"Put": {"Item": items.head_item(write.after), **condition}}]
-        actions += [{"Put": {"Item": item}} for item in items.event_items(write)]
-        if write.push is not None:
-            actions.append({"Update": items.push_inline(write.push, write.after)})
+        actions: list[Action] = [{"Put": {"Item": items.head_item(head), **condition}}]
+        actions += [{"Put": {"Item": item}} for item in items.event_items(step, body)]
+        if push is not None:
+            actions.append({"Update": items.push_inline(push, head)})
         for _ in range(INSERTS):
             try:
                 await self._table.transact(actions)
             except ConditionFailedError as failed:
-                taker = self._live(failed.items[0]) or await self.head(write.after.task_id)
+                taker = self._live(failed.items[0]) or await self.head(head.task_id)
                 if taker is None:
                     continue
-                is_own = taker.incarnation == write.after.incarnation
+                is_own = taker.incarnation == head.incarnation
                 return None if is_own else taker
             return None
-        msg = f"The id {write.after.task_id} was taken and free by turns, {INSERTS} times."
+        msg = f"The id {head.task_id} was taken and free by turns, {INSERTS} times."
         raise UnavailableError(msg)
 
-    async def _apply(self, write: Write) -> None:
-        if write.before is None or write.before.has_expired(self.clock.now_ms()):
+    async def _apply(self, step: Step, body: bytes) -> None:
+        before, head, push = step.before, step.head, inline_push(step)
+        if before is None or before.has_expired(self.clock.now_ms()):
             raise TaskNotFoundError
-        update = _head_update(write.before, write.after)
+        update = _head_update(before, head)
         pushed: list[Action] = []
-        if write.push is not None:
-            update = await self._with_push(update, write.push)
-            pushed.append({"Update": items.push_inline(write.push, write.after)})
+        if push is not None:
+            update = await self._with_push(update, push)
+            pushed.append({"Update": items.push_inline(push, head)})
         actions: list[Action] = [{"Update": update}]
-        actions += [{"Put": {"Item": item}} for item in items.event_items(write)]
+        actions += [{"Put": {"Item": item}} for item in items.event_items(step, body)]
         actions += pushed
-        if write.context_write is not None:
-            update = self._context_update(write.after.context_id, write.context_write)
+        if step.context_write is not None:
+            update = self._context_update(head.context_id, step.context_write)
             actions.append({"Update": update})
         try:
             await self._table.transact(actions)
         except ConditionFailedError as failed:
-            await self._settle(write, failed.items)
+            await self._settle(step, failed.items)
 
     async def _with_push(self, update: dict[str, Any], push: Push) -> dict[str, Any]:
         """The update of HEAD in a commit with an inline configuration, for which there is room."""
@@ -189,7 +191,7 @@ class DynamoStorage(DurableStorage):
         check_room(held.pushes, push.config.id)
         return counted(update, held)
 
-    async def _settle(self, write: Write, failed: Mapping[int, Item | None]) -> None:
+    async def _settle(self, step: Step, failed: Mapping[int, Item | None]) -> None:
         """Return if the refused commit was applied by an earlier, unanswered request; else raise.
 
         The EVENT at the commit's version says so, and goes on to say so when others have
@@ -197,10 +199,10 @@ class DynamoStorage(DurableStorage):
         """
         if 0 not in failed:
             raise context_conflict(_context_version(next(iter(failed.values()))))
-        head = write.after
+        head = step.head
         event = items.event_sort(head.incarnation, head.version, 0)
         stored = await self._table.get(key(self._partition(head.task_id), event))
-        if is_applied(stored["commit_id"]["S"] if stored else None, write.commit_id):
+        if is_applied(stored["commit_id"]["S"] if stored else None, step.commit_id):
             return
         raise conflict(self._live(failed[0]) or await self.head(head.task_id), head)
 

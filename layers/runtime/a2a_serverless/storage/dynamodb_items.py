@@ -13,13 +13,13 @@ from typing import Any, Final, cast
 
 from a2a.types import TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.storage.durable import Write
 from a2a_serverless.storage.listing import status_key
 from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.tasks.push import Push
+from a2a_serverless.tasks.rules import Step
 from a2a_serverless.tasks.states import state_name
 
 Item = dict[str, Any]
@@ -221,35 +221,35 @@ def _time_of(sort_key: str) -> int:
 # -- commits ---------------------------------------------------------------------------------
 
 
-def event_items(write: Write) -> list[Item]:
-    """The parts of a commit, in order; at least one.
+def event_items(step: Step, body: bytes) -> list[Item]:
+    """Return the parts of a commit, in order; at least one. `body` is its entries, encoded.
 
     Each part of a commit that changes the status says which state it led to. A filter on the
     table's stream sees one item at a time, in any order, and none of the body: so it can pick the
     commits that are worth a wake, and whichever part comes last, one record comes after the
     whole commit. The time of the commit stands in the first part alone.
     """
-    head = write.after
-    starts = range(0, max(1, len(write.body)), PART_BYTES)
+    head = step.head
+    starts = range(0, max(1, len(body)), PART_BYTES)
     common: dict[str, str | int | bytes] = {
-        "commit_id": write.commit_id,
+        "commit_id": step.commit_id,
         "expires_at": seconds(head.expires_at),
         "parts": len(starts),
     }
-    if write.token is not None:
-        common["token"] = write.token
-    if write.state:
-        common["state"] = write.state
-    if write.trace is not None:
-        common["trace"] = write.trace
+    if step.token is not None:
+        common["token"] = step.token
+    if step.changes_status:
+        common["state"] = state_name(head.state)
+    if step.trace is not None:
+        common["trace"] = step.trace
     partition = task_partition(head.scope, head.task_id)
     parts = [
         key(partition, event_sort(head.incarnation, head.version, part))
         | {name: attribute(value) for name, value in common.items()}
-        | {"body": {"B": write.body[start : start + PART_BYTES]}}
+        | {"body": {"B": body[start : start + PART_BYTES]}}
         for part, start in enumerate(starts)
     ]
-    parts[0]["at"] = attribute(write.at)
+    parts[0]["at"] = attribute(step.at)
     return parts
 
 

@@ -17,23 +17,26 @@ from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import TaskNotFoundError
-from a2a_serverless.storage.durable import DurableStorage, Write, context_conflict, record_of
+from a2a_serverless.storage.durable import DurableStorage, context_conflict
 from a2a_serverless.storage.listing import Listing, status_key
 from a2a_serverless.storage.log import Due, Log
 from a2a_serverless.tasks.attempts import may_renew
 from a2a_serverless.tasks.commits import conflict, is_applied, is_still
+from a2a_serverless.tasks.entries import decode_entries
+from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
-from a2a_serverless.tasks.push import Push, check_room
-from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
+from a2a_serverless.tasks.push import Push, check_room, inline_push
+from a2a_serverless.tasks.rules import ContextWrite, Step, Timing, expiry
+from a2a_serverless.tasks.states import state_name
 
 Key = tuple[str, str]
 """(scope digest, task id or context id)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """A commit that was stored, as the table's stream tells of it: ids and no content."""
+class StreamedCommit:
+    """A commit as the table's stream tells of it: ids and no content."""
 
     scope: str
     """Digest of the owner."""
@@ -43,7 +46,7 @@ class Committed:
     state: str
     """The state after a commit that changes the status, as `TASK_STATE_WORKING`; else empty."""
     trace: str | None = None
-    """X-Ray's header of whoever has committed."""
+    """X-Ray's header of the writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +61,34 @@ class _Context:
 _NO_CONTEXT = _Context("", 0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """A commit in the log, encoded: what is decoded from it belongs to its reader."""
+
+    record: Record
+    """Without its entries."""
+    body: bytes
+
+    @classmethod
+    def of(cls, step: Step, body: bytes) -> _Logged:
+        return cls(replace(Record.of(step), entries=()), body)
+
+    def read(self) -> Record:
+        """Return the record with its entries."""
+        return replace(self.record, entries=decode_entries(self.body))
+
+
 @dataclass(slots=True)
 class _Tables:
     """What all scoped views share."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     heads: dict[Key, Head] = field(default_factory=dict)
-    logs: dict[Key, list[Write]] = field(default_factory=dict)
+    logs: dict[Key, list[_Logged]] = field(default_factory=dict)
     contexts: dict[Key, _Context] = field(default_factory=dict)
     waiters: defaultdict[Key, set[_Waiter]] = field(default_factory=lambda: defaultdict(set))
     pushes: dict[Key, dict[str, Push]] = field(default_factory=dict)
-    listeners: dict[object, Callable[[Committed], None]] = field(default_factory=dict)
+    listeners: dict[object, Callable[[StreamedCommit], None]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +122,7 @@ class MemoryStorage(DurableStorage):
     def for_scope(self, scope: Scope) -> Self:
         return type(self)(scope=scope, clock=self.clock, timing=self.timing, _tables=self._tables)
 
-    def on_commit(self, listener: Callable[[Committed], None]) -> Callable[[], None]:
+    def on_commit(self, listener: Callable[[StreamedCommit], None]) -> Callable[[], None]:
         """Tell `listener` of every commit of all scopes from now on; the answer ends it.
 
         It is called in the writer's thread, each task's commits in the order of their versions,
@@ -130,8 +150,8 @@ class MemoryStorage(DurableStorage):
             head = self._live(self._key(task_id))
             if head is None or incarnation not in (None, head.incarnation):
                 return None
-            writes = self._tables.logs[self._key(task_id)][after:]
-        return Log(head=head, records=tuple(record_of(write) for write in writes))
+            logged = self._tables.logs[self._key(task_id)][after:]
+        return Log(head=head, records=tuple(commit.read() for commit in logged))
 
     async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
         with self._tables.lock:
@@ -180,35 +200,35 @@ class MemoryStorage(DurableStorage):
                 if not self._tables.waiters[key]:
                     del self._tables.waiters[key]
 
-    async def _insert(self, write: Write) -> Head | None:
-        key = self._key(write.after.task_id)
+    async def _insert(self, step: Step, body: bytes) -> Head | None:
+        key, push = self._key(step.head.task_id), inline_push(step)
         with self._tables.lock:
             taker = self._live(key)
             if taker is None:
-                self._tables.heads[key] = write.after
-                self._tables.logs[key] = [write]
+                self._tables.heads[key] = step.head
+                self._tables.logs[key] = [_Logged.of(step, body)]
                 self._tables.pushes.pop(key, None)
-                self._stored(key, write)
+                self._stored(key, step, push)
             return taker
 
-    async def _apply(self, write: Write) -> None:
-        key = self._key(write.after.task_id)
+    async def _apply(self, step: Step, body: bytes) -> None:
+        key, push, before = self._key(step.head.task_id), inline_push(step), step.before
         with self._tables.lock:
             current = self._live(key)
-            if write.before is None or write.before.has_expired(self.clock.now_ms()):
+            if before is None or before.has_expired(self.clock.now_ms()):
                 raise TaskNotFoundError
-            if current is None or not is_still(current, write.before):
-                stored = self._tables.logs.get(key, [])[write.before.version :][:1]
-                if is_applied(stored[0].commit_id if stored else None, write.commit_id):
+            if current is None or not is_still(current, before):
+                stored = self._tables.logs.get(key, [])[before.version :][:1]
+                if is_applied(stored[0].record.commit_id if stored else None, step.commit_id):
                     return  # repeated by a writer that did not get its answer
-                raise conflict(current, write.before)
-            if write.push is not None:
-                check_room(self._tables.pushes.get(key, {}).values(), write.push.config.id)
-            if write.context_write is not None:
-                self._write_context(write.after.context_id, write.context_write)
-            self._tables.heads[key] = _postponed(write, current)
-            self._tables.logs[key].append(write)
-            self._stored(key, write)
+                raise conflict(current, before)
+            if push is not None:
+                check_room(self._tables.pushes.get(key, {}).values(), push.config.id)
+            if step.context_write is not None:
+                self._write_context(step.head.context_id, step.context_write)
+            self._tables.heads[key] = _postponed(before, step.head, current)
+            self._tables.logs[key].append(_Logged.of(step, body))
+            self._stored(key, step, push)
             self._wake(key)
 
     async def _remove(self, head: Head) -> bool:
@@ -335,18 +355,18 @@ class MemoryStorage(DurableStorage):
                 if scope == self.scope.digest and not head.has_expired(now_ms)
             ]
 
-    def _stored(self, key: Key, write: Write) -> None:
-        """What comes with a commit that was just stored."""
-        if write.push is not None:
-            self._keep_push(key, write.push)
-        head = write.after
-        committed = Committed(
+    def _stored(self, key: Key, step: Step, push: Push | None) -> None:
+        """Do what comes with a commit that was just stored."""
+        if push is not None:
+            self._keep_push(key, push)
+        head = step.head
+        committed = StreamedCommit(
             scope=head.scope,
             task_id=head.task_id,
             incarnation=head.incarnation,
             version=head.version,
-            state=write.state,
-            trace=write.trace,
+            state=state_name(head.state) if step.changes_status else "",
+            trace=step.trace,
         )
         for listener in self._tables.listeners.values():
             listener(committed)
@@ -356,11 +376,8 @@ class MemoryStorage(DurableStorage):
             waiter.wake()
 
 
-def _postponed(write: Write, current: Head) -> Head:
-    """Return HEAD after a commit; a due time moved since `write.before` was read stays."""
-    before, after = write.before, write.after
-    if before is None:
-        return after
+def _postponed(before: Head, after: Head, current: Head) -> Head:
+    """Return HEAD after a commit; a due time that was moved since `before` was read stays."""
     return replace(
         after,
         sends=current.sends if after.sends == before.sends else after.sends,

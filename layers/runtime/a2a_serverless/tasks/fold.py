@@ -22,7 +22,7 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     TurnOpened,
 )
-from a2a_serverless.tasks.rules import merge_metadata
+from a2a_serverless.tasks.rules import Step, merge_metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,19 @@ class Record:
     at: int | None = None
     """When it was committed, in milliseconds since the epoch; None: by a release without times."""
     trace: str | None = None
-    """X-Ray's header of whoever has committed."""
+    """X-Ray's header of the writer."""
+
+    @classmethod
+    def of(cls, step: Step) -> Record:
+        """Return the record that a stored step leaves in the log; it shares the step's entries."""
+        return cls(
+            version=step.head.version,
+            entries=step.entries,
+            token=step.token,
+            commit_id=step.commit_id,
+            at=step.at,
+            trace=step.trace,
+        )
 
 
 Undo = Callable[[], object]

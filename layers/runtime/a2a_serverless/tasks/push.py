@@ -12,6 +12,7 @@ from a2a.types import TaskPushNotificationConfig
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.identity import digest, is_task_id
+from a2a_serverless.tasks.rules import Step
 
 MAX_CONFIGS = 10
 """Push configurations of one task: every transition is delivered to each."""
@@ -106,6 +107,20 @@ def inline_id(config: TaskPushNotificationConfig) -> str:
     has one, whose cursor goes on, and not one more with each message.
     """
     return config.id or digest("push-inline", config.url)
+
+
+def inline_push(step: Step) -> Push | None:
+    """Return the configuration that a commit brings; its receiver is owed that commit.
+
+    Raises:
+        InvalidArgumentError: it cannot be stored.
+    """
+    if step.push is None:
+        return None
+    own, head = checked(step.push), step.head
+    own.id, own.task_id = inline_id(own), head.task_id
+    version = head.version - 1
+    return Push(scope=head.scope, incarnation=head.incarnation, config=own, version=version)
 
 
 def check_room(held: Iterable[Push], config_id: str) -> None:

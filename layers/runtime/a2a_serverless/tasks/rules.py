@@ -56,7 +56,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """A task to be created. `ttl_s` overrides the default time to live."""
+    """A task to be created. `ttl_s` overrides the default time to live.
+
+    `push` is the inline configuration that came with the request.
+    """
 
     scope: str
     task_id: str
@@ -66,6 +69,7 @@ class NewTask:
     caller: Caller = field(default_factory=Caller)
     idempotency_key: str | None = None
     ttl_s: float | None = None
+    push: TaskPushNotificationConfig | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +107,32 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What the rules decided: the next HEAD and the entries to log."""
+    """A commit as the rules decided it, and as it is stored: the next HEAD and what goes with it.
 
+    `before` is the HEAD that it was decided on, None for a creation.
+    """
+
+    before: Head | None
     head: Head
     entries: tuple[Entry, ...]
+    token: str | None
+    commit_id: str
+    at: int
+    """The writer's time, in milliseconds since the epoch."""
+    trace: str | None = None
+    """X-Ray's header of the writer: a webhook that is told of the commit joins the same trace."""
+    context_write: ContextWrite | None = None
+    push: TaskPushNotificationConfig | None = field(default=None, repr=False)
+    """An inline configuration as the client sent it: stored with the commit, or not at all."""
+
+    @property
+    def changes_status(self) -> bool:
+        """True where the task's status is written, be it with the same state."""
+        return any(isinstance(entry, StatusChanged) for entry in self.entries)
 
 
-def open_task(new: NewTask, *, now_ms: int, timing: Timing) -> Step:
-    """The first version of a task: submitted, with its first turn open and due."""
+def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = None) -> Step:
+    """Return the first version of a task: submitted, with its first turn open and due."""
     ttl_s = timing.ttl_s if new.ttl_s is None else new.ttl_s
     status = _stamped(TaskStatus(state=TaskState.TASK_STATE_SUBMITTED), now_ms)
     head = Head(
@@ -130,11 +152,22 @@ def open_task(new: NewTask, *, now_ms: int, timing: Timing) -> Step:
         due_at=now_ms + int(timing.waiting_s * 1000),
     )
     head = _opened_by(head, new.request.message, new.idempotency_key)
-    return Step(head=head, entries=(TurnOpened(new.request, new.caller), StatusChanged(status)))
+    return Step(
+        before=None,
+        head=head,
+        entries=(TurnOpened(new.request, new.caller), StatusChanged(status)),
+        token=None,
+        commit_id=new_token(),
+        at=now_ms,
+        trace=trace,
+        push=new.push,
+    )
 
 
-def advance(head: Head, commit: Commit, *, now_ms: int, timing: Timing) -> Step:
-    """The step that `commit` makes from `head`.
+def advance(
+    head: Head, commit: Commit, *, now_ms: int, timing: Timing, trace: str | None = None
+) -> Step:
+    """Return the step that `commit` makes from `head`.
 
     Raises:
         TaskTerminalStateError: a transition of a task that has ended.
@@ -157,7 +190,17 @@ def advance(head: Head, commit: Commit, *, now_ms: int, timing: Timing) -> Step:
     if ends and after.turn_is_open:
         after = _ended(after, now_ms, timing)
         entries = (*entries, TurnEnded())
-    return Step(head=after, entries=entries)
+    return Step(
+        before=head,
+        head=after,
+        entries=entries,
+        token=commit.token,
+        commit_id=commit.commit_id,
+        at=now_ms,
+        trace=trace,
+        context_write=commit.context_write,
+        push=commit.push,
+    )
 
 
 def expiry(now_ms: int, ttl_s: float) -> int:
