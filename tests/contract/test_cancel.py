@@ -11,12 +11,12 @@ import pytest
 from a2a.types import TaskState
 from botocore.exceptions import EndpointConnectionError
 
-from a2a_serverless.cancel.base import CancelRegistry, OverdueCancel
-from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
-from a2a_serverless.cancel.memory import MemoryCancelRegistry
+from a2a_serverless.contract.cancels import CancelRegistry
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError, UnavailableError
+from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.tasks.states import TERMINAL, state_name
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope
@@ -24,6 +24,7 @@ from tests.support.messages import message, request
 
 PATIENCE_S = 10
 TIMEOUT_S = 10
+TIMING = Timing(cancel_s=TIMEOUT_S)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +58,8 @@ def cancels(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Canc
     """The registry under test."""
     match request.param:
         case "memory":
-            storage = MemoryStorage(scope=new_scope(), clock=clock)
-            registry = MemoryCancelRegistry(
-                log=storage, scope=storage.scope, clock=clock, timeout_s=TIMEOUT_S
-            )
-            yield Cancels(registry=registry, storage=storage, clock=clock)
+            storage = MemoryStorage(scope=new_scope(), clock=clock, timing=TIMING)
+            yield Cancels(registry=CancelRegistry(storage), storage=storage, clock=clock)
         case "moto":
             with moto_database() as moto:
                 yield _on_table(moto, clock)
@@ -70,14 +68,8 @@ def cancels(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Canc
 
 
 def _on_table(database: Database, clock: ManualClock) -> Cancels:
-    storage = database.storage(clock=clock)
-    registry = DynamoCancelRegistry(
-        database.table,
-        client=database.client,
-        scope=storage.scope,
-        clock=clock,
-        timeout_s=TIMEOUT_S,
-    )
+    storage = database.storage(clock=clock, timing=TIMING)
+    registry = CancelRegistry(storage)
     return Cancels(registry=registry, storage=storage, clock=clock, client=database.client)
 
 
@@ -339,16 +331,16 @@ async def test_nothing_runs_after_the_last_scope(cancels: Cancels, by: str) -> N
 
 @on_dynamodb
 async def test_one_poll_serves_many_scopes(cancels: Cancels) -> None:
-    """150 watched tasks cost two requests a look, whatever their scopes are."""
+    """150 watched tasks cost three requests a look, whatever their scopes are."""
     calls = recorded(cancels.client, "BatchGetItem")
     views = [cancels.registry, cancels.registry.for_scope(new_scope())]
     scopes = [views[n % 2].on_cancel(f"task-{n}") for n in range(150)]
-    while len(calls) < 4:
+    while len(calls) < 6:
         await cancels.clock.sleep(0)
     for scope in scopes:
         await scope.release()
     sizes = [len(call["RequestItems"]["tasks"]["Keys"]) for call in calls]
-    assert sizes[:4] == [100, 50, 100, 50]
+    assert sizes[:6] == [100] * 6  # HEAD and flag of 50 tasks
 
 
 @on_dynamodb
@@ -357,23 +349,24 @@ async def test_a_backend_failure_sets_no_scope(
 ) -> None:
     """It is logged, and polling goes on until the flag is seen."""
     task_id = await cancels.task()
-    broken = [True]
+    broken = {"BatchGetItem"}
 
-    def refuse(**_: Any) -> None:
-        if broken:
+    def refuse(model: Any, **_: Any) -> None:
+        if model.name in broken:
             raise EndpointConnectionError(endpoint_url="x")
 
-    cancels.client.meta.events.register("before-call.dynamodb.BatchGetItem", refuse)
+    cancels.client.meta.events.register("before-call.dynamodb.*", refuse)
     async with cancels.registry.on_cancel(task_id) as scope, asyncio.timeout(PATIENCE_S):
         await cancels.registry.request_cancel(task_id)
         while not caplog.records:
             await cancels.clock.sleep(0)
         assert not scope.is_set()
+        broken.add("GetItem")
         with pytest.raises(UnavailableError):
             await cancels.registry.is_cancelled(task_id)
         broken.clear()
         await scope.wait()
-    assert {getattr(record, "action", "") for record in caplog.records} == {"cancel_poll_failed"}
+    assert {getattr(record, "action", "") for record in caplog.records} == {"watch_failed"}
 
 
 # -- incarnations ----------------------------------------------------------------------------

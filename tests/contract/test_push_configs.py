@@ -18,7 +18,6 @@ from a2a.types import (
 )
 
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.cancel.memory import MemoryCancelRegistry
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import (
     ConcurrencyError,
@@ -459,9 +458,8 @@ class Desk:
     def __init__(self, storage: DurableStorage) -> None:
         self._user = Caller()
         self.storage = storage.for_scope(scope_of(self._context(None)))
-        registry = MemoryCancelRegistry(log=storage, clock=storage.clock)
         broker = Broker(MemoryQueue(Operation, clock=storage.clock))
-        backends = Backends(storage=storage, broker=broker, registry=registry)
+        backends = Backends(storage=storage, broker=broker)
         self._intake = Intake(backends, CarriedVariables({}))
 
     async def send(

@@ -11,7 +11,6 @@ import pytest
 from a2a.helpers import get_data_parts, new_data_part
 from a2a.types import Part, SendMessageConfiguration, Task
 
-from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head
@@ -21,7 +20,7 @@ from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
 from tests.contract.queues import fauxqs_queues
-from tests.support.databases import TABLE, Database, new_scope
+from tests.support.databases import Database, new_scope
 from tests.support.emulators import Emulator
 from tests.support.messages import said
 from tests.support.workers import Bench, S, artifact_texts, status_text, user_request
@@ -55,7 +54,6 @@ def backends(request: pytest.FixtureRequest) -> Iterator[Backends]:
         yield Backends(
             storage=database.storage(scope=scope),
             broker=queues.broker(),
-            registry=DynamoCancelRegistry(TABLE, client=database.client, scope=scope),
         )
 
 
@@ -464,7 +462,7 @@ async def test_a_cancel(backends: Backends) -> None:
         head = await opened(bench, "hello")
         working = asyncio.create_task(bench.work())
         await started.wait()
-        await bench.registry.request_cancel(head.task_id)
+        await bench.storage.request_cancel(head.task_id)
         assert await working
         task = await bench.task(head)
         assert (task.status.state, status_text(task)) == (

@@ -66,7 +66,7 @@ async def at_rest(world: World, *, within_s: float) -> None:
 
     async def nothing_due() -> bool:
         later_ms = world.storage.clock.now_ms() + DAY_MS
-        flags = await world.registry.overdue(later_ms)
+        flags = await world.storage.overdue_cancels(later_ms)
         return not flags and not await world.storage.due(later_ms)
 
     await until(nothing_due, "without flag and due turn", within_s)

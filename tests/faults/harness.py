@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import httpx
 from a2a.types import Task, TaskState
 
-from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
 from a2a_serverless.local.provision import Names, Provisioned, provision
 from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.dynamodb import DynamoStorage
@@ -115,9 +114,8 @@ class World:
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.folder / "ledger")
         self.variables[VARIABLE] = str(self.ledger.path)
-        timing = Timing(waiting_s=float(self.variables["A2A_WAITING_S"]))
+        timing = Timing(waiting_s=float(self.variables["A2A_WAITING_S"]), cancel_s=1)
         self.storage = DynamoStorage(self.made.table, client=self.dynamodb, timing=timing)
-        self.registry = DynamoCancelRegistry(self.made.table, client=self.dynamodb, timeout_s=1)
         self.killed_at = 0.0
 
     # -- processes -----------------------------------------------------------------------------
@@ -339,7 +337,7 @@ class World:
         await self.state(task_id, *TERMINAL, within_s=within_s)
 
         async def is_without_flag() -> bool:
-            return not await self.registry.is_cancelled(task_id)
+            return not await self.storage.is_cancelled(task_id)
 
         await until(is_without_flag, f"{task_id} without a flag", deadline - time.monotonic())
         return await self.look(task_id)

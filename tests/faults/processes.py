@@ -20,7 +20,6 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from a2a_serverless import cli, settings
-from a2a_serverless.cancel import dynamodb as flags  # noqa: F401 - loaded once for all
 from a2a_serverless.cli import worker as worker_command
 from a2a_serverless.local import sweeping
 from a2a_serverless.queues import sqs  # noqa: F401 - as above

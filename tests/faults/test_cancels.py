@@ -44,7 +44,7 @@ async def test_the_agent_of_a_queued_task_never_starts(
         canceling = asyncio.create_task(world.cancel(task_id))
 
         async def is_flagged() -> bool:
-            return await world.registry.is_cancelled(task_id)
+            return await world.storage.is_cancelled(task_id)
 
         await until(is_flagged, "the flag is up")
         await world.start("worker")

@@ -15,7 +15,6 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoStorage
@@ -91,7 +90,6 @@ async def _worker(
     backends = Backends(
         storage=DynamoStorage(world.made.table, client=client, timing=SETTINGS.timing()),
         broker=Broker(SqsFifoQueue(Operation, world.made.queue, client=world.sqs, visibility_s=2)),
-        registry=DynamoCancelRegistry(world.made.table, client=client),
     )
     serving = asyncio.create_task(WorkerAdapter(backends, agent, SETTINGS).serve(concurrency=12))
     try:

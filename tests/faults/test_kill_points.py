@@ -234,10 +234,10 @@ async def postponed(world: World, point: str) -> Expected:
 async def overdue_cancel(world: World, point: str) -> Expected:
     """The flag of a task that was canceled at the deadline is removed by the next run."""
     head = await world.create(WORK)
-    await world.registry.request_cancel(head.task_id)
+    await world.storage.request_cancel(head.task_id)
     victim = await world.start("sweep", point=point)
     await world.dies(victim, point)
-    assert await world.registry.is_cancelled(head.task_id)
+    assert await world.storage.is_cancelled(head.task_id)
     await world.start("sweep")
     return Expected(task_id=head.task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=0)
 

@@ -63,8 +63,7 @@ async def test_a_long_queue_gets_a_bounded_number_of_copies(
         for start in range(0, tasks, 50):
             batch = range(start, min(tasks, start + 50))
             await asyncio.gather(*(storage.open_task(f"c-{n}", request()) for n in batch))
-        registry = world.registry.for_scope(storage.scope)
-        sweeper = Sweeper(storage, broker, registry, clock=clock, budget_s=3600)
+        sweeper = Sweeper(storage, broker, clock=clock, budget_s=3600)
         for _ in range(12):  # every five minutes: oftener finds nothing new, and takes longer
             clock.advance(300)
             while (await sweeper.sweep()).sent:

@@ -16,7 +16,6 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import TaskNotCancelableError
 from a2a_serverless.http.cancellation import cancel
@@ -48,7 +47,7 @@ async def test_cancel_against_completion_in_memory() -> None:
     ends = await _races(backends, RACES)
     assert set(ends) == {COMPLETED, CANCELED}, ends
     far_future_ms = 2**50
-    assert await backends.registry.overdue(far_future_ms) == []
+    assert await backends.storage.overdue_cancels(far_future_ms) == []
 
 
 @pytest.mark.emulators
@@ -59,12 +58,11 @@ async def test_cancel_against_completion_on_dynamodb(emulators: Emulators, tmp_p
         backends = Backends(
             storage=DynamoStorage(world.made.table, client=world.dynamodb),
             broker=Broker(MemoryQueue(Operation)),
-            registry=DynamoCancelRegistry(world.made.table, client=world.dynamodb),
         )
         ends = await _races(backends, RACES)
         assert set(ends) == {COMPLETED, CANCELED}, ends
         far_future_ms = 2**50
-        assert await backends.registry.overdue(far_future_ms) == []
+        assert await backends.storage.overdue_cancels(far_future_ms) == []
 
 
 async def _races(backends: Backends, count: int) -> Counter[TaskState]:
@@ -125,7 +123,9 @@ async def _working(backends: Backends) -> AsyncIterator[None]:
         await complete(context, queue)
 
     adapter = WorkerAdapter(backends, Agent(execute), Settings(), has_heartbeat=False)
-    adapter.beside = replace(adapter.beside, watch=Watch(SystemClock(), interval_s=0.01))
+    adapter.beside = replace(
+        adapter.beside, watch=Watch(backends.storage, SystemClock(), interval_s=0.01)
+    )
     serving = asyncio.create_task(adapter.serve(concurrency=AT_ONCE))
     try:
         yield

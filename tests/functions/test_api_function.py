@@ -81,7 +81,6 @@ def backends(environment: pytest.MonkeyPatch) -> Backends:
     return Backends(
         storage=backends.storage.for_scope(scope),
         broker=backends.broker,
-        registry=backends.registry.for_scope(scope),
     )
 
 

@@ -222,11 +222,11 @@ def test_an_overdue_cancel_is_ended(function: ModuleType, monkeypatch: pytest.Mo
     """A schedule event finishes the cancel of an API process that died."""
     clock = ManualClock()
     monkeypatch.setattr(function.backends.storage, "clock", clock)
-    monkeypatch.setattr(function.backends.registry, "_clock", clock)
+    monkeypatch.setattr(function.backends.storage._cancels, "_clock", clock)
     head: Head = run(
         function, function.backends.storage.open_task("context", request(str(message())))
     ).head
-    run(function, function.backends.registry.request_cancel(head.task_id))
+    run(function, function.backends.storage.request_cancel(head.task_id))
     clock.advance(11)
     assert function.handler(event("sweeper-schedule"), None)["canceled"] == 1
     assert state_of(function, head) == TaskState.TASK_STATE_CANCELED

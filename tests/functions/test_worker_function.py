@@ -213,7 +213,7 @@ async def test_the_agent_streams_and_stops_when_it_is_cancelled() -> None:
     head = await bench.send("one day in Kyoto")
     working = asyncio.create_task(bench.work())
     await clock.pass_time(3)
-    await bench.registry.request_cancel(head.task_id)
+    await bench.storage.request_cancel(head.task_id)
     await clock.pass_time(2)
     assert await working
     task = await bench.task(head)

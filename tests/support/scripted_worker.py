@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
 from a2a_serverless.broker.base import OperationHandle
+from a2a_serverless.contract.cancels import CancelRegistry
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, Replied, StatusChanged
@@ -125,7 +126,7 @@ class ScriptedWorker:
         if log.head.finished_turn >= params.turn:
             await handle.ack()
             return
-        watch = self.backends.registry.for_scope(scope).on_cancel(params.task_id)
+        watch = CancelRegistry(storage).on_cancel(params.task_id)
         request, caller = log.fold().opening(params.turn)
         turn = Turn(storage, handle.operation, request, caller, log.head, watch.wait)
         self.started.append(turn)

@@ -163,7 +163,6 @@ class Bench:
         self.settings = Settings().model_copy(update=settings)
         self.backends = backends or memory_backends(self.settings, clock)
         self.storage = self.backends.storage
-        self.registry = self.backends.registry
         self.broker = self.backends.broker
         self.adapter = WorkerAdapter(
             self.backends,
@@ -194,7 +193,7 @@ class Bench:
 
     async def cancel(self, head: Head) -> None:
         """Ask to cancel a task: raise the flag and send the operation."""
-        await self.registry.request_cancel(head.task_id)
+        await self.storage.request_cancel(head.task_id)
         await self.broker.cancel_task(params_of(head))
 
     async def deliver(self) -> OperationHandle:

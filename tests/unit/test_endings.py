@@ -39,13 +39,13 @@ async def by_the_worker(bench: Bench, task: Head) -> None:
 
 
 async def by_the_sweeper(bench: Bench, task: Head) -> None:
-    await bench.registry.request_cancel(task.task_id)
+    await bench.storage.request_cancel(task.task_id)
     later = ManualClock(start_ms=bench.clock.now_ms() + 3_600_000)
-    await Sweeper(bench.storage, bench.broker, bench.registry, clock=later).sweep()
+    await Sweeper(bench.storage, bench.broker, clock=later).sweep()
 
 
 async def by_a_dead_letter(bench: Bench, task: Head) -> None:
-    letters = DeadLetters(bench.storage, bench.registry, bench.broker, retry=bench.settings.retry())
+    letters = DeadLetters(bench.storage, bench.broker, retry=bench.settings.retry())
     await letters.handle(operation_of("cancel", params_of(task)).model_dump_json())
 
 

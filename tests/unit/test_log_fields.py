@@ -59,7 +59,7 @@ async def second_turn(backends: Backends) -> Head:
 def dead_letters(backends: Backends) -> DeadLetters:
     """A consumer for which one attempt is all that a turn gets."""
     retry = RetryPolicy(max_attempts=1)
-    return DeadLetters(backends.storage, backends.registry, backends.broker, retry=retry)
+    return DeadLetters(backends.storage, backends.broker, retry=retry)
 
 
 def ids_of(head: Head) -> Line:
@@ -70,11 +70,11 @@ async def test_the_sweepers_lines(backends: Backends, clock: ManualClock) -> Non
     """A turn that is sent again, and a task that is canceled at its deadline."""
     head = await second_turn(backends)
     assert head.turn == 3
-    sweeper = Sweeper(backends.storage, backends.broker, backends.registry, clock=clock)
+    sweeper = Sweeper(backends.storage, backends.broker, clock=clock)
     with logged() as lines:
         clock.advance(7200)
         await sweeper.sweep()
-        await backends.registry.request_cancel(head.task_id)
+        await backends.storage.request_cancel(head.task_id)
         clock.advance(7200)
         await sweeper.sweep()
     wanted = ids_of(head) | {"attempts": 1}
@@ -93,7 +93,7 @@ async def test_the_line_of_a_repair_that_failed(
         raise UnavailableError
 
     head = await second_turn(backends)
-    sweeper = Sweeper(backends.storage, backends.broker, backends.registry, clock=clock)
+    sweeper = Sweeper(backends.storage, backends.broker, clock=clock)
     with logged() as lines:
         with monkeypatch.context() as queue_down:
             queue_down.setattr(Broker, "run_task", refuse)

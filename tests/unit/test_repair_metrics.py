@@ -46,7 +46,7 @@ def backends(clock: ManualClock) -> Backends:
 
 async def sweep(backends: Backends, clock: ManualClock, *, after_s: float) -> None:
     clock.advance(after_s)
-    sweeper = Sweeper(backends.storage, backends.broker, backends.registry, clock=clock)
+    sweeper = Sweeper(backends.storage, backends.broker, clock=clock)
     await sweeper.sweep()
 
 
@@ -173,7 +173,7 @@ async def test_a_cancel_that_cannot_be_sent_is_counted(monkeypatch: pytest.Monke
 async def test_an_overdue_cancel_is_counted(backends: Backends, clock: ManualClock) -> None:
     """The sweeper is the other one that ends cancels."""
     head = (await backends.storage.open_task("ctx", request())).head
-    await backends.registry.request_cancel(head.task_id)
+    await backends.storage.request_cancel(head.task_id)
     with counted() as seen:
         await sweep(backends, clock, after_s=7200)
     assert seen.values("ForcedCancels") == [1.0]
@@ -184,7 +184,7 @@ async def test_dead_letters_are_counted_by_their_outcome(backends: Backends) -> 
     head = (await backends.storage.open_task("ctx", request())).head
     body = operation_of("run", params_of(head)).model_dump_json()
     retry = RetryPolicy(max_attempts=1)
-    dead_letters = DeadLetters(backends.storage, backends.registry, backends.broker, retry=retry)
+    dead_letters = DeadLetters(backends.storage, backends.broker, retry=retry)
     with counted() as seen:
         await dead_letters.handle(body)
         await backends.storage.commit(await current(backends, head), Commit(token="t", claims=True))

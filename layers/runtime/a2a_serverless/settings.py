@@ -143,6 +143,7 @@ class Settings(BaseModel):
             waiting_s=self.waiting_s,
             lease_s=LEASE_S,
             renew_before_s=RENEW_BEFORE_S,
+            cancel_s=self.cancel_timeout_s,
         )
 
 

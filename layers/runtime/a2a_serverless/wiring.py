@@ -1,4 +1,4 @@
-"""Putting a process together: the storage, broker and cancel registry that it runs on."""
+"""Putting a process together: the storage and the broker that it runs on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
@@ -48,7 +47,6 @@ class Backends:
 
     storage: DurableStorage
     broker: Broker
-    registry: CancelRegistry
     push: PushBackends | None = None
 
     def pushing(self) -> PushBackends:
@@ -64,18 +62,13 @@ class Backends:
 
 def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     """Return backends in this process's memory."""
-    from a2a_serverless.cancel.memory import MemoryCancelRegistry
     from a2a_serverless.queues.memory import MemoryQueue
     from a2a_serverless.storage.memory import MemoryStorage
 
     clock = clock or SystemClock()
-    storage = MemoryStorage(clock=clock, timing=settings.timing())
     return Backends(
-        storage=storage,
+        storage=MemoryStorage(clock=clock, timing=settings.timing()),
         broker=Broker(MemoryQueue(Operation, visibility_s=settings.visibility_s, clock=clock)),
-        registry=MemoryCancelRegistry(
-            log=storage, timeout_s=settings.cancel_timeout_s, clock=clock
-        ),
         push=_push_in_memory(clock) if settings.pushes else None,
     )
 
@@ -90,7 +83,6 @@ def aws_backends(
     Raises:
         ConfigurationError: the table, the queue, or what the process needs is not named.
     """
-    from a2a_serverless.cancel.dynamodb import DynamoCancelRegistry
     from a2a_serverless.queues.sqs import SqsFifoQueue
     from a2a_serverless.storage.dynamodb import DynamoStorage
 
@@ -108,9 +100,6 @@ def aws_backends(
                 clock=clock,
                 visibility_s=settings.visibility_s,
             )
-        ),
-        registry=DynamoCancelRegistry(
-            settings.table, clock=clock, timeout_s=settings.cancel_timeout_s
         ),
         push=_push_on_aws(settings, clock) if settings.pushes else None,
     )

@@ -132,7 +132,7 @@ class TestCancel:
         hasty = agent_with(Settings(auth="none", cancel_timeout_s=0.1))
         answer = await hasty.call("CancelTask", {"id": sent.task["id"]})
         assert answer.state == "CANCELED"
-        assert not await backends.registry.is_cancelled(sent.task["id"])
+        assert not await backends.storage.is_cancelled(sent.task["id"])
 
     async def test_a_paused_task_is_canceled(self, agent: Agent, worker: ScriptedWorker) -> None:
         """Input-required is no end: a worker commits canceled."""

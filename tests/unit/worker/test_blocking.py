@@ -229,7 +229,7 @@ async def test_a_long_turn_is_claimed_once_and_never_sent_again() -> None:
 
     bench = Bench(Agent(long), clock=clock, visibility_s=10_000)
     task = await bench.send()
-    sweeper = Sweeper(bench.storage, bench.broker, bench.registry, clock=clock)
+    sweeper = Sweeper(bench.storage, bench.broker, clock=clock)
     working = asyncio.create_task(bench.work())
     for _ in range(49):
         await clock.pass_time(60)

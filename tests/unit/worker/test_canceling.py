@@ -11,8 +11,8 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
-from a2a_serverless.cancel.memory import _Flag
 from a2a_serverless.errors import TaskTerminalStateError
+from a2a_serverless.storage.memory import _Flag
 from a2a_serverless.tasks.rules import Commit
 from tests.support.messages import request
 from tests.support.workers import (
@@ -45,7 +45,7 @@ async def assert_canceled(bench: Bench, task_id: str) -> None:
     head = await bench.storage.head(task_id)
     assert head is not None
     assert head.state == S.TASK_STATE_CANCELED
-    assert not await bench.registry.is_cancelled(task_id)
+    assert not await bench.storage.is_cancelled(task_id)
 
 
 async def test_the_agent_of_a_queued_task_never_starts() -> None:
@@ -95,7 +95,7 @@ async def test_an_agent_may_cancel_in_its_own_words() -> None:
     task = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(1.5)
-    await bench.registry.request_cancel(task.task_id)
+    await bench.storage.request_cancel(task.task_id)
     await clock.pass_time(1)
     assert await working
     assert status_text(await bench.task(task)) == "stopped by the agent"
@@ -115,7 +115,7 @@ async def test_what_was_emitted_before_a_cancel_is_kept() -> None:
     task = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(0.5)
-    await bench.registry.request_cancel(task.task_id)
+    await bench.storage.request_cancel(task.task_id)
     await clock.pass_time(1)
     assert await working
     assert artifact_texts(await bench.task(task)) == {"a": ["half"]}
@@ -211,7 +211,7 @@ async def test_an_agent_that_swallows_the_cancel_is_overruled() -> None:
     task = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(2)
-    await bench.registry.request_cancel(task.task_id)
+    await bench.storage.request_cancel(task.task_id)
     await clock.pass_time(11.5)
     await assert_state(bench, task.task_id, S.TASK_STATE_CANCELED)
     await clock.pass_time(10)
@@ -242,11 +242,11 @@ async def test_an_agent_may_still_complete_after_a_cancel() -> None:
     task = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(1.5)
-    await bench.registry.request_cancel(task.task_id)
+    await bench.storage.request_cancel(task.task_id)
     await clock.pass_time(2)
     assert await working
     await assert_state(bench, task.task_id, S.TASK_STATE_COMPLETED)
-    assert not await bench.registry.is_cancelled(task.task_id)
+    assert not await bench.storage.is_cancelled(task.task_id)
 
 
 async def test_a_task_that_somebody_else_ended_stops_its_agent() -> None:
@@ -274,12 +274,12 @@ async def test_a_cancel_of_an_ended_task_only_removes_its_flag() -> None:
     before = await bench.head(task)
     # The flag went up between the last look at it and the end of the task.
     flag = _Flag(deadline=0, incarnation=task.incarnation)
-    bench.registry._flags.raised[task.scope, task.task_id] = flag  # type: ignore[attr-defined]
+    bench.storage._tables.flags[task.scope, task.task_id] = flag  # type: ignore[attr-defined]
     await bench.broker.cancel_task(params_of(task))
     assert await bench.work()
     assert await bench.head(task) == before
     assert agent.cancelled == []
-    assert not await bench.registry.is_cancelled(task.task_id)
+    assert not await bench.storage.is_cancelled(task.task_id)
 
 
 async def race(seed: int) -> tuple[TaskState, TaskState | None]:
@@ -299,20 +299,20 @@ async def race(seed: int) -> tuple[TaskState, TaskState | None]:
     await clock.pass_time(dice.uniform(0.5, 4))
     is_refused = False
     try:
-        await bench.registry.request_cancel(task.task_id)
+        await bench.storage.request_cancel(task.task_id)
     except TaskTerminalStateError:
         is_refused = True
     await bench.broker.cancel_task(params_of(task))
     await clock.pass_time(dice.uniform(0, 1))
     if dice.random() < 0.5 and not is_refused:  # the client asks again
         with contextlib.suppress(TaskTerminalStateError):
-            await bench.registry.request_cancel(task.task_id)
+            await bench.storage.request_cancel(task.task_id)
     await clock.pass_time(15)
     assert await working
     ended = await bench.head(task)
     assert await bench.work()
     assert await bench.head(task) == ended
-    assert not await bench.registry.is_cancelled(task.task_id)
+    assert not await bench.storage.is_cancelled(task.task_id)
     return ended.state, None if is_refused else ended.state
 
 

@@ -124,7 +124,7 @@ async def test_cancel_of_a_running_turn_sees_the_turns_value() -> None:
     task = await bench.send(caller=caller("r1"))
     working = asyncio.create_task(bench.work())
     await clock.pass_time(1.5)
-    await bench.registry.request_cancel(task.task_id)
+    await bench.storage.request_cancel(task.task_id)
     await clock.pass_time(2)
     assert await working
     assert agent.seen == [("execute", "r1"), ("cancel", "r1")]

@@ -487,7 +487,7 @@ async def test_a_running_agents_stale_end_is_a_cancel(ends_in: str) -> None:
         await ctx.load_context()
         await ctx.update_context("mine")
         await bench.storage.update_context("ctx", "another's")
-        await bench.registry.request_cancel(ctx.task_id)
+        await bench.storage.request_cancel(ctx.task_id)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -511,7 +511,7 @@ async def test_a_cancel_that_pauses_leaves_the_state() -> None:
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.update_context("half")
-        await bench.registry.request_cancel(ctx.task_id)
+        await bench.storage.request_cancel(ctx.task_id)
         await asyncio.Event().wait()
 
     bench = Bench(WorkerExecutor(Asking(handle)))

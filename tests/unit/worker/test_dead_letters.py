@@ -8,7 +8,6 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.broker.base import Broker, operation_of
-from a2a_serverless.cancel.memory import MemoryCancelRegistry
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.endings import REBASES
@@ -37,13 +36,11 @@ class Stack:
 
     def __post_init__(self) -> None:
         storage = MemoryStorage(clock=self.clock)
-        registry = MemoryCancelRegistry(log=storage, clock=self.clock)
         self.queue = MemoryQueue(Operation, clock=self.clock)
         self.broker = Broker(self.queue)
-        self.dead_letters = DeadLetters(storage, registry, self.broker, retry=RETRY)
-        self.sweeper = Sweeper(storage, self.broker, registry, clock=self.clock)
+        self.dead_letters = DeadLetters(storage, self.broker, retry=RETRY)
+        self.sweeper = Sweeper(storage, self.broker, clock=self.clock)
         self.storage = storage.for_scope(SCOPE)
-        self.registry = registry.for_scope(SCOPE)
 
     async def open(self) -> Head:
         return (await self.storage.open_task("context", request())).head
@@ -191,7 +188,7 @@ async def test_a_failed_task_is_told_although_the_rest_fails(
         raise UnavailableError("No answer.")
 
     head = await stack.used_up()
-    monkeypatch.setattr(MemoryCancelRegistry, "cleanup", fails)
+    monkeypatch.setattr(MemoryStorage, "clear_cancel", fails)
     with pytest.raises(UnavailableError):
         await stack.dead_letters.handle(body(head))
     assert "dead_letter_failed" in [getattr(r, "action", "") for r in caplog.records]
@@ -210,11 +207,11 @@ async def test_handling_twice_does_it_once(stack: Stack) -> None:
 async def test_a_flag_turns_failed_into_canceled(stack: Stack, kind: str) -> None:
     """The client asked for a cancel, and gets one; the flag is gone after it."""
     head = await stack.open()
-    await stack.registry.request_cancel(head.task_id)
+    await stack.storage.request_cancel(head.task_id)
     assert await stack.dead_letters.handle(body(head, kind)) == "canceled"
     assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
     assert await stack.text(head) == CANCELED
-    assert not await stack.registry.is_cancelled(head.task_id)
+    assert not await stack.storage.is_cancelled(head.task_id)
 
 
 async def test_a_dead_cancel_cancels_a_paused_task(stack: Stack) -> None:
@@ -228,11 +225,11 @@ async def test_a_dead_cancel_cancels_a_paused_task(stack: Stack) -> None:
 async def test_an_ended_task_is_left_alone(stack: Stack, kind: str) -> None:
     """The letter is dropped; a flag that was left behind is removed."""
     head = await stack.open()
-    await stack.registry.request_cancel(head.task_id)
+    await stack.storage.request_cancel(head.task_id)
     await stack.move(head, TaskState.TASK_STATE_COMPLETED)
     assert await stack.dead_letters.handle(body(head, kind)) == "dropped"
     assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
-    assert not await stack.registry.is_cancelled(head.task_id)
+    assert not await stack.storage.is_cancelled(head.task_id)
 
 
 async def test_a_finished_turn_is_left_alone(stack: Stack) -> None:
@@ -266,10 +263,10 @@ async def test_a_later_task_of_the_same_id_is_left_alone(stack: Stack, kind: str
     old = await stack.open()
     await stack.storage.delete_task(old.task_id)
     opened = await stack.storage.open_task("context", request(), task_id=old.task_id)
-    await stack.registry.request_cancel(old.task_id)
+    await stack.storage.request_cancel(old.task_id)
     assert await stack.dead_letters.handle(body(old, kind)) == "dropped"
     assert (await stack.head(old)).version == opened.head.version
-    assert await stack.registry.is_cancelled(old.task_id)
+    assert await stack.storage.is_cancelled(old.task_id)
 
 
 async def test_another_scopes_task_is_not_touched(stack: Stack) -> None:

@@ -19,7 +19,6 @@ from a2a.server.events import EventQueue
 from a2a.types import Task, TaskState
 
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.cancel.memory import MemoryCancelRegistry
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
 from a2a_serverless.local.template import Template
 from a2a_serverless.queues.fifo import Record
@@ -48,8 +47,10 @@ FAILED = TaskState.TASK_STATE_FAILED
 SUBMITTED = TaskState.TASK_STATE_SUBMITTED
 
 TABLE: dict[type, tuple[str, ...]] = {
-    MemoryStorage: ("head", "read", "due", "postpone", "_insert", "_apply"),
-    MemoryCancelRegistry: ("is_cancelled", "overdue", "cleanup", "request_cancel"),
+    MemoryStorage: (
+        *("head", "read", "look", "due", "postpone", "_insert", "_apply"),
+        *("request_cancel", "is_cancelled", "overdue_cancels", "clear_cancel"),
+    )
 }
 """All that is a request to the table in a deployed stack."""
 
@@ -141,7 +142,6 @@ class Deployment:
         sweeper = Sweeper(
             self.backends.storage,
             self.backends.broker,
-            self.backends.registry,
             clock=self.clock,
             give_up_s=self.settings.give_up_s,
         )
@@ -164,9 +164,7 @@ class Deployment:
 
     def _handle_letter(self, record: Record) -> bool:
         backends = self.backends
-        letters = DeadLetters(
-            backends.storage, backends.registry, backends.broker, retry=self.settings.retry()
-        )
+        letters = DeadLetters(backends.storage, backends.broker, retry=self.settings.retry())
         return self._tried(lambda: letters.handle(record["body"]))
 
     # -- what has become of it -------------------------------------------------------------------

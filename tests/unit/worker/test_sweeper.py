@@ -9,7 +9,6 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.cancel.memory import MemoryCancelRegistry
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.endings import REBASES
@@ -53,16 +52,13 @@ class Stack:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def __post_init__(self) -> None:
-        timing = Timing(waiting_s=WAITING_S, lease_s=LEASE_S)
+        timing = Timing(waiting_s=WAITING_S, lease_s=LEASE_S, cancel_s=TIMEOUT_S)
         self.storage = MemoryStorage(clock=self.clock, timing=timing)
         self.queue = RecordingQueue(self.clock)
         self.broker = Broker(self.queue)
-        self.registry = MemoryCancelRegistry(
-            log=self.storage, clock=self.clock, timeout_s=TIMEOUT_S
-        )
 
     def sweeper(self, **options: Any) -> Sweeper:
-        return Sweeper(self.storage, self.broker, self.registry, clock=self.clock, **options)
+        return Sweeper(self.storage, self.broker, clock=self.clock, **options)
 
     async def sweep(self, limit: int = 500, **options: Any) -> SweepReport:
         return await self.sweeper(**options).sweep(limit)
@@ -475,7 +471,7 @@ async def test_slow_cancels_leave_turns_their_share(
 async def cancelled(stack: Stack) -> Head:
     """A running task whose cancel is overdue."""
     head = await stack.claim(await stack.open())
-    await stack.registry.request_cancel(head.task_id)
+    await stack.storage.request_cancel(head.task_id)
     stack.clock.advance(TIMEOUT_S)
     return head
 
@@ -489,7 +485,7 @@ async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
     assert task.status.state == TaskState.TASK_STATE_CANCELED
     assert task.status.message.parts[0].text == CANCELED
     assert (task.status.message.task_id, task.status.message.context_id) == (task.id, "context")
-    assert not await stack.registry.is_cancelled(head.task_id)
+    assert not await stack.storage.is_cancelled(head.task_id)
     late = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
     with pytest.raises(ConcurrencyError):
         await stack.storage.commit(head, Commit(entries=(late,), token="t"))
@@ -499,10 +495,10 @@ async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
 async def test_a_cancel_is_left_to_others_until_its_deadline(stack: Stack) -> None:
     """The agent has the time that it was promised."""
     head = await stack.open()
-    await stack.registry.request_cancel(head.task_id)
+    await stack.storage.request_cancel(head.task_id)
     stack.clock.advance(TIMEOUT_S - 0.001)
     assert await stack.sweep() == SweepReport()
-    assert await stack.registry.is_cancelled(head.task_id)
+    assert await stack.storage.is_cancelled(head.task_id)
 
 
 async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
@@ -511,7 +507,7 @@ async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
     await stack.storage.update_task(
         head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED, status_message=agent_message("Which?")
     )
-    await stack.registry.request_cancel(head.task_id)
+    await stack.storage.request_cancel(head.task_id)
     stack.clock.advance(TIMEOUT_S)
     assert await stack.sweep() == SweepReport(canceled=1)
     task = await stack.storage.load_task(head.task_id)
@@ -526,9 +522,11 @@ async def test_the_flag_of_an_ended_task_is_removed(stack: Stack, *, gone: bool)
     head = await cancelled(stack)
     await stack.storage.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
     if gone:
+        flags = dict(stack.storage._tables.flags)
         await stack.storage.delete_task(head.task_id)
+        stack.storage._tables.flags.update(flags)
     assert await stack.sweep() == SweepReport(removed=1)
-    assert await stack.registry.overdue(stack.clock.now_ms()) == []
+    assert await stack.storage.overdue_cancels(stack.clock.now_ms()) == []
     task = await stack.storage.load_task(head.task_id)
     assert task is None if gone else task and task.status.state == TaskState.TASK_STATE_COMPLETED
 
@@ -548,7 +546,7 @@ async def test_rebasing_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch
     head = await cancelled(stack)
     interfere(monkeypatch, times=REBASES)
     assert await stack.sweep() == SweepReport(failed=1)
-    assert await stack.registry.is_cancelled(head.task_id)
+    assert await stack.storage.is_cancelled(head.task_id)
     assert await stack.sweep() == SweepReport(canceled=1)
 
 
@@ -567,7 +565,7 @@ async def test_a_task_that_ends_meanwhile_is_not_canceled(
     monkeypatch.setattr(MemoryStorage, "commit", completed_first)
     assert await stack.sweep() == SweepReport(removed=1)
     assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
-    assert not await stack.registry.is_cancelled(head.task_id)
+    assert not await stack.storage.is_cancelled(head.task_id)
 
 
 async def test_limits_hold_for_cancels(stack: Stack) -> None:

@@ -3,42 +3,118 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, cast
 
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import TaskState
+
+from a2a_serverless.storage.log import LOOK_AT_ONCE, Look, TaskKey
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.watch import Watch, Watched
-from tests.support.workers import PacedClock
+from tests.support.workers import Agent, Bench, PacedClock, complete
+from tests.unit.tasks.heads import opened
+
+CANCELED = Look(head=None, flagged="incarnation")
 
 
 class Moody:
-    """A registry and log whose first answer is an error that no repetition mends."""
+    """A log whose first look is an error that no repetition mends."""
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.looks: list[int] = []
 
-    async def is_cancelled(self, _task_id: str) -> bool:
-        self.looks += 1
-        if self.looks == 1:
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
+        self.looks.append(len(tasks))
+        if len(self.looks) == 1:
             msg = "ExpiredToken"
             raise RuntimeError(msg)
-        return True
-
-    async def head(self, _task_id: str) -> Head | None:
-        return None
+        return dict.fromkeys(tasks, CANCELED)
 
 
 async def test_a_failed_look_does_not_end_the_watch() -> None:
     """Whatever the first look raises, the next one sees the cancel."""
     clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
-    turn = Watched(
-        task_id="t",
-        log=cast("Any", moody),
-        registry=cast("Any", moody),
-        on_cancel=heard.set,
-        on_head=lambda _: None,
-    )
-    async with Watch(clock).over(turn):
+
+    async def on_look(look: Look) -> None:
+        assert look is CANCELED
+        heard.set()
+
+    async with Watch(cast("Any", moody), clock).over(Watched(key=("s", "t"), on_look=on_look)):
         await clock.pass_time(1)
         assert not heard.is_set()
         await clock.pass_time(1)
         await heard.wait()
+
+
+async def test_one_look_serves_fifty_turns() -> None:
+    """120 watched turns, and one of them twice, cost three requests a second."""
+    clock, moody = PacedClock(), Moody()
+    watch = Watch(cast("Any", moody), clock)
+    turns = [Watched(key=("s", f"t{n % 120}"), on_look=_ignore) for n in range(121)]
+    for turn in turns:
+        watch.add(turn)
+    await clock.pass_time(1)
+    assert sorted(moody.looks, reverse=True) == [LOOK_AT_ONCE, LOOK_AT_ONCE, 20]
+    for turn in turns:
+        await watch.remove(turn)
+    await clock.pass_time(5)
+    assert len(moody.looks) == 3
+
+
+async def test_a_turn_that_raises_does_not_blind_the_others() -> None:
+    """What one turn makes of its look keeps no other one from its own."""
+    clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
+    moody.looks.append(0)
+
+    async def fails(_look: Look) -> None:
+        raise RuntimeError
+
+    async def hears(_look: Look) -> None:
+        heard.set()
+
+    watch = Watch(cast("Any", moody), clock)
+    bad, good = Watched(key=("s", "bad"), on_look=fails), Watched(key=("s", "good"), on_look=hears)
+    async with watch.over(bad), watch.over(good):
+        await clock.pass_time(1)
+        assert heard.is_set()
+
+
+class Late:
+    """A log whose looks are older than the tasks: they show none, or one that had the id before."""
+
+    def __init__(self, shown: Head | None) -> None:
+        self.shown = shown
+        self.looks = 0
+
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
+        self.looks += 1
+        flagged = self.shown.incarnation if self.shown else None
+        return dict.fromkeys(tasks, Look(head=self.shown, flagged=flagged))
+
+
+@pytest.mark.parametrize("shown", [None, opened("earlier")], ids=["none", "an earlier task"])
+async def test_a_late_look_stops_no_turn(shown: Head | None) -> None:
+    """Neither a HEAD that is not seen yet, nor that of an earlier task and its flag."""
+    clock, release, late = PacedClock(), asyncio.Event(), Late(shown)
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await release.wait()
+        await complete(context, queue)
+
+    bench = Bench(Agent(execute), clock=clock)
+    bench.adapter.beside = replace(bench.adapter.beside, watch=Watch(cast("Any", late), clock))
+    head = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(3)
+    assert late.looks == 3
+    release.set()
+    assert await working
+    assert (await bench.task(head)).status.state == TaskState.TASK_STATE_COMPLETED
+
+
+async def _ignore(_look: Look) -> None:
+    pass

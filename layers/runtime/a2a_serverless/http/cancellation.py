@@ -40,7 +40,6 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
             3.3.1, which holds in that nothing changes.
     """
     storage = backends.storage.for_scope(scope)
-    registry = backends.registry.for_scope(scope)
     head = await storage.head(task_id)
     if head is None:
         raise TaskNotFoundError
@@ -48,7 +47,7 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
         msg = f"The task is {state_name(head.state)} and cannot be canceled."
         raise TaskNotCancelableError(msg)
     try:
-        await registry.request_cancel(task_id)
+        await storage.request_cancel(task_id)
     except TaskTerminalStateError as error:
         raise TaskNotCancelableError from error
     faults.point("after-cancel-flag")
@@ -58,7 +57,7 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
     deadline = storage.clock.monotonic() + timeout_s
     if not await settle(tail, until=_has_ended, deadline=deadline):
         await _end(storage, tail)
-    await registry.cleanup(task_id, incarnation=tail.head.incarnation)
+    await storage.clear_cancel(task_id, incarnation=tail.head.incarnation)
     return tail
 
 

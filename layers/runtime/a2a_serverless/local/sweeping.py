@@ -56,13 +56,10 @@ class SweepRounds:
         self._sweeper = Sweeper(
             backends.storage,
             backends.broker,
-            backends.registry,
             clock=backends.storage.clock,
             give_up_s=settings.give_up_s,
         )
-        self._letters = DeadLetters(
-            backends.storage, backends.registry, backends.broker, retry=settings.retry()
-        )
+        self._letters = DeadLetters(backends.storage, backends.broker, retry=settings.retry())
         self._source = dead_letters
 
     async def once(self) -> Round:

@@ -27,6 +27,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery, ListTasksResult, Storage
+from a2a_serverless.storage.cancels import CancelFlags
 from a2a_serverless.storage.listing import Listing
 from a2a_serverless.storage.log import Log, Opened, TaskLog
 from a2a_serverless.storage.push import PushConfigs
@@ -64,8 +65,8 @@ MAX_CONTEXT_BYTES = 340_000
 _BLIND_PAUSE_S = 0.005
 
 
-class DurableStorage(Storage, TaskLog, PushConfigs):
-    """Storage, TaskLog and PushConfigs over a backend's few atomic steps."""
+class DurableStorage(Storage, TaskLog, CancelFlags, PushConfigs):
+    """Tasks, cancel flags and push configurations over a backend's few atomic steps."""
 
     BLIND_ATTEMPTS: ClassVar[int] = 16
     """How often a write without `expected_version` is repeated after a lost race."""

@@ -16,7 +16,7 @@ What a reader may rely on:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Self
 
 from a2a.types import TaskPushNotificationConfig
@@ -26,13 +26,15 @@ from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError
 from a2a_serverless.storage import dynamodb_items as items
+from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.durable import DurableStorage, context_conflict
+from a2a_serverless.storage.dynamodb_cancels import CancelItems
 from a2a_serverless.storage.dynamodb_items import Commits, Item, attribute, key
 from a2a_serverless.storage.dynamodb_listing import Index
 from a2a_serverless.storage.dynamodb_push import PushItems, counted
 from a2a_serverless.storage.dynamodb_table import Action, Table
 from a2a_serverless.storage.listing import Listing
-from a2a_serverless.storage.log import Due, Log
+from a2a_serverless.storage.log import Due, Log, Look, TaskKey
 from a2a_serverless.tasks.commits import belonging_to, conflict, is_applied
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id
@@ -71,6 +73,7 @@ class DynamoStorage(DurableStorage):
         self._table = Table(table, self._client, self.clock)
         self._index = Index(self._table, scope, self.clock)
         self._pushes = PushItems(self._table, scope, self.clock)
+        self._cancels = CancelItems(self._table, scope, self.clock, self.timing.cancel_s)
 
     def for_scope(self, scope: Scope) -> Self:
         return type(self)(
@@ -83,6 +86,25 @@ class DynamoStorage(DurableStorage):
         if not is_task_id(task_id):
             return None
         return self._live(await self._table.get(key(self._partition(task_id), items.HEAD)))
+
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
+        asked = {items.task_partition(*task): task for task in tasks if is_task_id(task[1])}
+        if not asked:
+            return {}
+        sorts = (items.HEAD, items.CANCEL)
+        found, unread = await self._table.look([key(pk, sk) for pk in asked for sk in sorts])
+        heads, flags = (
+            {item["PK"]["S"]: item for item in found if item["SK"]["S"] == sort} for sort in sorts
+        )
+        unknown = {item["PK"]["S"] for item in unread}
+        return {
+            task: Look(
+                head=self._live(heads.get(partition)),
+                flagged=flags[partition]["incarnation"]["S"] if partition in flags else None,
+            )
+            for partition, task in asked.items()
+            if partition not in unknown
+        }
 
     async def read(
         self, task_id: str, *, after: int = 0, incarnation: str | None = None
@@ -249,6 +271,20 @@ class DynamoStorage(DurableStorage):
 
     async def _delete_push(self, push: Push) -> None:
         await self._pushes.delete(push)
+
+    # -- cancel flags --------------------------------------------------------------------------
+
+    async def request_cancel(self, task_id: str) -> None:
+        await self._cancels.request(task_id)
+
+    async def is_cancelled(self, task_id: str) -> bool:
+        return await self._cancels.is_raised(task_id)
+
+    async def clear_cancel(self, task_id: str, *, incarnation: str | None = None) -> None:
+        await self._cancels.remove(task_id, incarnation)
+
+    async def overdue_cancels(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
+        return await self._cancels.overdue(now_ms, limit)
 
     # -- due turns -----------------------------------------------------------------------------
 

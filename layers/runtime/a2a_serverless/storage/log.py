@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self, TypeAlias
 
 from a2a.types import SendMessageRequest, TaskPushNotificationConfig
 
 from a2a_serverless.clock import Clock
+from a2a_serverless.tasks.cancels import counts_for
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit, Timing
+
+TaskKey: TypeAlias = tuple[str, str]
+"""The scope's digest and the id of a task."""
+
+
+LOOK_AT_ONCE: Final = 50
+"""Tasks of one `look`: two items each, of the 100 that DynamoDB reads in one request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +38,26 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """HEAD and cancel flag of a task, from a read that may be late."""
+
+    head: Head | None
+    flagged: str | None
+    """The incarnation whose cancel was requested; None without a flag."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True if the flag is meant for the incarnation that HEAD shows."""
+        return (
+            self.head is not None
+            and self.flagged is not None
+            and counts_for(self.flagged, self.head.incarnation)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A task that somebody has to look at since `due_at` (milliseconds since the epoch)."""
+    """A task that is to be looked at since `due_at` (milliseconds since the epoch)."""
 
     scope: Scope
     task_id: str
@@ -57,13 +84,10 @@ def extend(fold: Fold, records: tuple[Record, ...]) -> Fold:
 
 
 class TaskLog(ABC):
-    """The commits of tasks, seen through one scope.
-
-    `update_task` is its one-step form: both go the same write path and count the same versions.
-    """
+    """The commits of tasks, seen through one scope."""
 
     wakes: ClassVar[bool] = False
-    """Whether `changed` returns at every commit and deletion, so that nobody has to poll."""
+    """True where `changed` returns at every commit and deletion, so that no reader has to poll."""
 
     scope: Scope
     clock: Clock
@@ -94,6 +118,18 @@ class TaskLog(ABC):
     @abstractmethod
     async def head(self, task_id: str) -> Head | None:
         """HEAD as of now, None when the task does not exist or has expired."""
+
+    @abstractmethod
+    async def look(self, tasks: Collection[TaskKey]) -> Mapping[TaskKey, Look]:
+        """Look at up to `LOOK_AT_ONCE` tasks of all scopes, in one request that is not repeated.
+
+        What is seen may be late: a HEAD may be an earlier one, or missing though its task was just
+        created. It is good for noticing what a consistent read or a commit's condition then
+        decides. A task that the backend had no capacity for is left out.
+
+        Raises:
+            Exception: as the backend's client does; the next look may succeed.
+        """
 
     @abstractmethod
     async def read(

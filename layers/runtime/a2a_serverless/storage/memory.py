@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -17,10 +17,18 @@ from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.durable import DurableStorage, context_conflict
 from a2a_serverless.storage.listing import Listing, status_key
-from a2a_serverless.storage.log import Due, Log
+from a2a_serverless.storage.log import Due, Log, Look, TaskKey
 from a2a_serverless.tasks.attempts import may_renew
+from a2a_serverless.tasks.cancels import (
+    check_open,
+    counts_for,
+    deadline_ms,
+    is_overdue,
+    may_remove,
+)
 from a2a_serverless.tasks.commits import conflict, is_applied, is_still
 from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.fold import Record
@@ -78,6 +86,14 @@ class _Logged:
         return replace(self.record, entries=decode_entries(self.body))
 
 
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    """A raised cancel flag; its deadline is in milliseconds since the epoch."""
+
+    deadline: int
+    incarnation: str
+
+
 @dataclass(slots=True)
 class _Tables:
     """What all scoped views share."""
@@ -88,6 +104,7 @@ class _Tables:
     contexts: dict[Key, _Context] = field(default_factory=dict)
     waiters: defaultdict[Key, set[_Waiter]] = field(default_factory=lambda: defaultdict(set))
     pushes: dict[Key, dict[str, Push]] = field(default_factory=dict)
+    flags: dict[Key, _Flag] = field(default_factory=dict)
     listeners: dict[object, Callable[[StreamedCommit], None]] = field(default_factory=dict)
 
 
@@ -142,6 +159,14 @@ class MemoryStorage(DurableStorage):
     async def head(self, task_id: str) -> Head | None:
         with self._tables.lock:
             return self._live(self._key(task_id))
+
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
+        with self._tables.lock:
+            return {task: self._seen(task) for task in tasks}
+
+    def _seen(self, key: Key) -> Look:
+        flag = self._tables.flags.get(key)
+        return Look(head=self._live(key), flagged=flag.incarnation if flag else None)
 
     async def read(
         self, task_id: str, *, after: int = 0, incarnation: str | None = None
@@ -239,8 +264,40 @@ class MemoryStorage(DurableStorage):
                 return False
             del self._tables.heads[key], self._tables.logs[key]
             self._tables.pushes.pop(key, None)
+            self._tables.flags.pop(key, None)
             self._wake(key)
         return True
+
+    # -- cancel flags --------------------------------------------------------------------------
+
+    async def request_cancel(self, task_id: str) -> None:
+        key = self._key(task_id)
+        with self._tables.lock:
+            head = check_open(self._live(key))
+            raised = self._tables.flags.get(key)
+            if raised is None or not counts_for(raised.incarnation, head.incarnation):
+                deadline = deadline_ms(self.clock.now_ms(), self.timing.cancel_s)
+                self._tables.flags[key] = _Flag(deadline, head.incarnation)
+
+    async def is_cancelled(self, task_id: str) -> bool:
+        with self._tables.lock:
+            return self._seen(self._key(task_id)).is_cancelled
+
+    async def clear_cancel(self, task_id: str, *, incarnation: str | None = None) -> None:
+        key = self._key(task_id)
+        with self._tables.lock:
+            flag = self._tables.flags.get(key)
+            if flag is not None and may_remove(flag.incarnation, incarnation):
+                del self._tables.flags[key]
+
+    async def overdue_cancels(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
+        with self._tables.lock:
+            raised = self._tables.flags.items()
+            passed = [item for item in raised if is_overdue(item[1].deadline, now_ms=now_ms)]
+        return [
+            OverdueCancel(scope=Scope(scope), task_id=task_id, incarnation=flag.incarnation)
+            for (scope, task_id), flag in sorted(passed, key=lambda item: item[1].deadline)[:limit]
+        ]
 
     # -- push configurations -------------------------------------------------------------------
 

@@ -45,13 +45,15 @@ class Timing:
 
     `waiting_s` is how long a turn may stay unclaimed before the sweeper sends it again. `lease_s`
     is how long it leaves a claimed turn alone; the worker that has the turn renews that lease when
-    less than `renew_before_s` of it is left.
+    less than `renew_before_s` of it is left. `cancel_s` is how long a cancel may take before the
+    task is ended without its agent.
     """
 
     ttl_s: float = 30 * 24 * 3600
     waiting_s: float = 60
     lease_s: float = 300
     renew_before_s: float = 120
+    cancel_s: float = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ class WorkerAdapter:
     """Runs one agent on the operations of a broker.
 
     Args:
-        backends: storage, broker and cancel registry, seen through any scope.
+        backends: storage and broker, seen through any scope.
         agent: runs all turns, several at a time.
         settings: retries, visibility and the time a cancel may take.
         clock: by default the machine's.
@@ -86,7 +86,9 @@ class WorkerAdapter:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.retry = settings.retry()
-        self.beside = Companions(watch=Watch(self.clock), keeper=keeper or Keeper())
+        self.beside = Companions(
+            watch=Watch(backends.storage, self.clock), keeper=keeper or Keeper()
+        )
         self.deadline_margin_s = deadline_margin_s
         self.has_heartbeat = has_heartbeat
 
@@ -151,7 +153,6 @@ class _Delivery:
         self._deadline = deadline
         scope = Scope(self._params.scope)
         self._storage = adapter.backends.storage.for_scope(scope)
-        self._registry = adapter.backends.registry.for_scope(scope)
 
     async def verdict(self) -> Verdict:
         """Do what the delivery asks for.
@@ -172,7 +173,7 @@ class _Delivery:
         return await self._storage.read(self._params.task_id, incarnation=self._params.incarnation)
 
     async def _act(self, log: Log | None) -> Verdict:
-        is_cancelled = log is not None and await self._registry.is_cancelled(self._params.task_id)
+        is_cancelled = log is not None and await self._storage.is_cancelled(self._params.task_id)
         wanted = on_delivery(
             None if log is None else log.head,
             self._operation,
@@ -240,7 +241,6 @@ class _Delivery:
             params,
             turn=turn_of(log, tracing.carried()),  # what the agent calls belongs to its attempt
             storage=self._storage,
-            registry=self._registry,
             beside=adapter.beside,
             limits=Limits(
                 retry=adapter.retry,
@@ -299,7 +299,7 @@ class _Delivery:
         try:
             head = await self._storage.head(self._params.task_id)
             if head is not None and head.is_terminal:
-                await self._registry.cleanup(
+                await self._storage.clear_cancel(
                     self._params.task_id, incarnation=self._params.incarnation
                 )
         except A2AServerlessError as error:

@@ -13,7 +13,6 @@ from a2a.server.agent_execution import AgentExecutor
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless import faults
-from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import (
     A2AServerlessError,
@@ -26,7 +25,9 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import DONE, Verdict, again
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.log import Look
 from a2a_serverless.tasks.attempts import RetryPolicy, Returned, attempts_started, on_return
+from a2a_serverless.tasks.cancels import counts_for
 from a2a_serverless.tasks.endings import FAILED, canceled, ending
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
@@ -88,7 +89,6 @@ class Attempt:
         *,
         turn: Turn,
         storage: DurableStorage,
-        registry: CancelRegistry,
         beside: Companions,
         limits: Limits,
         clock: Clock,
@@ -97,7 +97,6 @@ class Attempt:
         self._params = params
         self._turn = turn
         self._storage = storage
-        self._registry = registry
         self._beside = beside
         self._limits = limits
         self._clock = clock
@@ -128,13 +127,7 @@ class Attempt:
             on_failure=self.stop,
         )
         self._queue = TurnQueue(self._writer, self._turn.view, self._storage)
-        watched = Watched(
-            task_id=self._params.task_id,
-            log=self._storage,
-            registry=self._registry,
-            on_cancel=self._request_cancel,
-            on_head=self._observe,
-        )
+        watched = Watched(key=(head.scope, head.task_id), on_look=self._on_look)
         home = asyncio.get_running_loop()
         self._hold = Hold(
             self._storage,
@@ -256,9 +249,16 @@ class Attempt:
 
     # -- signals -------------------------------------------------------------------------------
 
-    def _request_cancel(self) -> None:
-        self._queue.is_cancelled = True
-        self._cancel_requested.set()
+    async def _on_look(self, look: Look) -> None:
+        own = self._params.incarnation
+        if look.flagged is not None and counts_for(look.flagged, own):
+            self._queue.is_cancelled = True
+            self._cancel_requested.set()
+        head = look.head
+        if head is None or head.incarnation != own:
+            # A look may be older than the task; only a consistent read says that it is gone.
+            head = await self._storage.head(self._params.task_id)
+        self._observe(head)
 
     def _observe(self, head: Head | None) -> None:
         if self._queue.has_ended:

@@ -15,7 +15,6 @@ from a2a.types import TaskState
 
 from a2a_serverless import faults
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.errors import (
     ConcurrencyError,
     ConfigurationError,
@@ -23,6 +22,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import decode_message
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import REBASES, end_task
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.attempts import RetryPolicy
@@ -49,17 +49,13 @@ class DeadLetters:
     """Gives every message of the dead letter queue its end.
 
     Args:
-        log: the tasks.
-        registry: the cancel flags.
+        storage: the tasks and their cancel flags.
         broker: keeps what cannot be read.
         retry: how many attempts a turn has.
     """
 
-    def __init__(
-        self, log: TaskLog, registry: CancelRegistry, broker: Broker, *, retry: RetryPolicy
-    ) -> None:
-        self._tasks = log
-        self._registry = registry
+    def __init__(self, storage: DurableStorage, broker: Broker, *, retry: RetryPolicy) -> None:
+        self._storage = storage
         self._broker = broker
         self._retry = retry
 
@@ -90,17 +86,17 @@ class DeadLetters:
         again; "dropped" is where all is over.
         """
         scope, task_id = Scope(operation.params.scope), operation.params.task_id
-        log, registry = self._tasks.for_scope(scope), self._registry.for_scope(scope)
-        is_cancelled = await registry.is_cancelled(task_id)
+        storage = self._storage.for_scope(scope)
+        is_cancelled = await storage.is_cancelled(task_id)
         letter = _Letter(operation, self._retry, is_cancelled=is_cancelled)
-        outcome = await _settle(log, letter)
+        outcome = await _settle(storage, letter)
         if outcome != "dropped":
             # At once: if what follows fails, the next delivery finds nothing to tell.
             self._report(letter, outcome, letter.seen)
         faults.point("after-dead-letter")
-        head = await log.head(task_id)
+        head = await storage.head(task_id)
         if head is None or head.is_terminal:
-            await registry.cleanup(task_id, incarnation=operation.params.incarnation)
+            await storage.clear_cancel(task_id, incarnation=operation.params.incarnation)
         if outcome == "dropped":
             self._report(letter, outcome, head)
         return outcome

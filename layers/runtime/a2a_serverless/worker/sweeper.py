@@ -15,9 +15,10 @@ from typing import Literal, TypeAlias, TypeVar
 
 from a2a_serverless import faults
 from a2a_serverless.broker.base import Broker
-from a2a_serverless.cancel.base import CancelRegistry, OverdueCancel
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.observability import metrics
+from a2a_serverless.storage.cancels import OverdueCancel
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import end_task
 from a2a_serverless.storage.log import Due, TaskLog
 from a2a_serverless.tasks.endings import canceled, never_started
@@ -76,9 +77,8 @@ class Sweeper:
     that could not be sent is tried again by the next run. Several runs at once do no harm.
 
     Args:
-        log: the tasks.
+        storage: the tasks and their cancel flags.
         broker: takes the operations.
-        registry: the cancel flags.
         clock: by default the system's.
         longest_wait_s: bound of the doubling wait.
         give_up_s: seconds after which a turn that was never claimed fails its task.
@@ -87,18 +87,16 @@ class Sweeper:
 
     def __init__(
         self,
-        log: TaskLog,
+        storage: DurableStorage,
         broker: Broker,
-        registry: CancelRegistry,
         *,
         clock: Clock | None = None,
         longest_wait_s: float = LONGEST_WAIT_S,
         give_up_s: float = GIVE_UP_S,
         budget_s: float = BUDGET_S,
     ) -> None:
-        self._tasks = log
+        self._storage = storage
         self._broker = broker
-        self._registry = registry
         self._clock = clock or SystemClock()
         self._longest_wait_s = longest_wait_s
         self._give_up_s = give_up_s
@@ -114,10 +112,10 @@ class Sweeper:
         """
         started = self._clock.monotonic()
         now_ms = self._clock.now_ms()
-        cancels = await self._registry.overdue(now_ms, limit=limit)
+        cancels = await self._storage.overdue_cancels(now_ms, limit=limit)
         until = started + CANCELS_SHARE * self._budget_s
         outcomes = await self._each(cancels, self._end_cancel, until)
-        turns = await self._tasks.due(now_ms, limit=limit)
+        turns = await self._storage.due(now_ms, limit=limit)
         outcomes += await self._each(turns, self._repair_turn, started + self._budget_s)
         report = SweepReport(**outcomes)
         logger.info(
@@ -150,7 +148,7 @@ class Sweeper:
         return outcomes
 
     async def _repair_turn(self, due: Due, fields: Fields) -> Outcome:
-        log = self._tasks.for_scope(due.scope)
+        log = self._storage.for_scope(due.scope)
         head = await log.head(due.task_id)
         copy = overdue_turn(head, now_ms=self._clock.now_ms())
         if head is None or copy is None:
@@ -225,8 +223,7 @@ class Sweeper:
         return "given_up"
 
     async def _end_cancel(self, overdue: OverdueCancel, fields: Fields) -> Outcome:
-        log = self._tasks.for_scope(overdue.scope)
-        registry = self._registry.for_scope(overdue.scope)
+        storage = self._storage.for_scope(overdue.scope)
         task_id = overdue.task_id
 
         def decide(head: Head) -> Commit | None:
@@ -235,13 +232,13 @@ class Sweeper:
             fields.update(_known_of(head))
             return canceled(head)
 
-        has_ended = await end_task(log, task_id, decide)
+        has_ended = await end_task(storage, task_id, decide)
         if has_ended:
             metrics.count("ForcedCancels")
             extra = {"action": "cancel_at_deadline", **fields}
             logger.warning("A task was canceled at its deadline", extra=extra)
         faults.point("after-overdue-cancel")
-        await registry.cleanup(task_id, incarnation=overdue.incarnation)
+        await storage.clear_cancel(task_id, incarnation=overdue.incarnation)
         return "canceled" if has_ended else "removed"
 
     def _wait_s(self, log: TaskLog, sends: int) -> float:

@@ -29,9 +29,7 @@ class SweeperFunction(EventFunction):
     def __init__(self, backends: Backends, settings: Settings) -> None:
         self._backends = backends
         self._give_up_s = settings.give_up_s
-        self._dead_letters = DeadLetters(
-            backends.storage, backends.registry, backends.broker, retry=settings.retry()
-        )
+        self._dead_letters = DeadLetters(backends.storage, backends.broker, retry=settings.retry())
         super().__init__()
 
     async def _answer(
@@ -51,7 +49,6 @@ class SweeperFunction(EventFunction):
         sweeper = Sweeper(
             storage,
             self._backends.broker,
-            self._backends.registry,
             clock=storage.clock,
             give_up_s=self._give_up_s,
         )

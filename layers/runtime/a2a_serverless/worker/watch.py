@@ -1,18 +1,16 @@
-"""Seeing from a running turn that it was cancelled, taken over or ended by somebody else."""
+"""Looking at the tasks of running turns: one was canceled, taken over, or ended elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import dataclass
 
-from a2a_serverless.cancel.base import CancelRegistry
 from a2a_serverless.clock import Clock
-from a2a_serverless.storage.log import TaskLog
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.storage.log import LOOK_AT_ONCE, Look, TaskKey, TaskLog
 
 logger = logging.getLogger(__name__)
 
@@ -21,51 +19,74 @@ POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Watched:
-    """A running turn: where its flag and HEAD are, and who wants to know."""
+    """A task that is watched, and what is called with each look at it."""
 
-    task_id: str
-    log: TaskLog
-    registry: CancelRegistry
-    on_cancel: Callable[[], None]
-    on_head: Callable[[Head | None], None]
+    key: TaskKey
+    on_look: Callable[[Look], Awaitable[None]]
 
 
 class Watch:
-    """One poller for all turns that a process runs; it runs while there is a turn to watch."""
+    """Looks once a second at HEAD and cancel flag of all tasks whose turns a process runs.
 
-    def __init__(self, clock: Clock, *, interval_s: float = POLL_S) -> None:
+    One request serves `LOOK_AT_ONCE` tasks. It runs while there is a task to watch: Lambda freezes
+    what is left in the background. A look that fails, or for which there was no capacity, shows
+    nothing; the next one follows after `interval_s`.
+    """
+
+    def __init__(self, log: TaskLog, clock: Clock, *, interval_s: float = POLL_S) -> None:
+        self._log = log
         self._clock = clock
         self._interval_s = interval_s
-        self._turns: set[Watched] = set()
+        self._watched: set[Watched] = set()
         self._poller: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def over(self, turn: Watched) -> AsyncIterator[None]:
-        """Watch a turn for as long as the block runs."""
-        self._turns.add(turn)
-        if self._poller is None:
-            # In a context of its own: it outlives the turn that happens to begin it.
-            self._poller = asyncio.create_task(self._poll(), context=Context())
+    async def over(self, watched: Watched) -> AsyncIterator[None]:
+        """Watch a task for as long as the block runs."""
+        self.add(watched)
         try:
             yield
         finally:
-            self._turns.discard(turn)
-            if not self._turns:
-                poller, self._poller = self._poller, None
-                poller.cancel()
-                await asyncio.gather(poller, return_exceptions=True)
+            await self.remove(watched)
+
+    def add(self, watched: Watched) -> None:
+        """Watch a task until it is removed."""
+        self._watched.add(watched)
+        if self._poller is None:
+            # In a context of its own: it outlives the turn that happens to begin it.
+            self._poller = asyncio.create_task(self._poll(), context=Context())
+
+    async def remove(self, watched: Watched) -> None:
+        """Stop watching a task. Idempotent; with the last one the polling ends."""
+        self._watched.discard(watched)
+        if not self._watched and self._poller is not None:
+            poller, self._poller = self._poller, None
+            poller.cancel()
+            await asyncio.gather(poller, return_exceptions=True)
 
     async def _poll(self) -> None:
         while True:
             await self._clock.sleep(self._interval_s)
-            await asyncio.gather(*(self._look(turn) for turn in tuple(self._turns)))
+            tasks = list({watched.key for watched in self._watched})
+            starts = range(0, len(tasks), LOOK_AT_ONCE)
+            await asyncio.gather(*(self._look(tasks[at : at + LOOK_AT_ONCE]) for at in starts))
 
-    async def _look(self, turn: Watched) -> None:
-        try:
-            if await turn.registry.is_cancelled(turn.task_id):
-                turn.on_cancel()
-            turn.on_head(await turn.log.head(turn.task_id))
-        except Exception:
-            # Whatever it is, the watch must not go blind. Nothing is known, so nothing is done.
-            extra = {"action": "watch_failed", "task_id": turn.task_id}
-            logger.warning("Turn not watched", extra=extra, exc_info=True)
+    async def _look(self, tasks: Collection[TaskKey]) -> None:
+        with _going_on(tasks=len(tasks)):
+            looks = await self._log.look(tasks)
+            seen = [watched for watched in self._watched if watched.key in looks]
+            await asyncio.gather(*(self._tell(watched, looks[watched.key]) for watched in seen))
+
+    async def _tell(self, watched: Watched, look: Look) -> None:
+        with _going_on(task_id=watched.key[1]):
+            await watched.on_look(look)
+
+
+@contextmanager
+def _going_on(**fields: object) -> Iterator[None]:
+    """Log what is raised: the watch must not go blind, whatever one look meets."""
+    try:
+        yield
+    except Exception:
+        extra = {"action": "watch_failed", **fields}
+        logger.warning("Turns not watched", extra=extra, exc_info=True)

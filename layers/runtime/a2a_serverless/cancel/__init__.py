@@ -1,1 +1,0 @@
-"""Signals that a task should be canceled."""

@@ -1,0 +1,128 @@
+"""The CancelRegistry contract of a2akit."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+from weakref import WeakKeyDictionary, WeakSet
+
+from a2a_serverless.storage.cancels import OverdueCancel
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.log import Look, TaskKey
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.worker.watch import POLL_S, Watch, Watched
+
+
+class CancelScope:
+    """Tells one turn that its task is to be canceled.
+
+    It watches until `release`; as an async context manager it releases itself. It belongs to the
+    event loop that made it.
+    """
+
+    def __init__(self, watch: Watch, key: TaskKey) -> None:
+        self.key = key
+        self._watch = watch
+        self._watched = Watched(key=key, on_look=self._on_look)
+        self._requested = asyncio.Event()
+        watch.add(self._watched)
+
+    async def wait(self) -> None:
+        """Return when a cancel is seen."""
+        await self._requested.wait()
+
+    def is_set(self) -> bool:
+        """Return True once a cancel is seen; never by mistake."""
+        return self._requested.is_set()
+
+    async def release(self) -> None:
+        """Stop watching; the flag stays. Idempotent.
+
+        When the last scope of the process is released, nothing runs on in the background: Lambda
+        freezes what does.
+        """
+        await self._watch.remove(self._watched)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.release()
+
+    async def _on_look(self, look: Look) -> None:
+        if look.is_cancelled:
+            self._requested.set()
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A watch for each event loop, which keeps its scopes alive; the same for all views."""
+
+    watches: WeakKeyDictionary[asyncio.AbstractEventLoop, Watch] = field(
+        default_factory=WeakKeyDictionary
+    )
+    scopes: WeakSet[CancelScope] = field(default_factory=WeakSet)
+
+
+class CancelRegistry:
+    """Cancel flags, seen through one scope, as the storage keeps them.
+
+    Args:
+        storage: the tasks and their flags.
+        poll_s: seconds from one look at the flags of all scopes to the next.
+    """
+
+    def __init__(
+        self, storage: DurableStorage, *, poll_s: float = POLL_S, _shared: _Shared | None = None
+    ) -> None:
+        self._storage = storage
+        self._poll_s = poll_s
+        self._shared = _shared or _Shared()
+
+    def for_scope(self, scope: Scope) -> Self:
+        """Return the same registry as another owner sees it; cheap."""
+        storage = self._storage.for_scope(scope)
+        return type(self)(storage, poll_s=self._poll_s, _shared=self._shared)
+
+    async def request_cancel(self, task_id: str) -> None:
+        """Raise the flag, as `CancelFlags.request_cancel`."""
+        await self._storage.request_cancel(task_id)
+
+    async def is_cancelled(self, task_id: str) -> bool:
+        """Return True if the flag is raised."""
+        return await self._storage.is_cancelled(task_id)
+
+    def on_cancel(self, task_id: str) -> CancelScope:
+        """Return a scope that is set once the flag is seen, also when it was raised before.
+
+        A backend failure never sets it: the deadline is the safety net.
+        """
+        scope = CancelScope(self._watch(), self._key(task_id))
+        self._shared.scopes.add(scope)
+        return scope
+
+    async def cleanup(self, task_id: str, *, incarnation: str | None = None) -> None:
+        """Remove the flag, as `CancelFlags.clear_cancel`, and release the scopes of the task."""
+        for scope in tuple(self._shared.scopes):
+            if scope.key == self._key(task_id):
+                await scope.release()
+        await self._storage.clear_cancel(task_id, incarnation=incarnation)
+
+    async def overdue(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
+        """Return flags of all scopes whose deadline has passed, the longest overdue first."""
+        return await self._storage.overdue_cancels(now_ms, limit=limit)
+
+    def _watch(self) -> Watch:
+        loop = asyncio.get_running_loop()
+        watch = Watch(self._storage, self._storage.clock, interval_s=self._poll_s)
+        return self._shared.watches.setdefault(loop, watch)
+
+    def _key(self, task_id: str) -> TaskKey:
+        return (self._storage.scope.digest, task_id)
