@@ -19,10 +19,11 @@ from typing import Any
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
 from a2a_serverless.clock import SystemClock
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.local.template import Template
-from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_items import head_item
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, new_incarnation, new_task_id
@@ -94,7 +95,9 @@ async def short_flows(bench: Bench) -> None:
     storage = bench.storage
     with bench.flow("echo task: create, load, commit, get", requests=4, writes=15, reads=4) as echo:
         with bench.flow("  create, short message", requests=1, writes=7) as created:
-            task = await storage.create_task("context", message("hello"), idempotency_key="key")
+            task = await Storage(storage).create_task(
+                "context", message("hello"), idempotency_key="key"
+            )
         with bench.flow("  worker's load", requests=1) as loaded:
             log = await storage.read(task.id)
         assert log is not None

@@ -12,6 +12,7 @@ from a2a.types import TaskState
 from botocore.exceptions import EndpointConnectionError
 
 from a2a_serverless.contract.cancels import CancelRegistry
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError, UnavailableError
 from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.durable import DurableStorage
@@ -38,7 +39,7 @@ class Cancels:
 
     async def task(self) -> str:
         """A new task."""
-        task = await self.storage.create_task("context", message())
+        task = await Storage(self.storage).create_task("context", message())
         return str(task.id)
 
     async def overdue(self) -> list[str]:
@@ -157,7 +158,7 @@ async def test_an_expired_task_is_not_found(cancels: Cancels) -> None:
 async def test_an_ended_task_takes_no_flag(cancels: Cancels, state: TaskState) -> None:
     """Cancelling it raises TaskTerminalStateError; nothing is left to be overdue."""
     task_id = await cancels.task()
-    await cancels.storage.update_task(task_id, state)
+    await Storage(cancels.storage).update_task(task_id, state)
     with pytest.raises(TaskTerminalStateError):
         await cancels.registry.request_cancel(task_id)
     assert not await cancels.registry.is_cancelled(task_id)
@@ -170,7 +171,7 @@ async def test_a_task_that_ended_under_its_flag_refuses_a_repetition(cancels: Ca
     """The flag of a worker that died before its cleanup does not make the cancel succeed."""
     task_id = await cancels.task()
     await cancels.registry.request_cancel(task_id)
-    await cancels.storage.update_task(task_id, TaskState.TASK_STATE_COMPLETED)
+    await Storage(cancels.storage).update_task(task_id, TaskState.TASK_STATE_COMPLETED)
     with pytest.raises(TaskTerminalStateError):
         await cancels.registry.request_cancel(task_id)
 
@@ -431,7 +432,7 @@ async def test_a_cancel_and_an_end_at_once(cancels: Cancels) -> None:
         task_id = await cancels.task()
 
         async def finish(task_id: str = task_id) -> None:
-            await cancels.storage.update_task(task_id, TaskState.TASK_STATE_COMPLETED)
+            await Storage(cancels.storage).update_task(task_id, TaskState.TASK_STATE_COMPLETED)
             await cancels.registry.cleanup(task_id)
 
         requested, _ = await asyncio.gather(
@@ -450,7 +451,7 @@ async def test_many_requests_at_once_raise_one_flag(cancels: Cancels) -> None:
 
     async def work() -> None:
         for _ in range(5):
-            await cancels.storage.update_task(task_id, messages=[message()])
+            await Storage(cancels.storage).update_task(task_id, messages=[message()])
 
     requests = [cancels.registry.request_cancel(task_id) for _ in range(8)]
     assert (await asyncio.gather(*requests, work()))[:8] == [None] * 8

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
 from a2a_serverless.storage.durable import task_of_head
 from a2a_serverless.storage.dynamodb import DynamoStorage
@@ -51,10 +52,12 @@ def test_64_threads_create_with_one_key(database: Database, conflicts: float) ->
 def test_threads_append_to_one_task(database: Database) -> None:
     """Blind writes of many threads all get in, each once, in one unbroken order."""
     storage = database.storage()
-    task_id = asyncio.run(storage.create_task("ctx", message())).id
+    task_id = asyncio.run(Storage(storage).create_task("ctx", message())).id
 
     def append(number: int) -> int:
-        return asyncio.run(storage.update_task(task_id, artifacts=[chunk("a", str(number))]))
+        return asyncio.run(
+            Storage(storage).update_task(task_id, artifacts=[chunk("a", str(number))])
+        )
 
     with ThreadPoolExecutor(8) as threads:
         written = list(threads.map(append, range(32)))
@@ -79,7 +82,7 @@ class Race:
 
     async def run(self) -> Log:
         """Let all writers run to their end; the task's log."""
-        task_id = (await self.storage.create_task("ctx", message())).id
+        task_id = (await Storage(self.storage).create_task("ctx", message())).id
         writers = [self._end(task_id, state) for state in sorted(TERMINAL)]
         writers += [self._append(task_id, str(number)) for number in range(3)]
         writers += [self._work(task_id)]
@@ -109,9 +112,11 @@ class Race:
 
     def _end(self, task_id: str, state: TaskState) -> Any:
         async def end(view: DynamoStorage) -> None:
-            expected = await view.get_version(task_id) if self._random.random() < 0.5 else None
+            expected = (
+                await Storage(view).get_version(task_id) if self._random.random() < 0.5 else None
+            )
             try:
-                version = await view.update_task(
+                version = await Storage(view).update_task(
                     task_id, state, status_message=agent_message("end"), expected_version=expected
                 )
             except (TaskTerminalStateError, ConcurrencyError):
@@ -125,7 +130,9 @@ class Race:
         async def append(view: DynamoStorage) -> None:
             for number in range(3):
                 text = f"{name}.{number}"
-                self.versions.append(await view.update_task(task_id, artifacts=[chunk(name, text)]))
+                self.versions.append(
+                    await Storage(view).update_task(task_id, artifacts=[chunk(name, text)])
+                )
                 self.chunks.append(text)
 
         return append
@@ -134,7 +141,7 @@ class Race:
         async def work(view: DynamoStorage) -> None:
             for text in ("w.0", "w.1"):
                 try:
-                    version = await view.update_task(
+                    version = await Storage(view).update_task(
                         task_id, TaskState.TASK_STATE_WORKING, artifacts=[chunk("w", text)]
                     )
                 except TaskTerminalStateError:

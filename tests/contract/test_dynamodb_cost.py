@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.storage.base import ListTasksQuery
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.storage.dynamodb_items import HEAD, head_item, key
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
@@ -49,7 +50,7 @@ def cost(usage: Usage) -> tuple[int, float, float]:
 async def test_a_creation_is_one_request(bench: Bench) -> None:
     """A task with a short message and a key costs 1 request and 7 write units."""
     with bench.meter.measure() as usage:
-        await bench.storage.create_task("context", message(), idempotency_key="key")
+        await Storage(bench.storage).create_task("context", message(), idempotency_key="key")
     assert cost(usage) == (1, 7, 0)
 
 
@@ -64,7 +65,7 @@ async def test_a_fast_agent_costs_one_commit(bench: Bench) -> None:
 async def test_an_echo_task_in_all(bench: Bench) -> None:
     """Create, worker's load, commit and one GetTask: 4 requests, 15 write and 4 read units."""
     with bench.meter.measure() as usage:
-        task = await bench.storage.create_task("context", message())
+        task = await Storage(bench.storage).create_task("context", message())
         log = await bench.storage.read(task.id)
         assert log is not None
         await bench.storage.commit(log.head, echo_commit("hello"))
@@ -84,13 +85,15 @@ async def test_an_inline_push_configuration_costs_its_item(bench: Bench) -> None
     with bench.meter.measure() as usage:
         opened = await bench.storage.open_task("context", request(), push=receiver())
     assert cost(usage) == (1, 9, 0)
-    await bench.storage.update_task(opened.head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(bench.storage).update_task(
+        opened.head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED
+    )
     head = await bench.storage.head(opened.head.task_id)
     assert head is not None
     answer = Commit(entries=(TurnOpened(request("answer")),))
     with bench.meter.measure() as without:
         head = await bench.storage.commit(head, answer)
-    await bench.storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(bench.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     head = await bench.storage.head(opened.head.task_id)
     assert head is not None
     with bench.meter.measure() as usage:
@@ -102,7 +105,7 @@ async def test_an_inline_push_configuration_costs_its_item(bench: Bench) -> None
 
 async def test_what_push_costs_beside_the_commits(bench: Bench) -> None:
     """A configuration is put by 4 requests, once; a wake is a query, a delivery's move 1 unit."""
-    task = await bench.storage.create_task("context", message())
+    task = await Storage(bench.storage).create_task("context", message())
     with bench.meter.measure() as usage:
         push = await bench.storage.put_push(receiver(task.id, "a"))
     assert cost(usage) == (4, 5, 2)
@@ -185,7 +188,7 @@ async def test_every_request_is_by_key(bench: Bench) -> None:
 
     storage._client.meta.events.register("before-call.dynamodb.*", note)
     head = (await storage.open_task("context", request())).head
-    await storage.update_task(head.task_id, artifacts=[chunk("a", "x")])
+    await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x")])
     await storage.load_task(head.task_id, 0, include_artifacts=False)
     await storage.load_task(head.task_id)
     await storage.postpone(head, due_at=1, sends=1)
@@ -195,8 +198,8 @@ async def test_every_request_is_by_key(bench: Bench) -> None:
     await storage.delete_push(head.task_id, "a")
     for context_id in (None, "context"):
         await storage.list_tasks(ListTasksQuery(context_id=context_id))
-    await storage.update_context("context", 1)
-    await storage.load_context("context")
+    await Storage(storage).update_context("context", 1)
+    await Storage(storage).load_context("context")
     await storage.delete_task(head.task_id)
     await storage.delete_context("context")
     assert operations == {

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError, UnavailableError
-from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
@@ -67,7 +68,7 @@ async def test_500_commits_under_faults(
     storage: DynamoStorage, healthy: DynamoStorage, client: Any
 ) -> None:
     """Whatever happens to requests and answers, no chunk is lost and none is written twice."""
-    task_id = (await storage.create_task("ctx", message())).id
+    task_id = (await Storage(storage).create_task("ctx", message())).id
     faults = Faults(seed=7)
     faults.attach(client)
     writers = 2
@@ -75,7 +76,7 @@ async def test_500_commits_under_faults(
     async def write(name: int) -> list[int]:
         view = storage.for_scope(storage.scope)
         return [
-            await view.update_task(task_id, artifacts=[chunk(str(name), str(number))])
+            await Storage(view).update_task(task_id, artifacts=[chunk(str(name), str(number))])
             for number in range(COMMITS // writers)
         ]
 
@@ -105,7 +106,7 @@ async def test_deletions_under_faults(
     storage: DynamoStorage, healthy: DynamoStorage, client: Any
 ) -> None:
     """A delete whose answer is lost deletes, and says so once."""
-    ids = [(await healthy.create_task("ctx", message())).id for _ in range(20)]
+    ids = [(await Storage(healthy).create_task("ctx", message())).id for _ in range(20)]
     Faults(seed=13, rate=0.4).attach(client, "TransactWriteItems", "BatchWriteItem")
     assert [await storage.delete_task(task_id) for task_id in ids] == [True] * 20
     assert [await storage.delete_task(task_id) for task_id in ids] == [False] * 20
@@ -126,7 +127,7 @@ async def test_an_unanswered_commit_with_a_successor(
         try:
             apply_and_drop(request)
         finally:
-            other = healthy.update_task(head.task_id, messages=[agent_message("other")])
+            other = Storage(healthy).update_task(head.task_id, messages=[agent_message("other")])
             asyncio.run_coroutine_threadsafe(other, loop).result(10)
 
     def forget_token(params: dict[str, Any], **_: Any) -> None:
@@ -149,7 +150,7 @@ async def test_an_unanswered_commit_that_lost(
     loop = asyncio.get_running_loop()
 
     def overtaken(**_: Any) -> Any:
-        other = healthy.update_task(head.task_id, messages=[agent_message("other")])
+        other = Storage(healthy).update_task(head.task_id, messages=[agent_message("other")])
         asyncio.run_coroutine_threadsafe(other, loop).result(10)
         return refuse("InternalServerError", status=500)
 
@@ -249,7 +250,7 @@ async def test_a_torn_read_is_read_on(
     """A query that misses a commit, a part of one, or one in the middle is completed."""
     head = (await storage.open_task("ctx", request())).head
     for size in (1, 1, 500_000):
-        await storage.update_task(head.task_id, artifacts=[chunk("a", "x" * size)])
+        await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x" * size)])
     once(client, "after-call.dynamodb.Query", without(*hidden))
     task = await storage.load_task(head.task_id)
     assert task is not None
@@ -259,8 +260,8 @@ async def test_a_torn_read_is_read_on(
 async def test_a_tail_never_shows_half_a_commit(storage: DynamoStorage, client: Any) -> None:
     """A read behind a version waits for the missing part, and delivers whole commits in order."""
     head = (await storage.open_task("ctx", request())).head
-    await storage.update_task(head.task_id, artifacts=[chunk("a", "x" * 500_000)])
-    await storage.update_task(head.task_id, artifacts=[chunk("a", "y")])
+    await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x" * 500_000)])
+    await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "y")])
     once(client, "after-call.dynamodb.Query", without("2#001"))
     log = await storage.read(head.task_id, after=1, incarnation=head.incarnation)
     assert log is not None
@@ -273,7 +274,7 @@ async def test_events_ahead_of_head_wait(
     """A log ends at the version of the HEAD it came with, though later events were seen."""
     head = (await storage.open_task("ctx", request())).head
     old = await client_head(storage, head.task_id)
-    await healthy.update_task(head.task_id, COMPLETED)
+    await Storage(healthy).update_task(head.task_id, COMPLETED)
 
     def show_old_head(parsed: dict[str, Any], **_: Any) -> None:
         parsed["Items"][-1] = old
@@ -344,7 +345,7 @@ async def test_a_lagging_index_shows_todays_tasks(
     ids = []
     for number in range(4):
         clock.advance(1)
-        ids.append((await storage.create_task("ctx", message(str(number)))).id)
+        ids.append((await Storage(storage).create_task("ctx", message(str(number)))).id)
     index = StaleIndex(client)
     queries = [
         ListTasksQuery(history_length=0),
@@ -355,7 +356,7 @@ async def test_a_lagging_index_shows_todays_tasks(
         assert len((await storage.list_tasks(query)).tasks) == 4
     index.freeze()
     clock.advance(0.5)
-    await storage.update_task(ids[1], WORKING)
+    await Storage(storage).update_task(ids[1], WORKING)
     await storage.delete_task(ids[2])
     everything, submitted, context = [await storage.list_tasks(query) for query in queries]
     assert [task.id for task in everything.tasks] == [ids[1], ids[3], ids[0]]
@@ -373,7 +374,7 @@ async def test_a_lagging_index_repeats_no_task(
     ids = []
     for number in range(4):
         clock.advance(1)
-        ids.append((await storage.create_task("ctx", message(str(number)))).id)
+        ids.append((await Storage(storage).create_task("ctx", message(str(number)))).id)
     index = StaleIndex(client)
     query = ListTasksQuery(page_size=2, history_length=0)
     first = await storage.list_tasks(query)
@@ -381,15 +382,15 @@ async def test_a_lagging_index_repeats_no_task(
     assert [task.id for task in (await storage.list_tasks(later)).tasks] == [ids[1], ids[0]]
     index.freeze()
     clock.advance(1)
-    await storage.update_task(ids[1], WORKING)
+    await Storage(storage).update_task(ids[1], WORKING)
     assert [task.id for task in (await storage.list_tasks(later)).tasks] == [ids[0]]
 
 
 async def test_batches_may_come_back_unprocessed(storage: DynamoStorage, client: Any) -> None:
     """What DynamoDB leaves of a batch is asked for again, when reading and when deleting."""
-    ids = [(await storage.create_task("ctx", message())).id for _ in range(6)]
+    ids = [(await Storage(storage).create_task("ctx", message())).id for _ in range(6)]
     for _ in range(6):
-        await storage.update_task(ids[0], artifacts=[chunk("a", "x")])
+        await Storage(storage).update_task(ids[0], artifacts=[chunk("a", "x")])
 
     def leave_keys(parsed: dict[str, Any], **_: Any) -> None:
         (table, found), *_rest = parsed["Responses"].items()

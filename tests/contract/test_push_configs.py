@@ -19,6 +19,7 @@ from a2a.types import (
 
 from a2a_serverless.broker.base import Broker
 from a2a_serverless.carried import CarriedVariables
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import (
     ConcurrencyError,
     IdempotencyConflictError,
@@ -62,7 +63,7 @@ def config(task_id: str = "", config_id: str = "", url: str = URL) -> TaskPushNo
 async def paused(storage: DurableStorage, **options: Any) -> str:
     """The id of a task that waits for its user, at version 2."""
     opened = await storage.open_task("ctx", request(), **options)
-    await storage.update_task(opened.head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(storage).update_task(opened.head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     return opened.head.task_id
 
 
@@ -82,7 +83,7 @@ async def cursors(storage: DurableStorage, task_id: str) -> dict[str, tuple[int,
 async def test_a_configuration_is_found_as_it_was_put(storage: DurableStorage) -> None:
     """It has its ids, what the client gave, and a cursor at the task's version."""
     head = (await storage.open_task("ctx", request())).head
-    await storage.update_task(head.task_id, TaskState.TASK_STATE_WORKING)
+    await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
     given = config(head.task_id, "mine")
     put = await storage.put_push(given)
     assert put == Push(
@@ -91,12 +92,12 @@ async def test_a_configuration_is_found_as_it_was_put(storage: DurableStorage) -
     assert put.index == LAST
     assert await storage.push(head.task_id, "mine") == put
     assert await storage.pushes(head.task_id) == [put]
-    assert await storage.get_version(head.task_id) == 2
+    assert await Storage(storage).get_version(head.task_id) == 2
 
 
 async def test_an_id_is_made_where_there_is_none(storage: DurableStorage) -> None:
     """Two configurations without an id are two, in the order of their ids; nothing is mutated."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     given = config(task.id)
     made = [await storage.put_push(given) for _ in range(2)]
     assert given == config(task.id)
@@ -107,7 +108,7 @@ async def test_an_id_is_made_where_there_is_none(storage: DurableStorage) -> Non
 
 async def test_what_is_returned_is_a_copy(storage: DurableStorage) -> None:
     """Nobody changes what is stored by changing what was given or read."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     given = config(task.id, "a")
     put = await storage.put_push(given)
     for own in (given, put.config, (await storage.pushes(task.id))[0].config):
@@ -117,11 +118,11 @@ async def test_what_is_returned_is_a_copy(storage: DurableStorage) -> None:
 
 async def test_a_replaced_configuration_hands_its_cursor_on(storage: DurableStorage) -> None:
     """The new one gets what the old one is still owed, and its receiver starts without failures."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     first = await storage.put_push(config(task.id, "a"))
     failing = replace(first, index=3, failures=7, failing_since=storage.clock.now_ms())
     assert await storage.move_push(first, failing)
-    await storage.update_task(task.id, TaskState.TASK_STATE_WORKING)
+    await Storage(storage).update_task(task.id, TaskState.TASK_STATE_WORKING)
     other = config(task.id, "a", "https://other.example/")
     put = await storage.put_push(other)
     assert put == replace(first, config=other, index=3)
@@ -150,7 +151,7 @@ async def test_a_task_has_room_for_ten(storage: DurableStorage) -> None:
 
 async def test_a_deleted_configuration_is_gone(storage: DurableStorage) -> None:
     """Delete is harmless twice, of ids that cannot exist and of unknown tasks; others stay."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     gone = await storage.put_push(config(task.id, "gone"))
     kept = await storage.put_push(config(task.id, "kept"))
     for config_id in ("gone", "gone", "never", "", "no/id"):
@@ -175,7 +176,7 @@ async def test_an_unknown_task_has_none(storage: DurableStorage, task_id: str) -
 async def test_another_scope_sees_nothing(storage: DurableStorage) -> None:
     """Whoever does not own the task neither finds nor changes its configurations."""
     other = storage.for_scope(new_scope())
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     mine = await storage.put_push(config(task.id, "a"))
     assert await other.pushes(task.id) == []
     assert await other.push(task.id, "a") is None
@@ -188,8 +189,8 @@ async def test_another_scope_sees_nothing(storage: DurableStorage) -> None:
 
 async def test_a_task_that_has_ended_takes_one(storage: DurableStorage) -> None:
     """It is stored, as the protocol's kit has it, and is owed nothing."""
-    task = await storage.create_task("ctx", message())
-    await storage.update_task(task.id, TaskState.TASK_STATE_COMPLETED)
+    task = await Storage(storage).create_task("ctx", message())
+    await Storage(storage).update_task(task.id, TaskState.TASK_STATE_COMPLETED)
     await storage.put_push(config(task.id, "late"))
     assert await cursors(storage, task.id) == {"late": (2, LAST)}
 
@@ -199,7 +200,7 @@ async def test_a_task_that_has_ended_takes_one(storage: DurableStorage) -> None:
 
 async def test_a_cursor_moves_from_where_it_stands(storage: DurableStorage) -> None:
     """A move is stored if nobody else has moved it since it was read; the configuration stays."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     start = await storage.put_push(config(task.id, "a"))
     other = await storage.put_push(config(task.id, "b"))
     failed = replace(start, failures=1, failing_since=5)
@@ -218,7 +219,7 @@ async def test_a_cursor_moves_from_where_it_stands(storage: DurableStorage) -> N
 
 async def test_a_move_meets_a_replacement(storage: DurableStorage) -> None:
     """A success counts for the replaced one too; failures do not outlive it."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     start = await storage.put_push(config(task.id, "a"))
     await storage.put_push(config(task.id, "a", "https://other.example/"))
     failed = replace(start, failures=1, failing_since=5)
@@ -275,7 +276,7 @@ async def test_a_refused_commit_stores_no_configuration(storage: DurableStorage)
     with pytest.raises(ConcurrencyError):
         await storage.commit(stale, answer(config(config_id="a")))
     assert await storage.pushes(task_id) == []
-    await storage.update_task(task_id, TaskState.TASK_STATE_CANCELED)
+    await Storage(storage).update_task(task_id, TaskState.TASK_STATE_CANCELED)
     with pytest.raises((ConcurrencyError, TaskTerminalStateError)):
         await storage.commit(head, answer(config(config_id="a")))
     assert await storage.pushes(task_id) == []
@@ -292,12 +293,12 @@ async def test_a_client_that_always_sends_its_configuration_has_one(
     task_id = opened.head.task_id
     (first,) = await storage.pushes(task_id)
     for _ in range(3):
-        await storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+        await Storage(storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
         head = await storage.head(task_id)
         assert head is not None
         await storage.commit(head, answer(config()))
     assert await storage.pushes(task_id) == [first]
-    await storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     head = await storage.head(task_id)
     assert head is not None
     await storage.commit(head, answer(config(url="https://other.example/")))
@@ -492,7 +493,7 @@ def desk(storage: DurableStorage) -> Desk:
 async def test_a_message_brings_its_configuration(desk: Desk) -> None:
     """The first message's and a follow-up's are the task's, each from its own message on."""
     task_id = await desk.send("go", config(config_id="first"))
-    await desk.storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(desk.storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     await desk.send("answer", config(config_id="second"), task_id=task_id)
     pushes = await desk.storage.pushes(task_id)
     assert [push.config for push in pushes] == [config(task_id, "first"), config(task_id, "second")]
@@ -506,7 +507,7 @@ async def test_a_repeated_message_changes_no_configuration(desk: Desk) -> None:
     assert await desk.send("go", other, key="k1") == task_id
     with pytest.raises(IdempotencyConflictError):
         await desk.send("another", other, key="k1")
-    await desk.storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(desk.storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     await desk.send("answer", config(config_id="second"), task_id=task_id, key="k2")
     await desk.send("answer", other, task_id=task_id, key="k2")
     assert set(await cursors(desk.storage, task_id)) == {"first", "second"}
@@ -515,7 +516,7 @@ async def test_a_repeated_message_changes_no_configuration(desk: Desk) -> None:
 async def test_the_log_has_no_secrets(desk: Desk) -> None:
     """Token and credentials are in the configurations alone, and go with the task."""
     task_id = await desk.send("go", config(config_id="a"))
-    await desk.storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(desk.storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     await desk.send("answer", config(config_id="b"), task_id=task_id)
     await desk.storage.put_push(config(task_id, "c"))
     log = await desk.storage.read(task_id)
@@ -538,7 +539,7 @@ async def test_the_log_has_no_secrets(desk: Desk) -> None:
 
 async def test_secrets_are_in_no_repr(storage: DurableStorage) -> None:
     """What ends in a log by accident has no secrets in it."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     push = await storage.put_push(config(task.id))
     shown = repr((push, answer(config())))
     assert TOKEN not in shown
@@ -569,9 +570,9 @@ async def test_each_part_of_a_commit_says_its_state(moto: DynamoStorage) -> None
     """Every EVENT item of a commit that changes the status has the state that it led to."""
     head = (await moto.open_task("ctx", request())).head
     large = [chunk("a", "x" * 800_000)]
-    await moto.update_task(head.task_id, TaskState.TASK_STATE_WORKING, artifacts=large)
-    await moto.update_task(head.task_id, artifacts=large)
-    await moto.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+    await Storage(moto).update_task(head.task_id, TaskState.TASK_STATE_WORKING, artifacts=large)
+    await Storage(moto).update_task(head.task_id, artifacts=large)
+    await Storage(moto).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
     events = [i for i in await items_of(moto, head.task_id) if i["SK"]["S"].startswith("EVENT#")]
     states: dict[int, list[str]] = {}
     for item in events:
@@ -593,15 +594,15 @@ async def test_a_listener_hears_of_every_commit(clock: ManualClock) -> None:
     heard: list[StreamedCommit] = []
     stop = other.on_commit(heard.append)
     head = (await storage.open_task("ctx", request())).head
-    await storage.update_task(head.task_id, TaskState.TASK_STATE_WORKING)
-    await storage.update_task(head.task_id, artifacts=[chunk("a", "x")])
+    await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
+    await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x")])
     with pytest.raises(ConcurrencyError):
         await storage.commit(head, Commit())
     theirs = (await other.open_task("ctx", request())).head
     await storage.put_push(config(head.task_id))
     await storage.delete_task(head.task_id)
     stop()
-    await other.update_task(theirs.task_id, TaskState.TASK_STATE_COMPLETED)
+    await Storage(other).update_task(theirs.task_id, TaskState.TASK_STATE_COMPLETED)
     stop()
     mine = {"scope": head.scope, "task_id": head.task_id, "incarnation": head.incarnation}
     assert heard == [

@@ -13,6 +13,7 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 from botocore.exceptions import ClientError
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import (
     ConcurrencyError,
     InvalidArgumentError,
@@ -51,7 +52,7 @@ def config(task_id: str, config_id: str, host: str = "receiver") -> TaskPushNoti
 @threaded
 def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
     """Of more than a task has room for, exactly as many get in as there is room for."""
-    task_id = asyncio.run(storage.create_task("ctx", message())).id
+    task_id = asyncio.run(Storage(storage).create_task("ctx", message())).id
 
     def put(number: int) -> bool:
         try:
@@ -70,7 +71,7 @@ def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
 @threaded
 def test_two_puts_of_one_id(storage: DurableStorage) -> None:
     """One of them replaces the other; neither is half of each."""
-    task_id = asyncio.run(storage.create_task("ctx", message())).id
+    task_id = asyncio.run(Storage(storage).create_task("ctx", message())).id
     hosts = ("first", "second")
 
     def put(host: str) -> None:
@@ -112,7 +113,7 @@ def test_a_put_beside_a_worker_without_pause(storage: DurableStorage) -> None:
     assert cursors == sorted(cursors)
     assert cursors[0] >= 2
     assert cursors[-1] <= committed
-    assert asyncio.run(storage.get_version(head.task_id)) == committed
+    assert asyncio.run(Storage(storage).get_version(head.task_id)) == committed
     assert asyncio.run(storage.pushes(head.task_id)) == sorted(puts, key=lambda p: p.config.id)
 
 
@@ -139,7 +140,7 @@ class Race:
         opened = await storage.open_task("ctx", request(), push=config("", "inline"))
         task_id = opened.head.task_id
         self.woken[1] = {"inline"}
-        await storage.update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+        await Storage(storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
         self.woken[2] = {"inline"}
         players = [self._answer, self._add, self._add, self._put("a"), self._put("b")]
         players.append(self._put("a"))
@@ -176,7 +177,7 @@ class Race:
     async def _add(self, view: DynamoStorage, task_id: str) -> None:
         """Commit, and let a reader be woken by it."""
         for _ in range(2):
-            await self._wake(view, task_id, await view.update_task(task_id))
+            await self._wake(view, task_id, await Storage(view).update_task(task_id))
 
     async def _answer(self, view: DynamoStorage, task_id: str) -> None:
         """Open the next turn with a configuration, as often as it takes."""
@@ -196,9 +197,9 @@ class Race:
 
     def _put(self, config_id: str) -> Callable[[DynamoStorage, str], Any]:
         async def put(view: DynamoStorage, task_id: str) -> None:
-            before = await view.get_version(task_id)
+            before = await Storage(view).get_version(task_id)
             await view.put_push(config(task_id, config_id))
-            after = await view.get_version(task_id)
+            after = await Storage(view).get_version(task_id)
             assert before is not None
             assert after is not None
             known = self.put.get(config_id, (before, after))
@@ -239,8 +240,8 @@ def faulty(client: Any, clock: ManualClock) -> DynamoStorage:
 @pytest.mark.emulators
 async def test_moves_and_puts_under_faults(faulty: DynamoStorage, client: Any) -> None:
     """Whatever happens to requests and answers, each move is known as done, and done once."""
-    task = await faulty.create_task("ctx", message())
-    other = await faulty.create_task("ctx", message())
+    task = await Storage(faulty).create_task("ctx", message())
+    other = await Storage(faulty).create_task("ctx", message())
     faults = Faults(seed=5, rate=0.4)
     faults.attach(client, "TransactWriteItems", "UpdateItem", "BatchWriteItem")
     push = await faulty.put_push(config(task.id, "a"))
@@ -278,7 +279,7 @@ def once(client: Any, event: str, action: Callable[..., Any]) -> None:
 @pytest.mark.emulators
 async def test_an_unanswered_put_that_is_forgotten(faulty: DynamoStorage, client: Any) -> None:
     """A put that was applied and whose repetition is refused is put again, with its cursor."""
-    task = await faulty.create_task("ctx", message())
+    task = await Storage(faulty).create_task("ctx", message())
     tokens: list[str] = []
 
     def forget_token(params: dict[str, Any], **_: Any) -> None:
@@ -306,13 +307,13 @@ async def test_a_put_that_dies_half_way(
     A query that shows HEAD as it was before the put is completed.
     """
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
-    task = await healthy.create_task("ctx", message())
-    await healthy.update_task(task.id)
+    task = await Storage(healthy).create_task("ctx", message())
+    await Storage(healthy).update_task(task.id)
     before = await head_item(healthy, task.id)
     once(client, "before-send.dynamodb.UpdateItem", lambda **_: refuse("AccessDeniedException"))
     with pytest.raises(ClientError, match="AccessDenied"):
         await faulty.put_push(config(task.id, "a"))
-    await healthy.update_task(task.id)
+    await Storage(healthy).update_task(task.id)
 
     def show_old_head(parsed: dict[str, Any], **_: Any) -> None:
         assert parsed["Items"][0]["SK"] == before["SK"]
@@ -333,7 +334,7 @@ async def test_a_slow_reader_does_not_take_a_cursor_back(
 ) -> None:
     """Whoever comes late to a new configuration finds the cursor where a delivery has moved it."""
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
-    task = await healthy.create_task("ctx", message())
+    task = await Storage(healthy).create_task("ctx", message())
     loop = asyncio.get_running_loop()
     moved: list[Push] = []
 
@@ -361,7 +362,7 @@ async def test_an_unanswered_move_that_was_overtaken(
 ) -> None:
     """Somebody else has moved on from there: the mover is told to look again."""
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
-    task = await healthy.create_task("ctx", message())
+    task = await Storage(healthy).create_task("ctx", message())
     push = await healthy.put_push(config(task.id, "a"))
     mine, theirs = replace(push, index=0, version=2), replace(push, index=1, version=2)
     loop = asyncio.get_running_loop()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from a2a.types import TaskState
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import (
     ConcurrencyError,
     FencedError,
     InvalidArgumentError,
     TaskNotFoundError,
 )
-from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from tests.support.databases import new_scope
@@ -21,45 +22,45 @@ from tests.support.messages import agent_message, chunk, message, request
 
 async def test_a_deleted_task_is_gone(storage: DurableStorage) -> None:
     """Delete returns True once; the task can be neither loaded, listed nor updated (45)."""
-    task = await storage.create_task("ctx", message())
-    await storage.update_task(task.id, artifacts=[chunk("a", "x")])
-    kept = await storage.create_task("ctx", message())
-    assert await storage.delete_task(task.id) is True
-    assert await storage.delete_task(task.id) is False
-    assert await storage.load_task(task.id) is None
+    task = await Storage(storage).create_task("ctx", message())
+    await Storage(storage).update_task(task.id, artifacts=[chunk("a", "x")])
+    kept = await Storage(storage).create_task("ctx", message())
+    assert await Storage(storage).delete_task(task.id) is True
+    assert await Storage(storage).delete_task(task.id) is False
+    assert await Storage(storage).load_task(task.id) is None
     assert await storage.read(task.id) is None
-    assert await storage.get_version(task.id) is None
+    assert await Storage(storage).get_version(task.id) is None
     for query in (ListTasksQuery(), ListTasksQuery(context_id="ctx")):
-        result = await storage.list_tasks(query)
+        result = await Storage(storage).list_tasks(query)
         assert [listed.id for listed in result.tasks] == [kept.id]
         assert result.total_size == 1
     with pytest.raises(TaskNotFoundError):
-        await storage.update_task(task.id, TaskState.TASK_STATE_WORKING)
+        await Storage(storage).update_task(task.id, TaskState.TASK_STATE_WORKING)
 
 
 async def test_an_unknown_task_is_not_deleted(storage: DurableStorage) -> None:
     """Delete of an unknown id returns False (45)."""
-    assert await storage.delete_task("missing") is False
+    assert await Storage(storage).delete_task("missing") is False
 
 
 async def test_a_context_is_deleted_with_its_tasks(storage: DurableStorage) -> None:
     """`delete_context` deletes tasks and state, and counts the tasks; again it is 0 (46)."""
-    tasks = [await storage.create_task("ctx", message()) for _ in range(3)]
-    other = await storage.create_task("other", message())
-    await storage.update_context("ctx", {"k": 1})
-    await storage.update_context("other", {"k": 2})
-    assert await storage.delete_context("ctx") == 3
-    assert await storage.delete_context("ctx") == 0
-    assert [await storage.load_task(task.id) for task in tasks] == [None] * 3
-    assert await storage.load_context("ctx") is None
-    assert await storage.load_task(other.id) is not None
-    assert await storage.load_context("other") == {"k": 2}
+    tasks = [await Storage(storage).create_task("ctx", message()) for _ in range(3)]
+    other = await Storage(storage).create_task("other", message())
+    await Storage(storage).update_context("ctx", {"k": 1})
+    await Storage(storage).update_context("other", {"k": 2})
+    assert await Storage(storage).delete_context("ctx") == 3
+    assert await Storage(storage).delete_context("ctx") == 0
+    assert [await Storage(storage).load_task(task.id) for task in tasks] == [None] * 3
+    assert await Storage(storage).load_context("ctx") is None
+    assert await Storage(storage).load_task(other.id) is not None
+    assert await Storage(storage).load_context("other") == {"k": 2}
 
 
 async def test_a_deleted_task_is_not_due(storage: DurableStorage) -> None:
     """Nobody has to look at a deleted task."""
-    task = await storage.create_task("ctx", message())
-    await storage.delete_task(task.id)
+    task = await Storage(storage).create_task("ctx", message())
+    await Storage(storage).delete_task(task.id)
     due = await storage.due(storage.clock.now_ms() + 10**9)
     assert task.id not in {one.task_id for one in due}
 
@@ -68,7 +69,7 @@ async def test_a_late_writer_of_a_deleted_task(storage: DurableStorage) -> None:
     """A writer that read the task before its deletion writes nothing, nor into a new task."""
     opened = await storage.open_task("ctx", request("old"), idempotency_key="key")
     task_id, late = opened.head.task_id, Commit(entries=(MessageAppended(agent_message("late")),))
-    await storage.delete_task(task_id)
+    await Storage(storage).delete_task(task_id)
     with pytest.raises(TaskNotFoundError):
         await storage.commit(opened.head, late)
     again = await storage.open_task("ctx", request("new"), idempotency_key="key")
@@ -86,24 +87,24 @@ async def test_a_late_writer_of_a_deleted_task(storage: DurableStorage) -> None:
 )
 async def test_a_contexts_state_is_any_json(storage: DurableStorage, state: object) -> None:
     """`update_context` stores any JSON value, and the last writer wins (49)."""
-    await storage.update_context("ctx", {"before": True})
-    await storage.update_context("ctx", state)
-    assert await storage.load_context("ctx") == state
+    await Storage(storage).update_context("ctx", {"before": True})
+    await Storage(storage).update_context("ctx", state)
+    assert await Storage(storage).load_context("ctx") == state
 
 
 async def test_an_unknown_context_has_no_state(storage: DurableStorage) -> None:
     """The state of an unknown context is None (49)."""
-    assert await storage.load_context("unknown") is None
+    assert await Storage(storage).load_context("unknown") is None
     assert await storage.load_context_version("unknown") == (None, 0)
 
 
 @pytest.mark.parametrize("state", [object(), {1, 2}, float("nan"), "x" * 350_000])
 async def test_what_is_no_state_is_refused(storage: DurableStorage, state: object) -> None:
     """A value that is not JSON, or longer than one item, is an error; nothing is written."""
-    await storage.update_context("ctx", "kept")
+    await Storage(storage).update_context("ctx", "kept")
     with pytest.raises(InvalidArgumentError):
-        await storage.update_context("ctx", state)
-    assert await storage.load_context("ctx") == "kept"
+        await Storage(storage).update_context("ctx", state)
+    assert await Storage(storage).load_context("ctx") == "kept"
 
 
 async def test_a_contexts_state_joins_a_commit(storage: DurableStorage) -> None:
@@ -118,22 +119,22 @@ async def test_a_contexts_state_joins_a_commit(storage: DurableStorage) -> None:
         await storage.commit(head, stale)
     assert not isinstance(caught.value, FencedError)
     assert "context" in str(caught.value)
-    assert await storage.get_version(head.task_id) == 2
+    assert await Storage(storage).get_version(head.task_id) == 2
     head = await storage.commit(head, Commit(context_write=context_write({"n": 2}, 1)))
     assert await storage.load_context_version("ctx") == ({"n": 2}, 2)
     old = (await storage.open_task("other", request())).head
-    await storage.update_task(old.task_id)
+    await Storage(storage).update_task(old.task_id)
     with pytest.raises(ConcurrencyError):
         await storage.commit(old, Commit(context_write=context_write("lost")))
-    assert await storage.load_context("other") is None
+    assert await Storage(storage).load_context("other") is None
 
 
 async def test_a_context_belongs_to_its_scope(storage: DurableStorage) -> None:
     """Another scope's context has another state, and deleting it deletes nothing here."""
     other = storage.for_scope(new_scope())
-    await storage.create_task("ctx", message())
-    await storage.update_context("ctx", "mine")
-    await other.update_context("ctx", "theirs")
+    await Storage(storage).create_task("ctx", message())
+    await Storage(storage).update_context("ctx", "mine")
+    await Storage(other).update_context("ctx", "theirs")
     assert await other.delete_context("ctx") == 0
-    assert await storage.load_context("ctx") == "mine"
-    assert await other.load_context("ctx") is None
+    assert await Storage(storage).load_context("ctx") == "mine"
+    assert await Storage(other).load_context("ctx") is None

@@ -7,9 +7,10 @@ from datetime import timedelta
 import pytest
 from a2a.types import TaskState
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskNotFoundError
-from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
@@ -29,7 +30,7 @@ async def is_found(storage: DurableStorage, task_id: str) -> set[bool]:
         await storage.head(task_id) is not None,
         await storage.read(task_id) is not None,
         await storage.read(task_id, after=1) is not None,
-        await storage.get_version(task_id) is not None,
+        await Storage(storage).get_version(task_id) is not None,
         task_id in {task.id for task in listed.tasks},
         task_id in {task.id for task in in_context.tasks},
         listed.total_size == 1,
@@ -61,7 +62,7 @@ async def test_updates_do_not_prolong_a_task(storage: DurableStorage, clock: Man
     """Expiry is fixed at creation."""
     task_id = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head.task_id
     clock.advance(HOUR - 1)
-    await storage.update_task(task_id, artifacts=[chunk("a", "x")])
+    await Storage(storage).update_task(task_id, artifacts=[chunk("a", "x")])
     clock.advance(1)
     assert await is_found(storage, task_id) == {False}
 
@@ -71,7 +72,7 @@ async def test_an_expired_task_is_not_written(storage: DurableStorage, clock: Ma
     head = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head
     clock.advance(HOUR)
     with pytest.raises(TaskNotFoundError):
-        await storage.update_task(head.task_id, TaskState.TASK_STATE_WORKING)
+        await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
     with pytest.raises(TaskNotFoundError):
         await storage.commit(head, Commit())
     assert await storage.delete_task(head.task_id) is False
@@ -93,7 +94,7 @@ async def test_an_expired_id_can_be_used_again(storage: DurableStorage, clock: M
     old = await storage.open_task("ctx", request("old"), idempotency_key="key", ttl_s=HOUR)
     task_id = old.head.task_id
     for _ in range(3):
-        await storage.update_task(task_id, artifacts=[chunk("a", "old")])
+        await Storage(storage).update_task(task_id, artifacts=[chunk("a", "old")])
     clock.advance(HOUR)
     new = await storage.open_task("ctx", request("new"), idempotency_key="key", ttl_s=HOUR)
     assert new.created
@@ -103,7 +104,7 @@ async def test_an_expired_id_can_be_used_again(storage: DurableStorage, clock: M
     assert task is not None
     assert said(task) == ["new"]
     assert not task.artifacts
-    assert await storage.get_version(task_id) == 1
+    assert await Storage(storage).get_version(task_id) == 1
     listed = await storage.list_tasks(ListTasksQuery())
     assert [one.id for one in listed.tasks] == [task_id]
 
@@ -151,14 +152,14 @@ async def test_a_reader_of_an_old_incarnation_gets_nothing(
 
 async def test_a_contexts_state_expires(storage: DurableStorage, clock: ManualClock) -> None:
     """The state of a context lives a task's time to live from its last write."""
-    await storage.update_context("ctx", "first")
+    await Storage(storage).update_context("ctx", "first")
     clock.advance(MONTH - 1)
-    assert await storage.load_context("ctx") == "first"
-    await storage.update_context("ctx", "second")
+    assert await Storage(storage).load_context("ctx") == "first"
+    await Storage(storage).update_context("ctx", "second")
     clock.advance(MONTH - 1)
-    assert await storage.load_context("ctx") == "second"
+    assert await Storage(storage).load_context("ctx") == "second"
     clock.advance(1)
-    assert await storage.load_context("ctx") is None
+    assert await Storage(storage).load_context("ctx") is None
 
 
 async def test_a_contexts_version_starts_anew_after_its_expiry(
@@ -166,7 +167,7 @@ async def test_a_contexts_version_starts_anew_after_its_expiry(
 ) -> None:
     """A state that has expired and is still stored counts for nothing, its version neither."""
     for state in ("first", "second", "third"):
-        await storage.update_context("ctx", state)
+        await Storage(storage).update_context("ctx", state)
     clock.advance(MONTH)
     assert await storage.load_context_version("ctx") == (None, 0)
     head = (await storage.open_task("ctx", request())).head
@@ -194,8 +195,8 @@ async def test_a_new_key_after_expiry_stays_idempotent(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
     """The second life of a key is as idempotent as its first."""
-    await storage.create_task("ctx", message("1"), idempotency_key="key")
+    await Storage(storage).create_task("ctx", message("1"), idempotency_key="key")
     clock.advance(MONTH)
-    second = await storage.create_task("ctx", message("2"), idempotency_key="key")
-    again = await storage.create_task("ctx", message("3"), idempotency_key="key")
+    second = await Storage(storage).create_task("ctx", message("2"), idempotency_key="key")
+    again = await Storage(storage).create_task("ctx", message("3"), idempotency_key="key")
     assert again == second

@@ -10,10 +10,10 @@ import pytest
 from a2a.types import Task, TaskState
 from pydantic import ValidationError
 
+from a2a_serverless.contract.storage import ArtifactWrite, Storage
 from a2a_serverless.errors import InvalidArgumentError, PageTokenError
-from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery, ListTasksResult
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import Listing
+from a2a_serverless.storage.listing import Listing, ListTasksQuery, ListTasksResult
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
 from tests.support.clocks import ManualClock
 from tests.support.databases import new_scope
@@ -30,16 +30,16 @@ async def fill(
     ids = []
     for number in range(count):
         clock.advance(1)
-        ids.append((await storage.create_task(context_id, message(str(number)))).id)
+        ids.append((await Storage(storage).create_task(context_id, message(str(number)))).id)
     return ids
 
 
 async def pages(storage: DurableStorage, **query: object) -> list[ListTasksResult]:
     """All pages of a query."""
-    results = [await storage.list_tasks(ListTasksQuery.model_validate(query))]
+    results = [await Storage(storage).list_tasks(ListTasksQuery.model_validate(query))]
     while results[-1].next_page_token:
         following = query | {"page_token": results[-1].next_page_token}
-        results.append(await storage.list_tasks(ListTasksQuery.model_validate(following)))
+        results.append(await Storage(storage).list_tasks(ListTasksQuery.model_validate(following)))
     return results
 
 
@@ -53,7 +53,7 @@ def at(task: Task) -> str:
 
 async def test_an_empty_list(storage: DurableStorage) -> None:
     """Without tasks the list is empty and its size 0 (39)."""
-    result = await storage.list_tasks(ListTasksQuery())
+    result = await Storage(storage).list_tasks(ListTasksQuery())
     assert (result.tasks, result.total_size, result.next_page_token) == ([], 0, "")
     assert result.page_size == 50
 
@@ -61,16 +61,16 @@ async def test_an_empty_list(storage: DurableStorage) -> None:
 async def test_the_newest_status_comes_first(storage: DurableStorage, clock: ManualClock) -> None:
     """Order is by status time, newest first, not by creation (41)."""
     first, second, third = await fill(storage, clock, 3)
-    assert ids(await storage.list_tasks(ListTasksQuery())) == [third, second, first]
+    assert ids(await Storage(storage).list_tasks(ListTasksQuery())) == [third, second, first]
     clock.advance(1)
-    await storage.update_task(first, WORKING)
-    await storage.update_task(second, artifacts=[ArtifactWrite(artifact("a", "x"))])
-    assert ids(await storage.list_tasks(ListTasksQuery())) == [first, third, second]
+    await Storage(storage).update_task(first, WORKING)
+    await Storage(storage).update_task(second, artifacts=[ArtifactWrite(artifact("a", "x"))])
+    assert ids(await Storage(storage).list_tasks(ListTasksQuery())) == [first, third, second]
 
 
 async def test_ties_go_by_id(storage: DurableStorage) -> None:
     """Tasks of one status time are ordered by id, and paging keeps that order (41)."""
-    made = [(await storage.create_task("ctx", message())).id for _ in range(7)]
+    made = [(await Storage(storage).create_task("ctx", message())).id for _ in range(7)]
     results = await pages(storage, page_size=2)
     assert ids(*results) == sorted(made, reverse=True)
 
@@ -81,8 +81,8 @@ async def test_filters_and_together(storage: DurableStorage, clock: ManualClock)
     three, four = await fill(storage, clock, 2, "ctx-2")
     for task_id in (one, three):
         clock.advance(1)
-        await storage.update_task(task_id, WORKING)
-    moved = await storage.load_task(three)
+        await Storage(storage).update_task(task_id, WORKING)
+    moved = await Storage(storage).load_task(three)
     assert moved is not None
     for query, expected in [
         ({"context_id": "ctx-1"}, [one, two]),
@@ -95,7 +95,7 @@ async def test_filters_and_together(storage: DurableStorage, clock: ManualClock)
         ({"status": TaskState.TASK_STATE_REJECTED}, []),
         ({}, [three, one, four, two]),
     ]:
-        result = await storage.list_tasks(ListTasksQuery.model_validate(query))
+        result = await Storage(storage).list_tasks(ListTasksQuery.model_validate(query))
         assert ids(result) == expected, query
         assert result.total_size == len(expected), query
 
@@ -103,12 +103,12 @@ async def test_filters_and_together(storage: DurableStorage, clock: ManualClock)
 async def test_the_time_filter_is_inclusive(storage: DurableStorage, clock: ManualClock) -> None:
     """`status_timestamp_after` includes its own moment, in any offset (40, decided)."""
     first, second, third = await fill(storage, clock, 3)
-    task = await storage.load_task(second)
+    task = await Storage(storage).load_task(second)
     assert task is not None
     moment = task.status.timestamp.ToDatetime(UTC)
     elsewhere = datetime.fromtimestamp(moment.timestamp(), UTC).isoformat()
     for text in (at(task), elsewhere, at(task).replace("Z", "+00:00")):
-        result = await storage.list_tasks(ListTasksQuery(status_timestamp_after=text))
+        result = await Storage(storage).list_tasks(ListTasksQuery(status_timestamp_after=text))
         assert ids(result) == [third, second]
     assert first
 
@@ -127,11 +127,11 @@ async def test_pages_do_not_overlap(storage: DurableStorage, clock: ManualClock)
 async def test_total_size_is_counted_once(storage: DurableStorage, clock: ManualClock) -> None:
     """`total_size` counts what the filters match, on the first page, for all pages (43)."""
     made = await fill(storage, clock, 5)
-    await storage.update_task(made[0], WORKING)
+    await Storage(storage).update_task(made[0], WORKING)
     query = ListTasksQuery(page_size=2, status=TaskState.TASK_STATE_SUBMITTED)
-    first = await storage.list_tasks(query)
-    await storage.create_task("ctx", message())
-    second = await storage.list_tasks(
+    first = await Storage(storage).list_tasks(query)
+    await Storage(storage).create_task("ctx", message())
+    second = await Storage(storage).list_tasks(
         query.model_copy(update={"page_token": first.next_page_token})
     )
     assert (first.total_size, second.total_size) == (4, 4)
@@ -143,14 +143,14 @@ async def test_a_task_that_moves_is_not_shown_twice(
 ) -> None:
     """A task that changes meanwhile leaves the later pages and is found again by time."""
     made = await fill(storage, clock, 6)
-    first = await storage.list_tasks(ListTasksQuery(page_size=2))
+    first = await Storage(storage).list_tasks(ListTasksQuery(page_size=2))
     started = at(first.tasks[0])
     clock.advance(1)
-    await storage.update_task(made[5], WORKING)  # was on the first page
-    await storage.update_task(made[1], WORKING)  # would have been on a later one
+    await Storage(storage).update_task(made[5], WORKING)  # was on the first page
+    await Storage(storage).update_task(made[1], WORKING)  # would have been on a later one
     rest = await pages(storage, page_size=2, page_token=first.next_page_token)
     assert ids(first, *rest) == [made[5], made[4], made[3], made[2], made[0]]
-    moved = await storage.list_tasks(ListTasksQuery(status_timestamp_after=started))
+    moved = await Storage(storage).list_tasks(ListTasksQuery(status_timestamp_after=started))
     assert set(ids(moved)) == {made[5], made[1]}
 
 
@@ -159,46 +159,48 @@ async def test_a_task_that_moves_on_under_a_listing_leaves_it(
     storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, history_length: int | None
 ) -> None:
     """Every task shown is in the state that was asked for."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     long = agent_message("x" * (MAX_INLINE_BYTES + 1))
-    await storage.update_task(task.id, WORKING, status_message=long)  # HEAD points to the log
+    await Storage(storage).update_task(
+        task.id, WORKING, status_message=long
+    )  # HEAD points to the log
     find = storage._newest
 
     async def and_then_complete(listing: Listing, limit: int) -> list[Head]:
         heads = await find(listing, limit)
         for head in heads:
             if head.state == WORKING:
-                await storage.update_task(head.task_id, COMPLETED)
+                await Storage(storage).update_task(head.task_id, COMPLETED)
         return heads
 
     monkeypatch.setattr(storage, "_newest", and_then_complete)
     query = ListTasksQuery(status=WORKING, history_length=history_length)
-    assert ids(await storage.list_tasks(query)) == []
+    assert ids(await Storage(storage).list_tasks(query)) == []
     completed = query.model_copy(update={"status": COMPLETED})
-    assert ids(await storage.list_tasks(completed)) == [task.id]
+    assert ids(await Storage(storage).list_tasks(completed)) == [task.id]
 
 
 async def test_a_task_that_moves_on_is_listed_as_it_is_now(
     storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no state was asked for, a task that moves on is no reason to leave it out."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     find = storage._newest
 
     async def and_then_complete(listing: Listing, limit: int) -> list[Head]:
         heads = await find(listing, limit)
-        await storage.update_task(task.id, COMPLETED)
+        await Storage(storage).update_task(task.id, COMPLETED)
         return heads
 
     monkeypatch.setattr(storage, "_newest", and_then_complete)
-    (listed,) = (await storage.list_tasks(ListTasksQuery())).tasks
+    (listed,) = (await Storage(storage).list_tasks(ListTasksQuery())).tasks
     assert listed.status.state == COMPLETED
 
 
 async def test_history_and_artifacts_of_a_listed_task(storage: DurableStorage) -> None:
     """`history_length` applies per task, and artifacts are left out unless asked for (44)."""
-    task = await storage.create_task("ctx", message("1"))
-    await storage.update_task(
+    task = await Storage(storage).create_task("ctx", message("1"))
+    await Storage(storage).update_task(
         task.id, messages=[message("2")], artifacts=[ArtifactWrite(artifact("a", "x"))]
     )
     for query, history, artifacts in [
@@ -208,7 +210,7 @@ async def test_history_and_artifacts_of_a_listed_task(storage: DurableStorage) -
         ({"history_length": 0, "include_artifacts": True}, [], 1),
         ({"include_artifacts": True}, ["1", "2"], 1),
     ]:
-        result = await storage.list_tasks(ListTasksQuery.model_validate(query))
+        result = await Storage(storage).list_tasks(ListTasksQuery.model_validate(query))
         (listed,) = result.tasks
         assert said(listed) == history
         assert len(listed.artifacts) == artifacts
@@ -219,7 +221,7 @@ async def test_a_context_with_many_tasks(storage: DurableStorage, clock: ManualC
     mine = await fill(storage, clock, 5, "mine")
     await fill(storage, clock, 3, "other")
     clock.advance(1)
-    await storage.update_task(mine[1], WORKING)
+    await Storage(storage).update_task(mine[1], WORKING)
     results = await pages(storage, page_size=2, context_id="mine")
     assert ids(*results) == [mine[1], mine[4], mine[3], mine[2], mine[0]]
     assert {result.total_size for result in results} == {5}
@@ -247,20 +249,20 @@ def forged(*place: object) -> str:
 async def test_a_foreign_token_is_refused(storage: DurableStorage, token: str) -> None:
     """A page token that was not made here is an error (42, decided)."""
     with pytest.raises(PageTokenError):
-        await storage.list_tasks(ListTasksQuery(page_token=token))
+        await Storage(storage).list_tasks(ListTasksQuery(page_token=token))
 
 
 async def test_a_token_belongs_to_its_query(storage: DurableStorage, clock: ManualClock) -> None:
     """A token of another scope, or of other filters, is an error."""
     await fill(storage, clock, 3)
-    token = (await storage.list_tasks(ListTasksQuery(page_size=1))).next_page_token
+    token = (await Storage(storage).list_tasks(ListTasksQuery(page_size=1))).next_page_token
     other = storage.for_scope(new_scope())
     with pytest.raises(PageTokenError):
         await other.list_tasks(ListTasksQuery(page_size=1, page_token=token))
     for filters in ({"status": WORKING}, {"context_id": "ctx"}):
         query = ListTasksQuery.model_validate({"page_token": token} | filters)
         with pytest.raises(PageTokenError):
-            await storage.list_tasks(query)
+            await Storage(storage).list_tasks(query)
 
 
 @pytest.mark.parametrize("size", [0, 101, -1, "50", 1.5, True])
@@ -290,4 +292,4 @@ def test_a_bad_history_length_is_refused(length: object) -> None:
 async def test_bad_filters_are_refused(storage: DurableStorage, query: dict[str, object]) -> None:
     """An unknown state, an unreadable time, an impossible context id are errors."""
     with pytest.raises(InvalidArgumentError):
-        await storage.list_tasks(ListTasksQuery.model_construct(**query))  # type: ignore[arg-type]
+        await Storage(storage).list_tasks(ListTasksQuery.model_construct(**query))  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import pytest
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import (
     ConcurrencyError,
     FencedError,
@@ -190,7 +191,7 @@ async def test_a_fenced_attempt_cannot_write_the_context(storage: DurableStorage
     late = Commit(token="t1", context_write=context_write("late"))
     with pytest.raises(ConcurrencyError):
         await storage.commit(old, late)
-    assert await storage.load_context("ctx") is None
+    assert await Storage(storage).load_context("ctx") is None
 
 
 async def test_a_restart_discards_what_attempts_wrote(storage: DurableStorage) -> None:

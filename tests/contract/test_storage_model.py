@@ -20,9 +20,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import A2AServerlessError, ConcurrencyError
-from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import (
@@ -131,7 +132,9 @@ class Comparison(RuleBasedStateMachine):
     @rule(context_id=CONTEXTS, key=st.sampled_from(["k-1", "k-2"]), text=TEXTS)
     def create(self, context_id: str, key: str, text: str) -> None:
         sent = message(text)
-        self.same(lambda storage: storage.create_task(context_id, sent, idempotency_key=key))
+        self.same(
+            lambda storage: Storage(storage).create_task(context_id, sent, idempotency_key=key)
+        )
 
     @rule(
         task_id=TASKS,
@@ -149,7 +152,7 @@ class Comparison(RuleBasedStateMachine):
         metadata: dict[str, Any] | None,
     ) -> None:
         self.same(
-            lambda storage: storage.update_task(
+            lambda storage: Storage(storage).update_task(
                 task_id,
                 state,
                 status_message=agent_message_of(text),
@@ -215,7 +218,7 @@ class Comparison(RuleBasedStateMachine):
     @rule(task_id=TASKS, length=st.sampled_from([None, 0, 1, 2, -1]), artifacts=st.booleans())
     def load(self, task_id: str, length: int | None, *, artifacts: bool) -> None:
         self.same(lambda storage: storage.load_task(task_id, length, include_artifacts=artifacts))
-        self.same(lambda storage: storage.get_version(task_id))
+        self.same(lambda storage: Storage(storage).get_version(task_id))
 
     @rule(task_id=TASKS, context_id=CONTEXTS, whole=st.integers(0, 5))
     def delete(self, task_id: str, context_id: str, whole: int) -> None:
@@ -226,7 +229,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(context_id=CONTEXTS, value=st.none() | st.integers() | TEXTS)
     def update_context(self, context_id: str, value: object) -> None:
-        self.same(lambda storage: storage.update_context(context_id, value))
+        self.same(lambda storage: Storage(storage).update_context(context_id, value))
         self.same(lambda storage: storage.load_context_version(context_id))
 
     @rule(

@@ -6,8 +6,8 @@ from a2a.types import Task, TaskState, TaskStatus
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from a2a.types import TaskState
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import InvalidArgumentError, TaskNotFoundError
-from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.rules import Commit
 from tests.support.databases import new_scope
 from tests.support.messages import message, request
@@ -15,16 +16,16 @@ from tests.support.messages import message, request
 
 async def test_another_scopes_task_does_not_exist(storage: DurableStorage) -> None:
     """It can be neither loaded, listed, updated, nor deleted, and has no version."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     other = storage.for_scope(new_scope())
     assert await other.load_task(task.id) is None
     assert await other.head(task.id) is None
     assert await other.read(task.id) is None
-    assert await other.get_version(task.id) is None
+    assert await Storage(other).get_version(task.id) is None
     assert await other.delete_task(task.id) is False
     assert await other.delete_context("ctx") == 0
     with pytest.raises(TaskNotFoundError):
-        await other.update_task(task.id, TaskState.TASK_STATE_WORKING)
+        await Storage(other).update_task(task.id, TaskState.TASK_STATE_WORKING)
     for query in (ListTasksQuery(), ListTasksQuery(context_id="ctx")):
         result = await other.list_tasks(query)
         assert (result.tasks, result.total_size) == ([], 0)
@@ -33,7 +34,7 @@ async def test_another_scopes_task_does_not_exist(storage: DurableStorage) -> No
 
 async def test_a_view_of_the_same_scope_is_the_same_store(storage: DurableStorage) -> None:
     """Two views of one scope see each other's writes, with clock and timing in common."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     view = storage.for_scope(new_scope()).for_scope(storage.scope)
     assert await view.load_task(task.id) == task
     assert (view.clock, view.timing) == (storage.clock, storage.timing)
@@ -46,8 +47,8 @@ async def test_scopes_share_chosen_ids(storage: DurableStorage) -> None:
     theirs = await other.open_task("ctx", request(), task_id="chosen")
     assert (mine.created, theirs.created) == (True, True)
     await storage.commit(mine.head, Commit())
-    assert await storage.get_version("chosen") == 2
-    assert await other.get_version("chosen") == 1
+    assert await Storage(storage).get_version("chosen") == 2
+    assert await Storage(other).get_version("chosen") == 1
 
 
 async def test_the_id_of_a_key_is_the_scopes_own(storage: DurableStorage) -> None:
@@ -82,11 +83,11 @@ async def test_an_impossible_context_id_is_refused(
 ) -> None:
     """An empty, oversized or undecodable context id is an error; nothing is written."""
     with pytest.raises(InvalidArgumentError):
-        await storage.create_task(context_id, message())
+        await Storage(storage).create_task(context_id, message())
     with pytest.raises(InvalidArgumentError):
-        await storage.update_context(context_id, 1)
+        await Storage(storage).update_context(context_id, 1)
     with pytest.raises(InvalidArgumentError):
-        await storage.load_context(context_id)
+        await Storage(storage).load_context(context_id)
     with pytest.raises(InvalidArgumentError):
         await storage.delete_context(context_id)
     assert (await storage.list_tasks(ListTasksQuery())).total_size == 0
@@ -95,8 +96,8 @@ async def test_an_impossible_context_id_is_refused(
 @pytest.mark.parametrize("context_id", ["ctx", "€" * 170, "a#b/c d\n\x00", "x" * 512])
 async def test_any_other_context_id_works(storage: DurableStorage, context_id: str) -> None:
     """Context ids are the client's: 1 to 512 bytes of anything."""
-    task = await storage.create_task(context_id, message())
-    await storage.update_context(context_id, 1)
+    task = await Storage(storage).create_task(context_id, message())
+    await Storage(storage).update_context(context_id, 1)
     assert task.context_id == context_id
     result = await storage.list_tasks(ListTasksQuery(context_id=context_id))
     assert [listed.id for listed in result.tasks] == [task.id]
@@ -107,7 +108,7 @@ async def test_any_other_context_id_works(storage: DurableStorage, context_id: s
 async def test_an_impossible_key_is_refused(storage: DurableStorage, key: str) -> None:
     """An empty or oversized idempotency key is an error; nothing is written."""
     with pytest.raises(InvalidArgumentError):
-        await storage.create_task("ctx", message(), idempotency_key=key)
+        await Storage(storage).create_task("ctx", message(), idempotency_key=key)
     assert (await storage.list_tasks(ListTasksQuery())).total_size == 0
 
 
@@ -119,10 +120,10 @@ async def test_an_impossible_task_id(storage: DurableStorage, task_id: str) -> N
     assert await storage.load_task(task_id) is None
     assert await storage.head(task_id) is None
     assert await storage.read(task_id, after=1) is None
-    assert await storage.get_version(task_id) is None
+    assert await Storage(storage).get_version(task_id) is None
     assert await storage.delete_task(task_id) is False
     with pytest.raises(TaskNotFoundError):
-        await storage.update_task(task_id, TaskState.TASK_STATE_WORKING)
+        await Storage(storage).update_task(task_id, TaskState.TASK_STATE_WORKING)
 
 
 @pytest.mark.parametrize("task_id", ["a", "A-z_0.9:x", "x" * 100])

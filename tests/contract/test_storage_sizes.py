@@ -8,9 +8,10 @@ import pytest
 from a2a.types import Artifact, Part, TaskState
 from google.protobuf.json_format import ParseDict
 
+from a2a_serverless.contract.storage import ArtifactWrite, Storage
 from a2a_serverless.errors import CommitTooLargeError, InvalidArgumentError
-from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage, context_write
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.rules import Commit
 from tests.support.databases import versions
@@ -28,10 +29,10 @@ def noise(size: int) -> bytes:
 async def test_an_artifact_of_3_mb(storage: DurableStorage) -> None:
     """An artifact of 3 MB written by one call is loaded as it was."""
     raw = noise(3 * MB)
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     whole = Artifact(artifact_id="a", parts=[Part(raw=raw)])
-    await storage.update_task(task.id, artifacts=[ArtifactWrite(whole)])
-    await storage.update_task(task.id, artifacts=[chunk("a", "end")])
+    await Storage(storage).update_task(task.id, artifacts=[ArtifactWrite(whole)])
+    await Storage(storage).update_task(task.id, artifacts=[chunk("a", "end")])
     loaded = await storage.load_task(task.id)
     assert loaded is not None
     assert loaded.artifacts[0].parts[0].raw == raw
@@ -40,9 +41,9 @@ async def test_an_artifact_of_3_mb(storage: DurableStorage) -> None:
 
 async def test_an_artifact_of_many_chunks(storage: DurableStorage) -> None:
     """A task beyond one page of a query is read whole, and from any version on."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     for number in range(8):
-        await storage.update_task(task.id, artifacts=[chunk("a", str(number) * 300 * KB)])
+        await Storage(storage).update_task(task.id, artifacts=[chunk("a", str(number) * 300 * KB)])
     loaded = await storage.load_task(task.id)
     assert loaded is not None
     assert texts(loaded, "a") == [str(number) * 300 * KB for number in range(8)]
@@ -54,10 +55,10 @@ async def test_an_artifact_of_many_chunks(storage: DurableStorage) -> None:
 async def test_a_history_of_1000_messages(storage: DurableStorage) -> None:
     """A thousand messages keep their order, and the last n are found."""
     expected = ["hello", *map(str, range(999))]
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     for start in range(0, 999, 100):
         said_now = [agent_message(text) for text in expected[1:][start : start + 100]]
-        await storage.update_task(task.id, messages=said_now)
+        await Storage(storage).update_task(task.id, messages=said_now)
     loaded = await storage.load_task(task.id)
     assert loaded is not None
     assert said(loaded) == expected
@@ -69,17 +70,17 @@ async def test_a_history_of_1000_messages(storage: DurableStorage) -> None:
 async def test_a_first_message_of_1_mb(storage: DurableStorage) -> None:
     """The message that opens a task may be large as well, and its key still finds it."""
     text = "x" * MB
-    task = await storage.create_task("ctx", message(text), idempotency_key="key")
+    task = await Storage(storage).create_task("ctx", message(text), idempotency_key="key")
     assert said(task) == [text]
-    assert await storage.create_task("ctx", message(), idempotency_key="key") == task
+    assert await Storage(storage).create_task("ctx", message(), idempotency_key="key") == task
 
 
 @pytest.mark.parametrize("size", [100, 3 * KB, 5 * KB, 400 * KB])
 async def test_a_status_message_of_any_size(storage: DurableStorage, size: int) -> None:
     """A whole answer in a status is found in the short form, the whole task and listings."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     answer = agent_message("x" * size)
-    await storage.update_task(
+    await Storage(storage).update_task(
         task.id,
         TaskState.TASK_STATE_COMPLETED,
         status_message=answer,
@@ -96,17 +97,17 @@ async def test_a_status_message_of_any_size(storage: DurableStorage, size: int) 
 
 async def test_a_commit_beyond_the_limit_is_refused(storage: DurableStorage) -> None:
     """More than 4 MB in one call is a typed error that names the limit; nothing is written."""
-    task = await storage.create_task("ctx", message())
+    task = await Storage(storage).create_task("ctx", message())
     large = [ArtifactWrite(Artifact(artifact_id="a", parts=[Part(raw=bytes(MAX_COMMIT_BYTES))]))]
     with pytest.raises(CommitTooLargeError) as caught:
-        await storage.update_task(task.id, TaskState.TASK_STATE_COMPLETED, artifacts=large)
+        await Storage(storage).update_task(task.id, TaskState.TASK_STATE_COMPLETED, artifacts=large)
     assert caught.value.limit == MAX_COMMIT_BYTES
     assert caught.value.size > MAX_COMMIT_BYTES
     assert str(MAX_COMMIT_BYTES) in str(caught.value)
     assert await versions(storage, task.id) == [1]
     assert "'a' has 4000" in str(caught.value)
     with pytest.raises(CommitTooLargeError, match="URL"):
-        await storage.create_task("ctx", message("x" * MAX_COMMIT_BYTES))
+        await Storage(storage).create_task("ctx", message("x" * MAX_COMMIT_BYTES))
     assert (await storage.list_tasks(ListTasksQuery())).total_size == 1
 
 
@@ -120,7 +121,7 @@ async def test_the_largest_commit_is_stored(storage: DurableStorage) -> None:
     task = await storage.load_task(head.task_id)
     assert task is not None
     assert task.artifacts[0].parts[0].raw == noise(room)
-    assert await storage.load_context("x" * 512) == state
+    assert await Storage(storage).load_context("x" * 512) == state
 
 
 def nested(levels: int) -> Artifact:
@@ -135,9 +136,9 @@ def nested(levels: int) -> Artifact:
 
 async def test_what_cannot_be_read_back_is_refused(storage: DurableStorage) -> None:
     """Data nested beyond protobuf's decoder is a typed error, and the task stays readable."""
-    task = await storage.create_task("ctx", message())
-    await storage.update_task(task.id, artifacts=[ArtifactWrite(nested(30))])
+    task = await Storage(storage).create_task("ctx", message())
+    await Storage(storage).update_task(task.id, artifacts=[ArtifactWrite(nested(30))])
     with pytest.raises(InvalidArgumentError, match="nested"):
-        await storage.update_task(task.id, artifacts=[ArtifactWrite(nested(49))])
-    assert await storage.get_version(task.id) == 2
+        await Storage(storage).update_task(task.id, artifacts=[ArtifactWrite(nested(49))])
+    assert await Storage(storage).get_version(task.id) == 2
     assert (await storage.list_tasks(ListTasksQuery(include_artifacts=True))).tasks[0].artifacts

@@ -9,13 +9,13 @@ import pytest
 from a2a.types import Artifact, Part, Task, TaskState
 from google.protobuf.json_format import MessageToDict
 
+from a2a_serverless.contract.storage import ArtifactWrite, Storage
 from a2a_serverless.errors import (
     ConcurrencyError,
     InvalidArgumentError,
     TaskNotFoundError,
     TaskTerminalStateError,
 )
-from a2a_serverless.storage.base import ArtifactWrite
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.states import KNOWN, TERMINAL
 from tests.support.databases import THREADED, versions
@@ -26,11 +26,11 @@ COMPLETED = TaskState.TASK_STATE_COMPLETED
 
 
 async def new_task(storage: DurableStorage) -> str:
-    return (await storage.create_task("ctx", message())).id
+    return (await Storage(storage).create_task("ctx", message())).id
 
 
 async def load(storage: DurableStorage, task_id: str) -> Task:
-    task = await storage.load_task(task_id)
+    task = await Storage(storage).load_task(task_id)
     assert task is not None
     return task
 
@@ -38,20 +38,20 @@ async def load(storage: DurableStorage, task_id: str) -> Task:
 async def test_every_update_adds_1(storage: DurableStorage) -> None:
     """A successful call returns the new version, one more, even without arguments (18)."""
     task_id = await new_task(storage)
-    assert await storage.update_task(task_id, WORKING) == 2
-    assert await storage.update_task(task_id) == 3
-    assert await storage.update_task(task_id, messages=[agent_message("x")]) == 4
-    assert await storage.get_version(task_id) == 4
+    assert await Storage(storage).update_task(task_id, WORKING) == 2
+    assert await Storage(storage).update_task(task_id) == 3
+    assert await Storage(storage).update_task(task_id, messages=[agent_message("x")]) == 4
+    assert await Storage(storage).get_version(task_id) == 4
     assert await versions(storage, task_id) == [1, 2, 3, 4]
 
 
 async def test_the_expected_version_is_checked(storage: DurableStorage) -> None:
     """An equal version passes; another raises ConcurrencyError with the stored one (19)."""
     task_id = await new_task(storage)
-    assert await storage.update_task(task_id, WORKING, expected_version=1) == 2
+    assert await Storage(storage).update_task(task_id, WORKING, expected_version=1) == 2
     for wrong in (1, 3, 0):
         with pytest.raises(ConcurrencyError) as caught:
-            await storage.update_task(task_id, COMPLETED, expected_version=wrong)
+            await Storage(storage).update_task(task_id, COMPLETED, expected_version=wrong)
         assert caught.value.current_version == 2
     assert (await load(storage, task_id)).status.state == WORKING
 
@@ -60,38 +60,38 @@ async def test_a_missing_task_cannot_be_updated(storage: DurableStorage) -> None
     """An unknown id raises TaskNotFoundError, whatever version is expected (20, 21)."""
     for expected in (None, 1):
         with pytest.raises(TaskNotFoundError):
-            await storage.update_task("missing", WORKING, expected_version=expected)
+            await Storage(storage).update_task("missing", WORKING, expected_version=expected)
 
 
 async def test_the_version_is_checked_before_the_state(storage: DurableStorage) -> None:
     """On a terminal task a wrong version is a ConcurrencyError (21)."""
     task_id = await new_task(storage)
-    await storage.update_task(task_id, COMPLETED)
+    await Storage(storage).update_task(task_id, COMPLETED)
     with pytest.raises(ConcurrencyError):
-        await storage.update_task(task_id, WORKING, expected_version=1)
+        await Storage(storage).update_task(task_id, WORKING, expected_version=1)
     with pytest.raises(TaskTerminalStateError):
-        await storage.update_task(task_id, WORKING, expected_version=2)
+        await Storage(storage).update_task(task_id, WORKING, expected_version=2)
 
 
 @pytest.mark.parametrize("terminal", sorted(TERMINAL))
 async def test_a_terminal_state_is_final(storage: DurableStorage, terminal: TaskState) -> None:
     """No transition leaves a terminal state, not even to itself; nothing is written (22)."""
     task_id = await new_task(storage)
-    await storage.update_task(task_id, terminal)
+    await Storage(storage).update_task(task_id, terminal)
     before = await load(storage, task_id)
     for state in (terminal, WORKING, COMPLETED):
         with pytest.raises(TaskTerminalStateError):
-            await storage.update_task(task_id, state, artifacts=[chunk("a", "late")])
+            await Storage(storage).update_task(task_id, state, artifacts=[chunk("a", "late")])
     assert await load(storage, task_id) == before
-    assert await storage.get_version(task_id) == 2
+    assert await Storage(storage).get_version(task_id) == 2
 
 
 async def test_a_terminal_task_takes_content(storage: DurableStorage) -> None:
     """Without a state, messages and artifacts are appended to a terminal task (23)."""
     task_id = await new_task(storage)
-    await storage.update_task(task_id, COMPLETED)
+    await Storage(storage).update_task(task_id, COMPLETED)
     written = {"messages": [agent_message("late")], "artifacts": [chunk("a", "late")]}
-    assert await storage.update_task(task_id, **written) == 3  # type: ignore[arg-type]
+    assert await Storage(storage).update_task(task_id, **written) == 3  # type: ignore[arg-type]
     task = await load(storage, task_id)
     assert task.status.state == COMPLETED
     assert said(task) == ["hello", "late"]
@@ -101,9 +101,9 @@ async def test_a_terminal_task_takes_content(storage: DurableStorage) -> None:
 async def test_no_state_keeps_the_state(storage: DurableStorage) -> None:
     """`state=None` keeps the whole status, timestamp included (24)."""
     task_id = await new_task(storage)
-    await storage.update_task(task_id, WORKING, status_message=agent_message("busy"))
+    await Storage(storage).update_task(task_id, WORKING, status_message=agent_message("busy"))
     before = (await load(storage, task_id)).status
-    await storage.update_task(task_id, artifacts=[chunk("a", "x")])
+    await Storage(storage).update_task(task_id, artifacts=[chunk("a", "x")])
     assert (await load(storage, task_id)).status == before
 
 
@@ -113,7 +113,7 @@ async def test_storage_has_no_state_machine(storage: DurableStorage) -> None:
     open_states = sorted(KNOWN - TERMINAL)
     for count, pair in enumerate(itertools.product(open_states, open_states)):
         for place, state in enumerate(pair):
-            version = await storage.update_task(task_id, state)
+            version = await Storage(storage).update_task(task_id, state)
             assert version == 2 + 2 * count + place
             assert (await load(storage, task_id)).status.state == state
 
@@ -121,16 +121,18 @@ async def test_storage_has_no_state_machine(storage: DurableStorage) -> None:
 async def test_the_status_message_is_the_latest_states(storage: DurableStorage) -> None:
     """A status message is stored with its state, and a state without one clears it (26)."""
     task_id = await new_task(storage)
-    await storage.update_task(task_id, WORKING, status_message=agent_message("busy"))
+    await Storage(storage).update_task(task_id, WORKING, status_message=agent_message("busy"))
     assert (await load(storage, task_id)).status.message.parts[0].text == "busy"
-    await storage.update_task(task_id, WORKING)
+    await Storage(storage).update_task(task_id, WORKING)
     assert not (await load(storage, task_id)).status.HasField("message")
 
 
 async def test_a_status_message_without_state_is_ignored(storage: DurableStorage) -> None:
     """The message is dropped; the rest of the call is written (27, decided)."""
     task_id = await new_task(storage)
-    await storage.update_task(task_id, status_message=agent_message("lost"), task_metadata={"k": 1})
+    await Storage(storage).update_task(
+        task_id, status_message=agent_message("lost"), task_metadata={"k": 1}
+    )
     task = await load(storage, task_id)
     assert not task.status.HasField("message")
     assert MessageToDict(task.metadata) == {"k": 1}
@@ -141,7 +143,7 @@ async def test_status_timestamps_rise(storage: DurableStorage) -> None:
     task_id = await new_task(storage)
     stamps = [(await load(storage, task_id)).status.timestamp.ToNanoseconds()]
     for _ in range(3):
-        await storage.update_task(task_id, WORKING)
+        await Storage(storage).update_task(task_id, WORKING)
         stamps.append((await load(storage, task_id)).status.timestamp.ToNanoseconds())
     assert stamps == sorted(set(stamps))
 
@@ -149,8 +151,8 @@ async def test_status_timestamps_rise(storage: DurableStorage) -> None:
 async def test_messages_are_appended_in_order(storage: DurableStorage) -> None:
     """Messages join the history in the order of the calls and within a call (28)."""
     task_id = await new_task(storage)
-    await storage.update_task(task_id, messages=[agent_message("1"), agent_message("2")])
-    await storage.update_task(task_id, messages=[agent_message("3")])
+    await Storage(storage).update_task(task_id, messages=[agent_message("1"), agent_message("2")])
+    await Storage(storage).update_task(task_id, messages=[agent_message("3")])
     assert said(await load(storage, task_id)) == ["hello", "1", "2", "3"]
 
 
@@ -158,10 +160,10 @@ async def test_an_artifact_is_replaced_in_its_place(storage: DurableStorage) -> 
     """A write without append replaces the artifact as a whole, where it stands, or adds it (29)."""
     task_id = await new_task(storage)
     first = Artifact(artifact_id="a", name="old", parts=[Part(text="x"), Part(text="y")])
-    await storage.update_task(
+    await Storage(storage).update_task(
         task_id, artifacts=[ArtifactWrite(first), ArtifactWrite(artifact("b", "b"))]
     )
-    await storage.update_task(task_id, artifacts=[ArtifactWrite(artifact("a", "z"))])
+    await Storage(storage).update_task(task_id, artifacts=[ArtifactWrite(artifact("a", "z"))])
     task = await load(storage, task_id)
     assert [a.artifact_id for a in task.artifacts] == ["a", "b"]
     assert texts(task, "a") == ["z"]
@@ -175,8 +177,8 @@ async def test_append_extends_parts_and_merges_metadata(storage: DurableStorage)
     whole.metadata.update({"one": 1, "two": 2})
     more = Artifact(artifact_id="a", name="ignored", parts=[Part(text="y")])
     more.metadata.update({"two": 3})
-    await storage.update_task(task_id, artifacts=[ArtifactWrite(whole)])
-    await storage.update_task(task_id, artifacts=[ArtifactWrite(more, append=True)])
+    await Storage(storage).update_task(task_id, artifacts=[ArtifactWrite(whole)])
+    await Storage(storage).update_task(task_id, artifacts=[ArtifactWrite(more, append=True)])
     stored = (await load(storage, task_id)).artifacts[0]
     assert [part.text for part in stored.parts] == ["x", "y"]
     assert stored.name == "kept"
@@ -186,15 +188,15 @@ async def test_append_extends_parts_and_merges_metadata(storage: DurableStorage)
 async def test_append_creates_a_missing_artifact(storage: DurableStorage) -> None:
     """An append to an unknown artifact creates it (31)."""
     task_id = await new_task(storage)
-    await storage.update_task(task_id, artifacts=[chunk("a", "x")])
+    await Storage(storage).update_task(task_id, artifacts=[chunk("a", "x")])
     assert texts(await load(storage, task_id), "a") == ["x"]
 
 
 async def test_one_call_mixes_append_and_replace(storage: DurableStorage) -> None:
     """The writes of one call apply in their order, each in its own way (32)."""
     task_id = await new_task(storage)
-    await storage.update_task(task_id, artifacts=[chunk("a", "1"), chunk("b", "1")])
-    await storage.update_task(
+    await Storage(storage).update_task(task_id, artifacts=[chunk("a", "1"), chunk("b", "1")])
+    await Storage(storage).update_task(
         task_id,
         artifacts=[
             chunk("a", "2"),
@@ -212,9 +214,11 @@ async def test_one_call_mixes_append_and_replace(storage: DurableStorage) -> Non
 async def test_metadata_is_merged_shallowly(storage: DurableStorage) -> None:
     """Keys merge, the last writer wins, nested values are replaced, null is a value (33)."""
     task_id = await new_task(storage)
-    await storage.update_task(task_id, task_metadata={"keep": 1, "deep": {"a": 1}, "gone": 1})
-    await storage.update_task(task_id, task_metadata={"deep": {"b": 2}, "gone": None})
-    for task in (await load(storage, task_id), await storage.load_task(task_id, 0)):
+    await Storage(storage).update_task(
+        task_id, task_metadata={"keep": 1, "deep": {"a": 1}, "gone": 1}
+    )
+    await Storage(storage).update_task(task_id, task_metadata={"deep": {"b": 2}, "gone": None})
+    for task in (await load(storage, task_id), await Storage(storage).load_task(task_id, 0)):
         assert task is not None
         assert MessageToDict(task.metadata) == {"keep": 1, "deep": {"b": 2}, "gone": None}
 
@@ -224,7 +228,7 @@ async def test_a_call_is_atomic(storage: DurableStorage) -> None:
     task_id = await new_task(storage)
     before = await load(storage, task_id)
     with pytest.raises(ConcurrencyError):
-        await storage.update_task(
+        await Storage(storage).update_task(
             task_id,
             COMPLETED,
             status_message=agent_message("x"),
@@ -242,7 +246,7 @@ async def test_blind_writes_are_repeated(storage: DurableStorage) -> None:
     task_id = await new_task(storage)
     chunks = [str(n) for n in range(8)]
     written = await asyncio.gather(
-        *(storage.update_task(task_id, artifacts=[chunk("a", text)]) for text in chunks)
+        *(Storage(storage).update_task(task_id, artifacts=[chunk("a", text)]) for text in chunks)
     )
     assert sorted(written) == list(range(2, 10))
     assert sorted(texts(await load(storage, task_id), "a")) == chunks
@@ -250,16 +254,16 @@ async def test_blind_writes_are_repeated(storage: DurableStorage) -> None:
 
 async def test_a_missing_task_has_no_version(storage: DurableStorage) -> None:
     """`get_version` of an unknown id is None (38)."""
-    assert await storage.get_version("missing") is None
+    assert await Storage(storage).get_version("missing") is None
 
 
 async def test_what_no_task_can_hold_is_refused(storage: DurableStorage) -> None:
     """An unknown state or an artifact without id is an error, and nothing is written."""
     task_id = await new_task(storage)
     with pytest.raises(InvalidArgumentError):
-        await storage.update_task(task_id, TaskState.TASK_STATE_UNSPECIFIED)
+        await Storage(storage).update_task(task_id, TaskState.TASK_STATE_UNSPECIFIED)
     with pytest.raises(InvalidArgumentError):
-        await storage.update_task(task_id, 99)  # type: ignore[arg-type]
+        await Storage(storage).update_task(task_id, 99)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError):
-        await storage.update_task(task_id, WORKING, artifacts=[chunk("", "x")])
-    assert await storage.get_version(task_id) == 1
+        await Storage(storage).update_task(task_id, WORKING, artifacts=[chunk("", "x")])
+    assert await Storage(storage).get_version(task_id) == 1

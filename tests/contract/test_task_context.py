@@ -11,6 +11,7 @@ import pytest
 from a2a.helpers import get_data_parts, new_data_part
 from a2a.types import Part, SendMessageConfiguration, Task
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head
@@ -207,7 +208,7 @@ async def test_an_ending_is_final(
     assert open_turns == [False]
     assert (task.status.state, status_text(task)) == (state, text)
     assert (artifact_texts(task), said(task)) == (artifacts, ["hello"])
-    assert await backends.storage.load_context("ctx") is None
+    assert await Storage(backends.storage).load_context("ctx") is None
     assert refused == ["The turn has ended already: end it exactly once."] * (after == "ends again")
     actions = {
         "returns": [],
@@ -330,18 +331,20 @@ async def test_a_turn_that_the_runtime_fails_leaves_the_state(
     run: Run, backends: Backends, fault: str, *, is_stale: bool
 ) -> None:
     """It fails on its first attempt, whoever has changed the state meanwhile."""
-    await backends.storage.update_context("ctx", "before")
+    await Storage(backends.storage).update_context("ctx", "before")
 
     async def handle(ctx: TaskContext) -> None:
         assert await ctx.load_context() == "before"
         if is_stale:
-            await backends.storage.update_context("ctx", "another's")
+            await Storage(backends.storage).update_context("ctx", "another's")
         await ctx.update_context("mine")
         await FAULTS[fault](ctx)
 
     task = await run(handle)
     assert task.status.state == S.TASK_STATE_FAILED
-    assert await backends.storage.load_context("ctx") == ("another's" if is_stale else "before")
+    assert await Storage(backends.storage).load_context("ctx") == (
+        "another's" if is_stale else "before"
+    )
 
 
 async def test_a_final_exception(run: Run) -> None:
@@ -396,7 +399,7 @@ async def test_two_tasks_update_the_state_at_the_same_time(backends: Backends) -
     assert sorted(done) == [False, True]
     assert await bench.work()
     assert sorted(read) == [0, 0, 1]
-    assert await backends.storage.load_context("ctx") == 2
+    assert await Storage(backends.storage).load_context("ctx") == 2
     tasks = [await bench.task(head) for head in heads]
     assert [t.status.state for t in tasks] == [S.TASK_STATE_COMPLETED] * 2
     assert sorted(artifact_texts(t)["answer"][0][0] for t in tasks) == ["0", "1"]
@@ -428,7 +431,9 @@ async def test_an_update_that_never_gets_through_fails_its_task(backends: Backen
 
     async def handle(ctx: TaskContext) -> None:
         count = await ctx.load_context() or 0
-        await backends.storage.update_context("ctx", count + 1)  # somebody is always faster
+        await Storage(backends.storage).update_context(
+            "ctx", count + 1
+        )  # somebody is always faster
         await ctx.update_context("mine")
         await ctx.respond()
 
@@ -436,7 +441,7 @@ async def test_an_update_that_never_gets_through_fails_its_task(backends: Backen
     head = await opened(bench, "hello")
     assert [await bench.work() for _ in range(3)] == [False, False, True]
     assert (await bench.task(head)).status.state == S.TASK_STATE_FAILED
-    assert await backends.storage.load_context("ctx") == 3
+    assert await Storage(backends.storage).load_context("ctx") == 3
 
 
 async def test_a_cancel(backends: Backends) -> None:
@@ -470,4 +475,4 @@ async def test_a_cancel(backends: Backends) -> None:
             "The task was canceled.",
         )
     assert left == [True]
-    assert await backends.storage.load_context("ctx") is None
+    assert await Storage(backends.storage).load_context("ctx") is None

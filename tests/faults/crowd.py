@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from a2a.types import TaskState
 
-from a2a_serverless.storage.base import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery
 from tests.faults.harness import End, World, lost_and_doubled, until
 from tests.faults.report import Runs
 

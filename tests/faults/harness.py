@@ -17,8 +17,8 @@ import httpx
 from a2a.types import Task, TaskState
 
 from a2a_serverless.local.provision import Names, Provisioned, provision
-from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import Head

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from a2a.types import TaskState
 
+from a2a_serverless.contract.storage import Storage
 from tests.faults import harness, waiting_agent
 from tests.faults.harness import Emulators
 from tests.support.messages import said, texts
@@ -51,4 +52,4 @@ async def test_a_worker_is_killed_while_its_agent_waits(
             (heir.pid, "started on go, 0"),
             (heir.pid, "started on here, 1"),
         ]
-        assert await world.storage.load_context(head.context_id) == 2
+        assert await Storage(world.storage).load_context(head.context_id) == 2

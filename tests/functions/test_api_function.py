@@ -21,6 +21,7 @@ import pytest
 from a2a.types import Message, Part, Role, SendMessageRequest, TaskState
 
 from a2a_serverless import aws
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import load_settings
@@ -186,7 +187,9 @@ def test_a_stream_is_cut_short_and_goes_on(
     task_id = opening["task"]["id"]
     storage = backends.storage
     loop.run_until_complete(
-        storage.update_task(task_id, TaskState.TASK_STATE_COMPLETED, artifacts=[chunk("a", "x")])
+        Storage(storage).update_task(
+            task_id, TaskState.TASK_STATE_COMPLETED, artifacts=[chunk("a", "x")]
+        )
     )
     event["rawPath"] = event["requestContext"]["http"]["path"] = f"/tasks/{task_id}:subscribe"
     event["headers"]["last-event-id"] = last_id

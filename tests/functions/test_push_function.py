@@ -14,6 +14,7 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless import aws
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.local.event_sources import SqsSource
 from a2a_serverless.local.provision import Provisioned
@@ -98,7 +99,9 @@ def ended_task(backends: Backends, receiver: Receiver) -> Head:
 
     async def end() -> Head:
         opened = await backends.storage.open_task("context", request(), push=config)
-        await backends.storage.update_task(opened.head.task_id, TaskState.TASK_STATE_COMPLETED)
+        await Storage(backends.storage).update_task(
+            opened.head.task_id, TaskState.TASK_STATE_COMPLETED
+        )
         head = await backends.storage.head(opened.head.task_id)
         assert head is not None
         return head

@@ -15,6 +15,7 @@ from a2a.types import TaskState
 
 from a2a_serverless import aws
 from a2a_serverless.broker.base import operation_of
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.local.provision import Provisioned
 from a2a_serverless.local.simulated_aws import simulated_aws
@@ -164,7 +165,10 @@ def test_the_functions_setting_gives_a_turn_up(
     head = open_task(function)
     if is_later_turn:
         storage = function.backends.storage
-        run(function, storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED))
+        run(
+            function,
+            Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED),
+        )
         clock.advance(3600)
         paused = run(function, storage.head(head.task_id))
         head = run(function, storage.commit(paused, Commit(entries=(TurnOpened(request()),))))

@@ -24,6 +24,7 @@ from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.watch import Watch
 
 Permission = tuple[str, str, str]
 """Function, action and resource, by their names in the template."""
@@ -31,11 +32,11 @@ Permission = tuple[str, str, str]
 DOORS: Final = {"api": "ApiFunction", "stream": "StreamFunction"}
 
 ENTRANCES: Final[Mapping[str, tuple[tuple[type, str], ...]]] = {
-    "WorkerFunction": ((WorkerFunction, "handle"), (WorkerAdapter, "process")),
+    "WorkerFunction": ((WorkerFunction, "handle"), (WorkerAdapter, "process"), (Watch, "_look")),
     "SweeperFunction": ((Sweeper, "sweep"), (DeadLetters, "handle")),
     "PushFunction": ((PushFunction, "handle"),),
 }
-"""The methods behind which everything is the function's own doing."""
+"""The methods behind which everything is the function's own doing; the watch runs beside them."""
 
 _function: ContextVar[str | None] = ContextVar("function", default=None)
 _recorded: dict[Permission, str] = {}

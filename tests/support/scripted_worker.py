@@ -14,6 +14,7 @@ from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskSta
 
 from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.contract.cancels import CancelRegistry
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, Replied, StatusChanged
@@ -120,7 +121,7 @@ class ScriptedWorker:
             return
         if handle.operation.operation == "cancel":
             with suppress(TaskTerminalStateError):
-                await storage.update_task(params.task_id, TaskState.TASK_STATE_CANCELED)
+                await Storage(storage).update_task(params.task_id, TaskState.TASK_STATE_CANCELED)
             await handle.ack()
             return
         if log.head.finished_turn >= params.turn:

@@ -6,6 +6,7 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.broker.base import Broker, operation_of
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.settings import Settings
@@ -48,7 +49,7 @@ async def second_turn(backends: Backends) -> Head:
     """A task whose second turn was claimed once."""
     storage = backends.storage
     head = (await storage.open_task("conversation", request())).head
-    await storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     paused = await storage.head(head.task_id)
     assert paused is not None
     opened = await storage.commit(paused, Commit(entries=(TurnOpened(request("more")),)))

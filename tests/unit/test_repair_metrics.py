@@ -15,6 +15,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from a2a_serverless.broker.base import operation_of
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.http.function import observed
@@ -124,7 +125,7 @@ async def test_a_task_that_ends_by_itself_is_no_forced_cancel(
 
     async def completed_first(self: DurableStorage, head: Head, wanted: Commit) -> Head:
         monkeypatch.setattr(type(backends.storage), "commit", commit)
-        await self.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+        await Storage(self).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
         return await commit(self, head, wanted)
 
     monkeypatch.setattr(type(backends.storage), "commit", completed_first)
@@ -210,8 +211,8 @@ async def test_an_end_is_counted_once(backends: Backends, state: TaskState) -> N
     storage: DurableStorage = backends.storage
     head = (await storage.open_task("ctx", request())).head
     with counted() as seen:
-        await storage.update_task(head.task_id, TaskState.TASK_STATE_WORKING)
-        ends = (storage.update_task(head.task_id, state) for _ in range(3))
+        await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
+        ends = (Storage(storage).update_task(head.task_id, state) for _ in range(3))
         await asyncio.gather(*ends, return_exceptions=True)
     name = TaskState.Name(state).removeprefix("TASK_STATE_").lower()
     assert seen.values("TasksEnded", state=name) == [1.0]

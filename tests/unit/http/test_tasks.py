@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -212,7 +213,7 @@ class TestCancel:
 
         async def complete(*_: Any, **__: Any) -> None:
             state = TaskState.TASK_STATE_COMPLETED
-            await backends.storage.update_task(sent.task["id"], state)
+            await Storage(backends.storage).update_task(sent.task["id"], state)
 
         monkeypatch.setattr(backends.broker, "cancel_task", complete)
         answer = await agent.call("CancelTask", {"id": sent.task["id"]})

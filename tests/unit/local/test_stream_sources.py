@@ -13,6 +13,7 @@ import pytest
 from a2a.types import TaskState
 from botocore.exceptions import ClientError
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local import stream_sources
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
@@ -216,7 +217,7 @@ async def test_simulated_stream_survives_a_failed_transaction() -> None:
             await reader.until(lambda: reader.commits() == [1])
             again = await storage.open_task("context", request(), task_id="task-1")
             assert not again.created
-            await storage.update_task("task-1", TaskState.TASK_STATE_COMPLETED)
+            await Storage(storage).update_task("task-1", TaskState.TASK_STATE_COMPLETED)
             await reader.until(lambda: reader.commits() == [1, 2])
 
     record = reader.records[-1]
@@ -260,7 +261,7 @@ async def test_memory_tells_of_every_commit_from_any_thread() -> None:
         await asyncio.to_thread(
             asyncio.run, other.open_task("context", request(), task_id="task-2")
         )
-        await storage.update_task("task-1", TaskState.TASK_STATE_COMPLETED)
+        await Storage(storage).update_task("task-1", TaskState.TASK_STATE_COMPLETED)
         await reader.until(lambda: reader.commits() == [1, 1, 2])
         source.close()
         await storage.open_task("context", request(), task_id="task-3")

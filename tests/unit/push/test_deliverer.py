@@ -18,6 +18,7 @@ import pytest
 from a2a.types import Artifact, Part, StreamResponse, TaskStatus
 from google.protobuf import json_format
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.memory import MemoryQueue
@@ -214,7 +215,7 @@ async def test_two_callers_with_one_key_are_told_of_two_tasks() -> None:
             head = (
                 await own.open_task("ctx", request_of(), idempotency_key="order-1", push=push)
             ).head
-            await own.update_task(head.task_id, COMPLETED)
+            await Storage(own).update_task(head.task_id, COMPLETED)
             opened.add(head.task_id)
         await world.pump()
         told = [

@@ -11,6 +11,7 @@ import jwt
 import pytest
 
 from a2a_serverless.clock import SystemClock
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.observability import metrics
 from a2a_serverless.push.function import PushFunction
@@ -68,7 +69,7 @@ class Source:
         asyncio.run(self._update(head, state))
 
     async def _update(self, head: Head, state: Any) -> None:
-        await self.storage.update_task(head.task_id, state)
+        await Storage(self.storage).update_task(head.task_id, state)
 
     def stream_event(self) -> dict[str, Any]:
         """What the table's stream has."""

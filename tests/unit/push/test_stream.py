@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from a2a.types import Artifact
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.stream import PushStream, committed_by
@@ -190,7 +191,7 @@ async def test_scopes_are_apart() -> None:
     others = bench.world.storage.for_scope(Scope.of("", "other"))
     opened = await others.open_task("ctx", request(), task_id=mine.task_id)
     bench.records()
-    await others.update_task(opened.head.task_id, COMPLETED)
+    await Storage(others).update_task(opened.head.task_id, COMPLETED)
     await bench.stream.process(bench.records())
     assert bench.queue.sent == []
 

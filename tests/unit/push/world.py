@@ -7,6 +7,7 @@ from typing import Any
 
 from a2a.types import AuthenticationInfo, TaskPushNotificationConfig, TaskState
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.push.addresses import AllowedHosts
 from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
@@ -104,7 +105,7 @@ class World:
     async def say(self, head: Head, *states: TaskState) -> None:
         """Commit these states, one after the other."""
         for state in states:
-            await self.storage.update_task(head.task_id, state)
+            await Storage(self.storage).update_task(head.task_id, state)
 
     async def push(self, head: Head, config_id: str = "hook-1") -> Push:
         push = await self.storage.push(head.task_id, config_id)
@@ -114,7 +115,7 @@ class World:
     async def is_settled(self, head: Head, config_id: str = "hook-1") -> bool:
         """Whether the receiver was told of the task's newest commit."""
         push = await self.push(head, config_id)
-        return push.version == await self.storage.get_version(head.task_id)
+        return push.version == await Storage(self.storage).get_version(head.task_id)
 
     # -- push --------------------------------------------------------------------------------
 

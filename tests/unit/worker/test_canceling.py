@@ -11,6 +11,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskTerminalStateError
 from a2a_serverless.storage.memory import _Flag
 from a2a_serverless.tasks.rules import Commit
@@ -257,7 +258,7 @@ async def test_a_task_that_somebody_else_ended_stops_its_agent() -> None:
     task = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(2)
-    await bench.storage.update_task(task.task_id, S.TASK_STATE_CANCELED)
+    await Storage(bench.storage).update_task(task.task_id, S.TASK_STATE_CANCELED)
     version = (await bench.head(task)).version
     await clock.pass_time(2)
     assert await working

@@ -11,6 +11,7 @@ import pytest
 from a2a.helpers import get_data_parts, new_data_part
 from a2a.types import Part, SendMessageConfiguration, SendMessageRequest, Task
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.worker import TaskContext, Worker
@@ -307,7 +308,7 @@ async def test_calls_after_the_end_are_logged_and_ignored(
 
     bench, task = await run(handle)
     assert (artifact_texts(task), said(task)) == ({}, ["hello"])
-    assert await bench.storage.load_context("ctx") is None
+    assert await Storage(bench.storage).load_context("ctx") is None
     methods = [record.__dict__["method"] for record in caplog.records]
     assert methods == ["send_status", "emit_artifact", "update_context"]
 
@@ -357,14 +358,14 @@ async def test_the_conversations_state_joins_the_turns_ending() -> None:
         await ctx.update_context({"count": 1})
         await ctx.emit_text_artifact("x" * FLUSH_BYTES)  # committed when the call returns
         assert await ctx.load_context() == {"count": 1}
-        assert await bench.storage.load_context("ctx") is None
+        assert await Storage(bench.storage).load_context("ctx") is None
         await ctx.respond()
 
     bench = Bench(WorkerExecutor(Handling(handle)))
     await bench.send()
     assert await bench.work()
     assert before == [None]
-    assert await bench.storage.load_context("ctx") == {"count": 1}
+    assert await Storage(bench.storage).load_context("ctx") == {"count": 1}
 
 
 async def test_no_update_of_the_state_is_lost() -> None:
@@ -375,7 +376,7 @@ async def test_no_update_of_the_state_is_lost() -> None:
         count = (await ctx.load_context() or {"n": 0})["n"]
         counted.append(count)
         if len(counted) == 1:
-            await bench.storage.update_context("ctx", {"n": 10})
+            await Storage(bench.storage).update_context("ctx", {"n": 10})
         await ctx.update_context({"n": count + 1})
         await ctx.respond()
 
@@ -384,7 +385,7 @@ async def test_no_update_of_the_state_is_lost() -> None:
     assert await bench.work() is False
     assert await bench.work() is True
     assert counted == [0, 10]
-    assert await bench.storage.load_context("ctx") == {"n": 11}
+    assert await Storage(bench.storage).load_context("ctx") == {"n": 11}
     assert (await bench.task(head)).status.state == S.TASK_STATE_COMPLETED
 
 
@@ -459,7 +460,7 @@ async def test_a_cancel_is_one_whatever_the_state_is(*, is_stale: bool) -> None:
         async def cancel(self, ctx: TaskContext) -> None:
             await ctx.load_context()
             if is_stale:
-                await bench.storage.update_context("ctx", "another's")
+                await Storage(bench.storage).update_context("ctx", "another's")
             await ctx.update_context("mine")
             await ctx.complete("too late")
 
@@ -471,7 +472,7 @@ async def test_a_cancel_is_one_whatever_the_state_is(*, is_stale: bool) -> None:
     task = await bench.task(head)
     assert task.status.state == (S.TASK_STATE_CANCELED if is_stale else S.TASK_STATE_COMPLETED)
     assert artifact_texts(task) == ({} if is_stale else {"final-answer": ["too late"]})
-    assert await bench.storage.load_context("ctx") == ("another's" if is_stale else "mine")
+    assert await Storage(bench.storage).load_context("ctx") == ("another's" if is_stale else "mine")
 
 
 @pytest.mark.parametrize("ends_in", ["handle", "cancel"])
@@ -486,7 +487,7 @@ async def test_a_running_agents_stale_end_is_a_cancel(ends_in: str) -> None:
     async def handle(ctx: TaskContext) -> None:
         await ctx.load_context()
         await ctx.update_context("mine")
-        await bench.storage.update_context("ctx", "another's")
+        await Storage(bench.storage).update_context("ctx", "another's")
         await bench.storage.request_cancel(ctx.task_id)
         try:
             await asyncio.Event().wait()
@@ -499,7 +500,7 @@ async def test_a_running_agents_stale_end_is_a_cancel(ends_in: str) -> None:
     head = await bench.send()
     assert await bench.work()
     assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
-    assert await bench.storage.load_context("ctx") == "another's"
+    assert await Storage(bench.storage).load_context("ctx") == "another's"
 
 
 async def test_a_cancel_that_pauses_leaves_the_state() -> None:
@@ -517,11 +518,11 @@ async def test_a_cancel_that_pauses_leaves_the_state() -> None:
     bench = Bench(WorkerExecutor(Asking(handle)))
     head = await bench.send()
     await bench.work()
-    assert await bench.storage.load_context("ctx") is None
+    assert await Storage(bench.storage).load_context("ctx") is None
     await bench.broker.cancel_task(params_of(head))
     assert await bench.work()
     assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
-    assert await bench.storage.load_context("ctx") is None
+    assert await Storage(bench.storage).load_context("ctx") is None
 
 
 async def test_a_worker_needs_this_runtime() -> None:

@@ -8,6 +8,7 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.broker.base import Broker, operation_of
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.endings import REBASES
@@ -55,7 +56,7 @@ class Stack:
         return await self.attempt(await self.attempt(await self.open()))
 
     async def move(self, head: Head, state: TaskState) -> Head:
-        await self.storage.update_task(head.task_id, state)
+        await Storage(self.storage).update_task(head.task_id, state)
         return await self.head(head)
 
     async def follow_up(self, head: Head) -> Head:
@@ -159,7 +160,7 @@ async def test_a_turn_that_ends_meanwhile_is_dropped(
     head = await stack.open()
 
     async def completed_first(self: MemoryStorage, head: Head, **_: int) -> bool:
-        await self.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+        await Storage(self).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
         return False
 
     monkeypatch.setattr(MemoryStorage, "postpone", completed_first)

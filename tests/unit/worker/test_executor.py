@@ -23,6 +23,7 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.events import Event
@@ -321,7 +322,7 @@ async def test_an_agent_that_emits_all_the_time_can_be_cancelled() -> None:
     head = await bench.send()
     working = asyncio.create_task(bench.work())
     await asyncio.sleep(0)
-    await bench.storage.update_task(head.task_id, S.TASK_STATE_CANCELED)
+    await Storage(bench.storage).update_task(head.task_id, S.TASK_STATE_CANCELED)
     async with asyncio.timeout(20):
         assert await working
 

@@ -8,6 +8,7 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.attempt import NO_ENDING
@@ -190,7 +191,7 @@ async def test_a_write_by_others_is_rebased_over() -> None:
     """Metadata that somebody else writes while the agent runs costs the attempt nothing."""
 
     async def beside(context: RequestContext, queue: EventQueue) -> None:
-        await bench.storage.update_task(task.task_id, task_metadata={"seen": True})
+        await Storage(bench.storage).update_task(task.task_id, task_metadata={"seen": True})
         await complete(context, queue)
 
     bench = Bench(Agent(beside))

@@ -9,6 +9,7 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.broker.base import Broker
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.endings import REBASES
@@ -154,7 +155,7 @@ async def test_a_finished_turn_is_not_watched(stack: Stack) -> None:
     """Neither a completed task nor one that waits for its client is sent."""
     for state in (TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED):
         head = await stack.open()
-        await stack.storage.update_task(head.task_id, state)
+        await Storage(stack.storage).update_task(head.task_id, state)
     stack.clock.advance(WAITING_S * 100)
     assert await stack.sweep() == SweepReport()
 
@@ -166,7 +167,7 @@ async def test_an_index_that_lags_costs_nothing(
     finished, postponed, deleted = [await stack.open() for _ in range(3)]
     stack.clock.advance(WAITING_S)
     stale = await stack.storage.due(stack.clock.now_ms())
-    await stack.storage.update_task(finished.task_id, TaskState.TASK_STATE_COMPLETED)
+    await Storage(stack.storage).update_task(finished.task_id, TaskState.TASK_STATE_COMPLETED)
     await stack.storage.postpone(postponed, due_at=stack.clock.now_ms() + 1, sends=1)
     await stack.storage.delete_task(deleted.task_id)
 
@@ -309,7 +310,7 @@ async def test_a_claimed_turn_is_not_given_up(stack: Stack) -> None:
 async def test_a_later_turn_has_its_own_time(stack: Stack) -> None:
     """It counts from the message that opened the turn, not from the task's creation."""
     head = await stack.open()
-    await stack.storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     stack.clock.advance(3 * DAY_S)
     answer = Commit(entries=(TurnOpened(request("more")),))
     await stack.storage.commit(await stack.head(head), answer)
@@ -339,7 +340,7 @@ async def test_a_turn_of_unknown_age_is_sent_on(
 ) -> None:
     """A release that stored no times has opened it."""
     head = await stack.open()
-    await stack.storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     answer = Commit(entries=(TurnOpened(request("more")),))
     await stack.storage.commit(await stack.head(head), answer)
     read = MemoryStorage.read
@@ -363,7 +364,7 @@ async def test_the_log_of_a_young_task_is_not_read(
         raise AssertionError
 
     head = await stack.open()
-    await stack.storage.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     answer = Commit(entries=(TurnOpened(request("more")),))
     await stack.storage.commit(await stack.head(head), answer)
     monkeypatch.setattr(MemoryStorage, "read", read)
@@ -504,7 +505,7 @@ async def test_a_cancel_is_left_to_others_until_its_deadline(stack: Stack) -> No
 async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
     """Its question goes to the history."""
     head = await stack.open()
-    await stack.storage.update_task(
+    await Storage(stack.storage).update_task(
         head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED, status_message=agent_message("Which?")
     )
     await stack.storage.request_cancel(head.task_id)
@@ -520,7 +521,7 @@ async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
 async def test_the_flag_of_an_ended_task_is_removed(stack: Stack, *, gone: bool) -> None:
     """What a crash before the cleanup left: the task stays as it is."""
     head = await cancelled(stack)
-    await stack.storage.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+    await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
     if gone:
         flags = dict(stack.storage._tables.flags)
         await stack.storage.delete_task(head.task_id)
@@ -559,7 +560,7 @@ async def test_a_task_that_ends_meanwhile_is_not_canceled(
 
     async def completed_first(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
         monkeypatch.setattr(MemoryStorage, "commit", commit)
-        await self.update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+        await Storage(self).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
         return await commit(self, head, wanted)
 
     monkeypatch.setattr(MemoryStorage, "commit", completed_first)

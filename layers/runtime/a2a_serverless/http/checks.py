@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.http.errors import quoted
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.base import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.fold import check_history_length
 
 _LIMITS = {

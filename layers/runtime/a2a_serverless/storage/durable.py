@@ -1,43 +1,31 @@
-"""What all backends share: the Storage contract in terms of HEAD, log and rules."""
+"""The storage of tasks in terms of HEAD, log and rules: what all backends share."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from a2a.types import (
-    Message,
     SendMessageRequest,
     Task,
     TaskPushNotificationConfig,
-    TaskState,
     TaskStatus,
 )
-from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import (
     CommitTooLargeError,
     ConcurrencyError,
     InvalidArgumentError,
-    TaskNotFoundError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.storage.base import ArtifactWrite, ListTasksQuery, ListTasksResult, Storage
 from a2a_serverless.storage.cancels import CancelFlags
-from a2a_serverless.storage.listing import Listing
+from a2a_serverless.storage.listing import Listing, ListTasksQuery, ListTasksResult
 from a2a_serverless.storage.log import Log, Opened, TaskLog
 from a2a_serverless.storage.push import PushConfigs
 from a2a_serverless.tasks.entries import (
-    ArtifactWritten,
     Caller,
-    Entry,
-    MessageAppended,
-    MetadataMerged,
-    StatusChanged,
     advice_on_size,
     check_readable,
     encode_entries,
@@ -54,7 +42,7 @@ from a2a_serverless.tasks.identity import (
 )
 from a2a_serverless.tasks.push import Push, checked
 from a2a_serverless.tasks.rules import Commit, ContextWrite, NewTask, Step, advance, open_task
-from a2a_serverless.tasks.states import KNOWN, plain_state
+from a2a_serverless.tasks.states import plain_state
 
 MAX_COMMIT_BYTES = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
@@ -62,14 +50,17 @@ MAX_COMMIT_BYTES = 4_000_000
 MAX_CONTEXT_BYTES = 340_000
 """The longest state of a context, in bytes of JSON: it is one item."""
 
-_BLIND_PAUSE_S = 0.005
 
-
-class DurableStorage(Storage, TaskLog, CancelFlags, PushConfigs):
+class DurableStorage(TaskLog, CancelFlags, PushConfigs):
     """Tasks, cancel flags and push configurations over a backend's few atomic steps."""
 
-    BLIND_ATTEMPTS: ClassVar[int] = 16
-    """How often a write without `expected_version` is repeated after a lost race."""
+    @abstractmethod
+    async def put_context(self, context_id: str, write: ContextWrite) -> None:
+        """Store a context's state without a commit.
+
+        Raises:
+            ConcurrencyError: `expected_version` is not met.
+        """
 
     # -- the backend's part ------------------------------------------------------------------
 
@@ -99,23 +90,19 @@ class DurableStorage(Storage, TaskLog, CancelFlags, PushConfigs):
 
     @abstractmethod
     async def _context_heads(self, context_id: str) -> list[Head]:
-        """HEADs of the live tasks of a context."""
+        """Return HEADs of the live tasks of a context."""
 
     @abstractmethod
     async def _newest(self, listing: Listing, limit: int) -> list[Head]:
-        """The first `limit` live HEADs that the listing asks for, newest status first."""
+        """Return the first `limit` live HEADs that the listing asks for, newest status first."""
 
     @abstractmethod
     async def _count(self, listing: Listing) -> int:
-        """How many live tasks the listing's filters match, wherever its cursor stands."""
+        """Count the live tasks that the listing's filters match, wherever its cursor stands."""
 
     @abstractmethod
     async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
-        """JSON and version of a context's state."""
-
-    @abstractmethod
-    async def _store_context_item(self, context_id: str, write: ContextWrite) -> None:
-        """Store a context's state; ConcurrencyError when `expected_version` is not met."""
+        """Return JSON and version of a context's state."""
 
     @abstractmethod
     async def _delete_context_item(self, context_id: str) -> None:
@@ -123,7 +110,7 @@ class DurableStorage(Storage, TaskLog, CancelFlags, PushConfigs):
 
     @abstractmethod
     async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
-        """`put_push` of a configuration that is checked, complete and the storage's own."""
+        """Do `put_push` with a configuration that is checked, complete and the storage's own."""
 
     @abstractmethod
     async def _delete_push(self, push: Push) -> None:
@@ -192,21 +179,19 @@ class DurableStorage(Storage, TaskLog, CancelFlags, PushConfigs):
         if push is not None:
             await self._delete_push(push)
 
-    # -- Storage -----------------------------------------------------------------------------
-
-    async def create_task(
-        self, context_id: str, message: Message, *, idempotency_key: str | None = None
-    ) -> Task:
-        request = SendMessageRequest(message=message)
-        opened = await self.open_task(context_id, request, idempotency_key=idempotency_key)
-        log = opened.log or await self.read(opened.head.task_id)
-        if log is None:
-            raise TaskNotFoundError
-        return log.fold().task()
+    # -- tasks -------------------------------------------------------------------------------
 
     async def load_task(
         self, task_id: str, history_length: int | None = None, *, include_artifacts: bool = True
     ) -> Task | None:
+        """Return the task, None when it does not exist or has expired; the caller's own copy.
+
+        `history_length`: None = all, 0 = none, n = the last n messages. With 0 and without
+        artifacts the cost does not depend on the task's size.
+
+        Raises:
+            InvalidArgumentError: a negative or non-integer `history_length`.
+        """
         check_history_length(history_length)
         if history_length == 0 and not include_artifacts:
             head = await self.head(task_id)
@@ -219,36 +204,15 @@ class DurableStorage(Storage, TaskLog, CancelFlags, PushConfigs):
             return None
         return log.fold().task(history_length, include_artifacts=include_artifacts)
 
-    async def update_task(
-        self,
-        task_id: str,
-        state: TaskState | None = None,
-        *,
-        status_message: Message | None = None,
-        artifacts: Sequence[ArtifactWrite] | None = None,
-        messages: Sequence[Message] | None = None,
-        task_metadata: dict[str, Any] | Struct | None = None,
-        expected_version: int | None = None,
-    ) -> int:
-        commit = Commit(
-            entries=_entries(state, status_message, artifacts, messages, task_metadata),
-            ends_turn=state == TaskState.TASK_STATE_AUTH_REQUIRED,
-        )
-        for attempt in range(1, self.BLIND_ATTEMPTS + 1):
-            head = await self.head(task_id)
-            if head is None:
-                raise TaskNotFoundError
-            if expected_version not in (None, head.version):
-                raise ConcurrencyError(current_version=head.version)
-            try:
-                return (await self.commit(head, commit)).version
-            except ConcurrencyError:
-                if expected_version is not None or attempt == self.BLIND_ATTEMPTS:
-                    raise
-            await self.clock.sleep(random.uniform(0, _BLIND_PAUSE_S * attempt))  # noqa: S311 - spreads writers
-        raise AssertionError  # the loop returns or raises
-
     async def list_tasks(self, query: ListTasksQuery) -> ListTasksResult:
+        """Return one page of the scope's tasks, newest status first, ties by task id.
+
+        A task that changes while a client pages leaves the later pages; it is found again with
+        `status_timestamp_after` = the time of the first page.
+
+        Raises:
+            PageTokenError: the token was not made here for this query.
+        """
         listing = Listing.of(query, self.scope)
         total = listing.total_size
         if total is None:
@@ -264,7 +228,7 @@ class DurableStorage(Storage, TaskLog, CancelFlags, PushConfigs):
         )
 
     async def _listed(self, head: Head, query: ListTasksQuery) -> Task | None:
-        """The task of a HEAD that the listing has found; None when it is gone or has moved on."""
+        """Return the task of a listed HEAD; None when it is gone or has moved on."""
         task = await self._as_asked(head, query)
         if task is None or query.status in (None, task.status.state):
             return task
@@ -280,34 +244,28 @@ class DurableStorage(Storage, TaskLog, CancelFlags, PushConfigs):
         )
 
     async def delete_task(self, task_id: str) -> bool:
+        """Delete a task and all that belongs to it; return True if it existed."""
         head = await self.head(task_id)
         return head is not None and await self._remove(head)
 
     async def delete_context(self, context_id: str) -> int:
+        """Delete a context's tasks and its stored state; return the number of tasks deleted.
+
+        Versions of the state begin anew: a reader from before may replace what is stored after.
+        """
         heads = await self._context_heads(check_context_id(context_id))
         deleted = await asyncio.gather(*(self._remove(head) for head in heads))
         await self._delete_context_item(context_id)
         return sum(deleted)
 
-    async def get_version(self, task_id: str) -> int | None:
-        head = await self.head(task_id)
-        return None if head is None else head.version
-
-    async def load_context(self, context_id: str) -> Any | None:
-        value, _ = await self.load_context_version(context_id)
-        return value
-
     async def load_context_version(self, context_id: str) -> tuple[Any | None, int]:
-        """A context's state and its version; (None, 0) when there is none."""
+        """Return a context's state and its version; (None, 0) when there is none."""
         item = await self._load_context_item(check_context_id(context_id))
         return (None, 0) if item is None else (json.loads(item[0]), item[1])
 
-    async def update_context(self, context_id: str, context: Any) -> None:
-        await self._store_context_item(check_context_id(context_id), context_write(context))
-
 
 def context_write(value: Any, expected_version: int | None = None) -> ContextWrite:
-    """A write of `value`, any JSON value, to a context's state."""
+    """Return a write of `value`, any JSON value, to a context's state."""
     try:
         encoded = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -320,13 +278,13 @@ def context_write(value: Any, expected_version: int | None = None) -> ContextWri
 
 
 def context_conflict(version: int) -> ConcurrencyError:
-    """The error for a context's state that is at `version` and not at the expected one."""
+    """Return the error for a context's state that is at `version` and not at the expected one."""
     msg = "The context's state is not at the expected version; the task may well be."
     return ConcurrencyError(msg, current_version=version)
 
 
 def task_of_head(head: Head) -> Task | None:
-    """The Task without history and artifacts; None when HEAD alone does not know it."""
+    """Return the Task without history and artifacts; None when HEAD alone does not know it."""
     if head.status is None or head.metadata is None:
         return None
     task = Task(
@@ -350,34 +308,3 @@ def body_of(step: Step) -> bytes:
     if size > MAX_COMMIT_BYTES:
         raise CommitTooLargeError(size, MAX_COMMIT_BYTES, advice_on_size(step.entries))
     return body
-
-
-def _entries(
-    state: TaskState | None,
-    status_message: Message | None,
-    artifacts: Sequence[ArtifactWrite] | None,
-    messages: Sequence[Message] | None,
-    task_metadata: dict[str, Any] | Struct | None,
-) -> tuple[Entry, ...]:
-    entries: list[Entry] = [MessageAppended(message) for message in messages or ()]
-    for write in artifacts or ():
-        if not write.artifact.artifact_id:
-            msg = "An artifact has an artifactId."
-            raise InvalidArgumentError(msg)
-        entries.append(ArtifactWritten(write.artifact, write.append, write.last_chunk))
-    if task_metadata is not None:
-        entries.append(MetadataMerged(_struct(task_metadata)))
-    if state is not None:
-        if state not in KNOWN:
-            msg = f"{state!r} is not a state of a task."
-            raise InvalidArgumentError(msg)
-        entries.append(StatusChanged(TaskStatus(state=state, message=status_message)))
-    return tuple(entries)
-
-
-def _struct(metadata: dict[str, Any] | Struct) -> Struct:
-    if isinstance(metadata, Struct):
-        return metadata
-    struct = Struct()
-    struct.update(metadata)
-    return struct

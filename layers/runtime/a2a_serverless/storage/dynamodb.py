@@ -7,7 +7,7 @@ the same however long the task is, and a task without history and artifacts is o
 What a reader may rely on:
 
 - A commit whose answer was lost is recognised by its id in the EVENT at its version, also when
-  somebody else has committed since. Only a failed condition on HEAD is a loss.
+  another writer has committed since. Only a failed condition on HEAD is a loss.
 - A read returns complete commits in unbroken order up to HEAD's version, never half a commit.
 - What has expired is not found, from the first millisecond on, whenever DynamoDB removes it.
 - Listings find their candidates in indexes, which lag behind by milliseconds, but show every task
@@ -131,7 +131,7 @@ class DynamoStorage(DurableStorage):
     async def _read_on(
         self, task_id: str, commits: Commits | None
     ) -> tuple[Head | None, Commits | None]:
-        """HEAD, and its commits: those of `commits` and what a Query finds behind them.
+        """Return HEAD, and its commits: those of `commits` and what a Query finds behind them.
 
         HEAD sorts behind the events, so that one Query on the partition has both.
         """
@@ -156,7 +156,7 @@ class DynamoStorage(DurableStorage):
         commits.add(found)
         return head, commits
 
-    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:  # noqa: ARG002 - DynamoDB tells nobody: the caller polls
+    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:  # noqa: ARG002 - DynamoDB does not tell: the caller polls
         await self.clock.sleep(timeout_s)
 
     # -- writing a task ------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class DynamoStorage(DurableStorage):
             await self._settle(step, failed.items)
 
     async def _with_push(self, update: dict[str, Any], push: Push) -> dict[str, Any]:
-        """The update of HEAD in a commit with an inline configuration, for which there is room."""
+        """Return the update of HEAD in a commit with an inline configuration; check its room."""
         held = await self._pushes.held(push.config.task_id)
         if held is None or held.head.incarnation != push.incarnation:
             raise TaskNotFoundError
@@ -292,7 +292,7 @@ class DynamoStorage(DurableStorage):
         return await self._index.due(now_ms, limit)
 
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
-        """As the contract says.
+        """Do as the contract says.
 
         Where the first answer was lost, a success may be reported as False. That is the safe
         side: the turn is due again later, and the caller has sent nothing.
@@ -355,7 +355,7 @@ class DynamoStorage(DurableStorage):
             return None
         return item["value"]["S"], _context_version(item)
 
-    async def _store_context_item(self, context_id: str, write: ContextWrite) -> None:
+    async def put_context(self, context_id: str, write: ContextWrite) -> None:
         try:
             await self._table.transact([{"Update": self._context_update(context_id, write)}])
         except ConditionFailedError as failed:
@@ -365,7 +365,7 @@ class DynamoStorage(DurableStorage):
         await self._table.delete([self._context_key(context_id)])
 
     def _context_update(self, context_id: str, write: ContextWrite) -> dict[str, Any]:
-        """The update of a context's state, which lives a task's time to live from now."""
+        """Return the update of a context's state, which lives a task's time to live from now."""
         expires_at = expiry(self.clock.now_ms(), self.timing.ttl_s)
         values: dict[str, str | int] = {
             ":value": write.value,
@@ -403,7 +403,7 @@ class DynamoStorage(DurableStorage):
         return items.task_partition(self.scope.digest, task_id)
 
     def _now_s(self) -> int:
-        """The present second: an item is live while its `expires_at` is greater."""
+        """Return the present second: an item is live while its `expires_at` is greater."""
         return self.clock.now_ms() // 1000
 
     def _live(self, item: Item | None) -> Head | None:
@@ -412,7 +412,7 @@ class DynamoStorage(DurableStorage):
 
 
 def _head_update(before: Head, after: Head) -> dict[str, Any]:
-    """The update of HEAD from one version to the next: only what changes is sent.
+    """Return the update of HEAD from one version to the next: only what changes is sent.
 
     The state is part of the condition, so that no transition ever leaves a terminal state, even
     of a HEAD that was written past the version count.

@@ -48,60 +48,60 @@ PUSH_END: Final = "PUSH$"
 
 
 def key(partition: str, sort: str) -> Item:
-    """A primary key."""
+    """Return a primary key."""
     return {"PK": {"S": partition}, "SK": {"S": sort}}
 
 
 def task_partition(scope: str, task_id: str) -> str:
-    """The PK of a task's items. `scope` is a digest: another scope's task has another key."""
+    """Return the PK of a task's items. `scope` is a digest: another scope has another key."""
     return f"TASK#{scope}#{task_id}"
 
 
 def owner_of(partition: str) -> tuple[str, str]:
-    """Scope digest and task id of a task's PK."""
+    """Return scope digest and task id of a task's PK."""
     _, scope, task_id = partition.split("#", 2)
     return scope, task_id
 
 
 def context_partition(scope: str, context_id: str) -> str:
-    """The PK of a context's item."""
+    """Return the PK of a context's item."""
     return f"CONTEXT#{context_key(scope, context_id)}"
 
 
 def context_key(scope: str, context_id: str) -> str:
-    """Key of the index by context. A digest: context ids are the client's, up to 512 bytes."""
+    """Return the key of the index by context: a digest, as the client's ids have any length."""
     return digest("context", scope, context_id)
 
 
 def event_sort(incarnation: str, version: int, part: int | None = None) -> str:
-    """The SK of a part of a commit; without `part` it sorts before all parts."""
+    """Return the SK of a part of a commit; without `part` it sorts before all parts."""
     start = f"{EVENTS}{incarnation}#{version:012d}"
     return start if part is None else f"{start}#{part:03d}"
 
 
 def event_position(sort: str) -> tuple[str, int, int]:
-    """Incarnation, version and part of an EVENT's SK."""
+    """Return incarnation, version and part of an EVENT's SK."""
     incarnation, version, part = sort.removeprefix(EVENTS).split("#")
     return incarnation, int(version), int(part)
 
 
 def push_sort(incarnation: str, config_id: str) -> str:
-    """The SK of a push configuration."""
+    """Return the SK of a push configuration."""
     return f"{PUSH}{incarnation}#{config_id}"
 
 
 def scope_keys(scope: str) -> list[str]:
-    """Keys of the index by scope, one a shard."""
+    """Return keys of the index by scope, one a shard."""
     return [f"{scope}#{shard}" for shard in range(SHARDS)]
 
 
 def due_keys(kind: str) -> list[str]:
-    """Keys of the due index, one a shard. Turns are of kind `TURN`, cancel flags of `CANCEL`."""
+    """Return the due index's keys, one a shard, of kind `TURN` or `CANCEL` (cancel flags)."""
     return [f"{kind}#{shard}" for shard in range(SHARDS)]
 
 
 def shard_of(task_id: str) -> int:
-    """The shard of a task in every sharded index."""
+    """Return the shard of a task in every sharded index."""
     return zlib.crc32(task_id.encode()) % SHARDS
 
 
@@ -109,7 +109,7 @@ def shard_of(task_id: str) -> int:
 
 
 def attribute(value: str | int | bytes | None) -> dict[str, Any]:
-    """A value as DynamoDB's API has it."""
+    """Return a value as DynamoDB's API has it."""
     match value:
         case None:
             return {"NULL": True}
@@ -122,7 +122,7 @@ def attribute(value: str | int | bytes | None) -> dict[str, Any]:
 
 
 def plain(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An item with Python's values."""
+    """Return an item with Python's values."""
     return {name: _plain(*value.items()) for name, value in item.items()}
 
 
@@ -139,7 +139,7 @@ def _plain(typed: tuple[str, Any]) -> str | int | bytes | None:
 
 
 def seconds(ms: int) -> int:
-    """Whole seconds of a time in milliseconds, rounded up: the unit of `expires_at` in items."""
+    """Return a time in milliseconds as whole seconds, rounded up, as `expires_at` has it."""
     return -(-ms // 1000)
 
 
@@ -147,7 +147,7 @@ def seconds(ms: int) -> int:
 
 
 def head_item(head: Head) -> Item:
-    """HEAD as an item. Attributes at their defaults are left out: every commit pays by the KB."""
+    """Return HEAD as an item. Defaults are left out: every commit pays by the KB."""
     shard = shard_of(head.task_id)
     values: dict[str, str | int | bytes | None] = {
         "scope_key": f"{head.scope}#{shard}",
@@ -190,7 +190,7 @@ _OPTIONAL: Final = (
 
 
 def head_of(item: Mapping[str, Any]) -> Head:
-    """The HEAD that an item holds."""
+    """Return the HEAD that an item holds."""
     values = plain(item)
     scope, task_id = owner_of(values["PK"])
     return Head(
@@ -257,7 +257,7 @@ def event_items(step: Step, body: bytes) -> list[Item]:
 
 
 def push_put(push: Push, head: Head, *, write: int) -> Item:
-    """The update that stores a configuration without a cursor; HEAD's `push_at` is its cursor.
+    """Return the update that stores a configuration without a cursor; `push_at` is its cursor.
 
     One that is there keeps its own, and its receiver has a new start.
     """
@@ -280,7 +280,7 @@ def push_put(push: Push, head: Head, *, write: int) -> Item:
 
 
 def push_inline(push: Push, head: Head) -> Item:
-    """The update that stores a configuration with its cursor, which one that is there keeps."""
+    """Return the update that stores a configuration with its cursor, unless it has one."""
     put = push_put(push, head, write=0)
     put["UpdateExpression"] = (
         "SET #version = if_not_exists(#version, :version), #index = if_not_exists(#index, :index), "
@@ -295,7 +295,7 @@ def push_inline(push: Push, head: Head) -> Item:
 
 
 def push_position(push: Push) -> Item:
-    """The attributes of an item that a delivery moves, as they are in `push`."""
+    """Return the attributes of an item that a delivery moves, as they are in `push`."""
     return {
         "version": attribute(push.version),
         "index": attribute(push.index),
@@ -305,13 +305,13 @@ def push_position(push: Push) -> Item:
 
 
 def push_incarnation(item: Mapping[str, Any]) -> str:
-    """The incarnation of the task that a push configuration belongs to."""
+    """Return the incarnation of the task that a push configuration belongs to."""
     sort: str = item["SK"]["S"]
     return sort.removeprefix(PUSH).split("#", 1)[0]
 
 
 def push_of(item: Mapping[str, Any]) -> Push:
-    """The push configuration that an item holds."""
+    """Return the push configuration that an item holds."""
     values = plain(item)
     scope, _ = owner_of(values["PK"])
     return Push(
@@ -326,7 +326,7 @@ def push_of(item: Mapping[str, Any]) -> Push:
 
 
 def push_writes(head: Mapping[str, Any]) -> int:
-    """How often a push configuration was put to HEAD's task; kept beside what `Head` has."""
+    """Return how often a configuration was put to HEAD's task; kept beside what `Head` has."""
     return int(head["push_writes"]["N"]) if "push_writes" in head else 0
 
 

@@ -30,7 +30,7 @@ class Index:
         self._clock = clock
 
     async def newest(self, listing: Listing, limit: int) -> list[Head]:
-        """The first `limit` live HEADs that the listing asks for, newest status first."""
+        """Return the first `limit` live HEADs that the listing asks for, newest status first."""
         if listing.context_id is not None:
             heads = await self.of_context(listing.context_id)
             return _page(heads, listing)[:limit]
@@ -45,7 +45,7 @@ class Index:
             before = candidates[-1]["status_key"]["S"]
 
     async def count(self, listing: Listing) -> int:
-        """How many live tasks the filters match: one index entry read per task of the scope."""
+        """Count the live tasks that the filters match: one index entry read for each task."""
         if listing.context_id is not None:
             return sum(map(listing.matches, await self.of_context(listing.context_id)))
         conditions = [
@@ -55,7 +55,7 @@ class Index:
         return sum(await asyncio.gather(*counts))
 
     async def of_context(self, context_id: str) -> list[Head]:
-        """HEADs of the live tasks of a context, in the order of the index."""
+        """Return HEADs of the live tasks of a context, in the order of the index."""
         keys: list[Item] = []
         async for page in self._table.query(
             IndexName=items.BY_CONTEXT,
@@ -70,7 +70,7 @@ class Index:
         return await self._heads(keys)
 
     async def due(self, now_ms: int, limit: int) -> list[Due]:
-        """Overdue turns of all scopes, the longest overdue first, from their keys alone."""
+        """Return overdue turns of all scopes, the longest overdue first, from their keys alone."""
         shards = [self._overdue(due_key, now_ms, limit) for due_key in items.due_keys("TURN")]
         entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
         overdue = [_due_of(entry) for entry in entries]
@@ -91,7 +91,7 @@ class Index:
         )
 
     async def _candidates(self, listing: Listing, before: str | None, limit: int) -> list[Item]:
-        """The first `limit` entries of the scope's index over all shards."""
+        """Return the first `limit` entries of the scope's index over all shards."""
         if before is not None and before <= listing.since:
             return []
         shards = [
@@ -104,7 +104,7 @@ class Index:
         ]
 
     async def _first(self, limit: int, before: str | None = None, **request: Any) -> list[Item]:
-        """The first `limit` entries that pass the query's filter; `before` itself is left out."""
+        """Return the first `limit` entries that pass the query's filter, without `before`."""
         found: list[Item] = []
         # One more, as a key range has no exclusive end.
         async for page in self._table.query(Limit=limit + 1, **request):
@@ -114,7 +114,7 @@ class Index:
         return found[:limit]
 
     def _by_scope(self, scope_key: str, listing: Listing, before: str | None) -> dict[str, Any]:
-        """The query for one shard of the scope's index, newest first."""
+        """Return the query for one shard of the scope's index, newest first."""
         condition = "scope_key = :scope_key AND status_key >= :since"
         live = "expires_at > :now"
         values: dict[str, str | int] = {
@@ -140,7 +140,7 @@ class Index:
         }
 
     async def _heads(self, keys: Sequence[Item]) -> list[Head]:
-        """The live HEADs under `keys`, each once, though an index may name a task twice."""
+        """Return the live HEADs under `keys`, each once, though an index may name a task twice."""
         distinct = list({k["PK"]["S"]: k for k in keys}.values())
         now_ms = self._clock.now_ms()
         heads = [items.head_of(item) for item in await self._table.load(distinct)]
@@ -151,7 +151,7 @@ class Index:
 
 
 def _page(heads: Sequence[Head], listing: Listing) -> list[Head]:
-    """Those of `heads` that belong behind the listing's cursor, in its order."""
+    """Return those of `heads` that belong behind the listing's cursor, in its order."""
     keyed = {status_key(head.status_at, head.task_id): head for head in heads}
     return [
         keyed[place]

@@ -2,8 +2,8 @@
 
 A configuration is put in one transaction with HEAD, which notes the version that it has in this
 moment (`push_at`). That is the new one's cursor: so each commit is either before the cursor, or
-whoever it wakes finds the configuration. No version is demanded, so that commits neither hold up
-the put nor are held up by it, however fast they follow one another.
+the reader that it wakes finds the configuration. No version is demanded, so that commits neither
+hold up the put nor are held up by it, however fast they follow one another.
 
 HEAD counts these writes (`push_writes`), and the next one demands the count that it saw. So of
 many at once each sees those before it, which keeps a task to `MAX_CONFIGS`; and `push_at` is the
@@ -56,7 +56,7 @@ class PushItems:
         self._clock = clock
 
     async def held(self, task_id: str) -> Held | None:
-        """A task's configurations; None when it does not exist or has expired."""
+        """Return a task's configurations; None when it does not exist or has expired."""
         if not is_task_id(task_id):
             return None
         for attempt in range(1, READS + 1):
@@ -93,13 +93,13 @@ class PushItems:
                 continue
             after = await self.held(config.task_id)
             stored = after.pushes if after else ()
-            # Not there: somebody has deleted it since.
+            # Not there: it was deleted since.
             return next((push for push in stored if push.config.id == config.id), new)
         msg = f"Others put push configurations to task {config.task_id}, {PUTS} times."
         raise UnavailableError(msg)
 
     async def move(self, before: Push, after: Push) -> bool:
-        """Move a cursor that stands where `before` says; whether this call has done it."""
+        """Move a cursor that stands where `before` says; return True if this call has done it."""
         move = attribute(new_token())
         seen, wanted = items.push_position(before), items.push_position(after)
         names = [*wanted, "move"]
@@ -126,7 +126,7 @@ class PushItems:
         await self._table.delete([self._key(push)])
 
     async def _read(self, task_id: str) -> tuple[Item | None, list[Item]]:
-        """HEAD and all configurations that are stored, by one Query."""
+        """Return HEAD and all configurations that are stored, by one Query."""
         found: list[Item] = []
         async for page in self._table.query(
             ConsistentRead=True,
@@ -174,7 +174,7 @@ class PushItems:
 
 
 def counted(update: Mapping[str, Any], held: Held) -> dict[str, Any]:
-    """A conditional update of HEAD that also counts a change of the configurations `held`."""
+    """Return a conditional update of HEAD that also counts a change of `held`."""
     return {
         **update,
         "UpdateExpression": f"{update['UpdateExpression']} ADD push_writes :push_one",
@@ -189,7 +189,7 @@ _UNCHANGED: Final = ("attribute_not_exists(push_writes)", "push_writes = :push_w
 
 
 def _noted(held: Held) -> dict[str, Any]:
-    """The part of HEAD in `put`: the version that it has becomes the cursor."""
+    """Return HEAD's part of `put`: the version that it has becomes the cursor."""
     head = held.head
     update = {
         "Key": key(items.task_partition(head.scope, head.task_id), items.HEAD),

@@ -35,22 +35,22 @@ class Table:
         self._clock = clock
 
     async def get(self, key: Item) -> Item | None:
-        """One item, read consistently."""
+        """Return one item, read consistently."""
         answer = await self._request("get_item", Key=key, ConsistentRead=True)
         item: Item | None = answer.get("Item")
         return item
 
     async def query(self, **request: Any) -> AsyncIterator[list[Item]]:
-        """The pages of a Query."""
+        """Yield the pages of a Query."""
         async for answer in self._pages(**request):
             yield answer["Items"]
 
     async def count(self, **request: Any) -> int:
-        """How many items a Query finds; it pays for those that its filter drops as well."""
+        """Count the items that a Query finds; it pays for those that its filter drops as well."""
         return sum([answer["Count"] async for answer in self._pages(Select="COUNT", **request)])
 
     async def load(self, keys: Sequence[Item]) -> list[Item]:
-        """The items under `keys` as far as they exist, read consistently, in no order."""
+        """Return the items under `keys` as far as they exist, read consistently, in no order."""
         found: list[Item] = []
         for batch in _batches(keys, _KEYS_A_READ):
             pending = batch
@@ -114,7 +114,7 @@ class Table:
 
         Raises:
             ConditionFailedError: a condition failed; its items have the places of `actions`. A
-                transaction whose answer was lost may fail by its own doing, when somebody has
+                transaction whose answer was lost may fail by its own doing, when another writer has
                 built on it.
         """
         await self._repeat(

@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from a2a.types import TaskState
+from a2a.types import Task, TaskState
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from a2a_serverless.errors import InvalidArgumentError, PageTokenError
-from a2a_serverless.storage.base import ListTasksQuery
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest
 from a2a_serverless.tasks.states import KNOWN
@@ -19,8 +19,36 @@ from a2a_serverless.tasks.states import KNOWN
 _PLACE = re.compile(r"\d{15}#[A-Za-z0-9._:-]{1,100}")
 
 
+class ListTasksQuery(BaseModel):
+    """What to list; the filters AND together (A2A 1.0.1, section 3.1.4).
+
+    `status_timestamp_after` is an ISO 8601 time and inclusive.
+    """
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    context_id: str | None = None
+    status: SkipValidation[TaskState | None] = None
+    page_size: int = Field(default=50, ge=1, le=100, strict=True)
+    page_token: str | None = None
+    history_length: int | None = Field(default=None, ge=0, strict=True)
+    status_timestamp_after: str | None = None
+    include_artifacts: bool = False
+
+
+class ListTasksResult(BaseModel):
+    """One page, newest status first. `total_size` counts what matched before paging."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    tasks: list[Task] = Field(default_factory=list)
+    next_page_token: str = ""
+    page_size: int = 50
+    total_size: int = 0
+
+
 def status_key(status_at: int, task_id: str) -> str:
-    """The order of listings: by status time, ties by task id. Fixed width, so text sorts right."""
+    """Return a task's place in listings: by status time, then id; as text it sorts right."""
     return f"{status_at:015d}#{task_id}"
 
 
@@ -67,12 +95,12 @@ class Listing:
         )
 
     def token_after(self, last: Head, total: int) -> str:
-        """The token of the page that follows `last`."""
+        """Return the token of the page that follows `last`."""
         place = [status_key(last.status_at, last.task_id), total, self.fingerprint]
         return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
     def matches(self, head: Head) -> bool:
-        """Whether the filters, not the cursor, let a HEAD of this scope through."""
+        """Return True if the filters, not the cursor, let a HEAD of this scope through."""
         in_context = self.context_id is None or head.context_id == self.context_id
         in_state = self.state is None or head.state == self.state
         return in_context and in_state and status_key(head.status_at, head.task_id) >= self.since

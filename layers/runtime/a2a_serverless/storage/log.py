@@ -33,7 +33,7 @@ class Log:
     records: tuple[Record, ...]
 
     def fold(self) -> Fold:
-        """The fold of a log that was read from its beginning."""
+        """Return the fold of a log that was read from its beginning."""
         return extend(Fold(self.head.task_id, self.head.context_id), self.records)
 
 
@@ -47,7 +47,7 @@ class Look:
 
     @property
     def is_cancelled(self) -> bool:
-        """True if the flag is meant for the incarnation that HEAD shows."""
+        """Return True if the flag is meant for the incarnation that HEAD shows."""
         return (
             self.head is not None
             and self.flagged is not None
@@ -68,7 +68,7 @@ class Due:
 class Opened:
     """The task behind a creation. `created` is False for the first task of a repeated key or id.
 
-    `log` is that of a created task, so that nobody has to read what was just written.
+    `log` is that of a created task, so that what was just written need not be read.
     """
 
     head: Head
@@ -77,7 +77,7 @@ class Opened:
 
 
 def extend(fold: Fold, records: tuple[Record, ...]) -> Fold:
-    """Add the records that follow to a fold; the same fold."""
+    """Add the records that follow to a fold, and return it."""
     for record in records:
         fold.add(record)
     return fold
@@ -95,7 +95,7 @@ class TaskLog(ABC):
 
     @abstractmethod
     def for_scope(self, scope: Scope) -> Self:
-        """The same log seen by another owner; cheap."""
+        """Return the same log seen by another owner; cheap."""
 
     @abstractmethod
     async def open_task(
@@ -117,7 +117,7 @@ class TaskLog(ABC):
 
     @abstractmethod
     async def head(self, task_id: str) -> Head | None:
-        """HEAD as of now, None when the task does not exist or has expired."""
+        """Return HEAD as of now, None when the task does not exist or has expired."""
 
     @abstractmethod
     async def look(self, tasks: Collection[TaskKey]) -> Mapping[TaskKey, Look]:
@@ -135,7 +135,7 @@ class TaskLog(ABC):
     async def read(
         self, task_id: str, *, after: int = 0, incarnation: str | None = None
     ) -> Log | None:
-        """HEAD and every commit after version `after`.
+        """Return HEAD and every commit after version `after`.
 
         None when the task does not exist, has expired, or is not of `incarnation`.
         """
@@ -148,7 +148,7 @@ class TaskLog(ABC):
 
         Raises:
             TaskNotFoundError: the task is gone, or another incarnation took its id.
-            ConcurrencyError: somebody else has committed since `head`.
+            ConcurrencyError: another writer has committed since `head`.
             FencedError, TurnFinishedError, TaskTerminalStateError,
             TaskNotAcceptingMessagesError: the rules refuse it.
             CommitTooLargeError: more than 4 MB; nothing was written.
@@ -157,7 +157,7 @@ class TaskLog(ABC):
 
     @abstractmethod
     async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
-        """Overdue turns of all scopes, the longest overdue first."""
+        """Return overdue turns of all scopes, the longest overdue first."""
 
     @abstractmethod
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:

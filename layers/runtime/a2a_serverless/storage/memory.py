@@ -341,7 +341,7 @@ class MemoryStorage(DurableStorage):
                 del self._tables.pushes[key][push.config.id]
 
     def _held(self, key: Key, push: Push) -> Push | None:
-        """What is stored of a configuration, if its task is still the same one."""
+        """Return what is stored of a configuration, if its task is still the same one."""
         stored = self._tables.pushes.get(key, {}).get(push.config.id)
         is_same = stored is not None and stored.incarnation == push.incarnation
         return stored if is_same and self._live(key) else None
@@ -376,7 +376,7 @@ class MemoryStorage(DurableStorage):
             stored = self._context(self._key(context_id))
         return (stored.value, stored.version) if stored.version else None
 
-    async def _store_context_item(self, context_id: str, write: ContextWrite) -> None:
+    async def put_context(self, context_id: str, write: ContextWrite) -> None:
         with self._tables.lock:
             self._write_context(context_id, write)
 
@@ -447,7 +447,7 @@ def _position(push: Push) -> tuple[int, int, int, int | None]:
 
 
 def _copy(push: Push) -> Push:
-    """A configuration that its reader may change."""
+    """Return a configuration that its reader may change."""
     config = TaskPushNotificationConfig()
     config.CopyFrom(push.config)
     return replace(push, config=config)

@@ -35,11 +35,11 @@ class PushConfigs(ABC):
 
     @abstractmethod
     async def push(self, task_id: str, config_id: str) -> Push | None:
-        """One configuration of the task as it is now."""
+        """Return one configuration of the task as it is now."""
 
     @abstractmethod
     async def pushes(self, task_id: str) -> list[Push]:
-        """All configurations of the task as it is now, by id; empty when there is no task."""
+        """Return the configurations of the task as it is now, by id; none without a task."""
 
     @abstractmethod
     async def delete_push(self, task_id: str, config_id: str) -> None:
@@ -49,6 +49,6 @@ class PushConfigs(ABC):
     async def move_push(self, before: Push, after: Push) -> bool:
         """Store the cursor and the failures of `after` if the stored ones are still `before`'s.
 
-        False when the configuration is gone or somebody else has moved it. The configuration
+        False when the configuration is gone or was moved by another caller. The configuration
         itself is not written. A move whose first answer was lost is known as the caller's own.
         """

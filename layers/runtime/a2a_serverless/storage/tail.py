@@ -43,7 +43,7 @@ class Tail:
 
     @classmethod
     async def open(cls, source: TaskLog, task_id: str) -> Tail:
-        """A tail that stands at the task's newest commit.
+        """Return a tail that stands at the task's newest commit.
 
         Raises:
             TaskNotFoundError: there is no such task.
@@ -55,7 +55,7 @@ class Tail:
 
     @classmethod
     async def resume(cls, source: TaskLog, task_id: str, cursor: Cursor) -> tuple[Tail, Delivery]:
-        """A tail behind `cursor`, and the Task as it was there.
+        """Return a tail behind `cursor`, and the Task as it was there.
 
         A cursor of another incarnation, or beyond the log, counts for nothing: the tail stands at
         the newest commit, and the Task is today's.
@@ -74,7 +74,7 @@ class Tail:
         return tail, Delivery(cursor=cursor, event=as_of)
 
     def snapshot(self) -> Delivery:
-        """The Task now, under the cursor of its version's last event."""
+        """Return the Task now, under the cursor of its version's last event."""
         newest = self.fold.newest
         shown = len(list(events_of(newest, self.fold))) if newest else 0
         cursor = self._cursor(self.fold.version, max(0, shown - 1))
@@ -136,7 +136,7 @@ class Tail:
 
 
 def poll_interval(silence_s: float) -> float:
-    """Seconds until the next read after `silence_s` without an event."""
+    """Return seconds until the next read after `silence_s` without an event."""
     return min(SLOWEST_POLL_S, max(FASTEST_POLL_S, silence_s * POLL_SHARE_OF_SILENCE))
 
 
@@ -148,7 +148,7 @@ async def settle(tail: Tail, *, until: Callable[[Head], bool], deadline: float) 
 
 
 def _task_at(log: Log, cursor: Cursor) -> Task:
-    """The Task after the event at `cursor`, which may lie inside a commit."""
+    """Return the Task after the event at `cursor`, which may lie inside a commit."""
     fold = extend(Fold(log.head.task_id, log.head.context_id), log.records[: cursor.version - 1])
     record = log.records[cursor.version - 1]
     shown = -1

@@ -24,7 +24,7 @@ class Canceled(Enum):
 
 
 def on_cancel(head: Head, operation: Operation) -> Canceled:
-    """How to cancel a task that HEAD shows as it was read.
+    """Return how to cancel a task that HEAD shows as it was read.
 
     The agent knows a task of which it has had a turn; `cancel` asks for the agent in any case.
     """
@@ -37,13 +37,13 @@ def on_cancel(head: Head, operation: Operation) -> Canceled:
 
 
 def check_open(head: Head | None) -> Head:
-    """HEAD of a task on which a cancel flag may be raised.
+    """Return HEAD of a task on which a cancel flag may be raised.
 
     The flag is stored only if that still holds in the moment of its writing.
 
     Raises:
         TaskNotFoundError: there is no such task.
-        TaskTerminalStateError: it has ended: nobody would remove the flag.
+        TaskTerminalStateError: it has ended, and no end would remove the flag.
     """
     if head is None:
         raise TaskNotFoundError
@@ -54,7 +54,7 @@ def check_open(head: Head | None) -> Head:
 
 
 def counts_for(flagged: str, incarnation: str | None) -> bool:
-    """Whether a flag raised for the incarnation `flagged` counts for the task as it is now.
+    """Return True if a flag raised for `flagged` counts for the task as it is now.
 
     `incarnation` is that of the task's HEAD, None without one. What is left of an earlier task with
     the same id cancels nothing.
@@ -63,18 +63,18 @@ def counts_for(flagged: str, incarnation: str | None) -> bool:
 
 
 def may_remove(flagged: str, incarnation: str | None) -> bool:
-    """Whether the end of the task `incarnation` removes a flag raised for `flagged`.
+    """Return True if the end of the task `incarnation` removes a flag raised for `flagged`.
 
-    A later task with the same id keeps its flag. None: whoever's flag it is.
+    A later task with the same id keeps its flag. None: any flag.
     """
     return incarnation in (None, flagged)
 
 
 def deadline_ms(now_ms: int, timeout_s: float) -> int:
-    """When a cancel requested now has to be over, `timeout_s` later: milliseconds."""
+    """Return the time, in milliseconds, at which a cancel requested now has to be over."""
     return now_ms + int(timeout_s * 1000)
 
 
 def is_overdue(deadline: int, *, now_ms: int) -> bool:
-    """Whether the sweeper ends a cancel with this deadline: from that millisecond on."""
+    """Return True if the sweeper ends a cancel with this deadline: from that millisecond on."""
     return deadline <= now_ms

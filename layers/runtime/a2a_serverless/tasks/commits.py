@@ -13,14 +13,14 @@ from a2a_serverless.tasks.head import Head
 
 
 def is_still(current: Head | None, seen: Head) -> bool:
-    """Whether HEAD is the one that a commit was made on: same incarnation, same version."""
+    """Return True if HEAD is the one that a commit was made on: same incarnation and version."""
     if current is None or current.incarnation != seen.incarnation:
         return False
     return current.version == seen.version
 
 
 def is_applied(stored_id: str | None, commit_id: str) -> bool:
-    """Whether a refused commit was stored by an earlier request of its own, without an answer.
+    """Return True if a refused commit was stored by an earlier request without an answer.
 
     `stored_id` is the id of the commit that the log has at the refused one's version, None without
     one. HEAD does not tell: others may have committed since.
@@ -29,9 +29,9 @@ def is_applied(stored_id: str | None, commit_id: str) -> bool:
 
 
 def conflict(current: Head | None, seen: Head) -> TaskNotFoundError | ConcurrencyError:
-    """The error for a commit on `seen` that was neither stored now nor before.
+    """Return the error for a commit on `seen` that was neither stored now nor before.
 
-    The task is gone, also where a later one has its id; or somebody else has committed.
+    The task is gone, also where a later one has its id; or another writer has committed.
     """
     if current is None or current.incarnation != seen.incarnation:
         return TaskNotFoundError()

@@ -50,12 +50,12 @@ class Push:
 
 
 def is_config_id(config_id: str) -> bool:
-    """Whether a configuration can have this id; it has the form of a task id."""
+    """Return True if a configuration can have this id; it has the form of a task id."""
     return is_task_id(config_id)
 
 
 def problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
-    """What keeps `config` from being stored and sent: the field's JSON name, and why it is wrong.
+    """Yield what keeps `config` from being stored and sent: the field's JSON name, and the reason.
 
     Token, scheme and credentials go into header fields as they are (RFC 9110, section 5.5): visible
     ASCII, with spaces inside. Whether the URL may be called is not decided here. No value is
@@ -84,7 +84,7 @@ def problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
 
 
 def checked(config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
-    """A copy of `config`, if it can be stored and its texts can be sent.
+    """Return a copy of `config`, if it can be stored and its texts can be sent.
 
     Raises:
         InvalidArgumentError: names the first of its `problems`.
@@ -101,7 +101,7 @@ def checked(config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
 
 
 def inline_id(config: TaskPushNotificationConfig) -> str:
-    """The id of a configuration that came with a message and has none.
+    """Return the id of a configuration that came with a message and has none.
 
     It follows from the URL: a client that sends its configuration with every message of a task
     has one, whose cursor goes on, and not one more with each message.

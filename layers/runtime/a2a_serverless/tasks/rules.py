@@ -129,7 +129,7 @@ class Step:
 
     @property
     def changes_status(self) -> bool:
-        """True where the task's status is written, be it with the same state."""
+        """Return True where the task's status is written, be it with the same state."""
         return any(isinstance(entry, StatusChanged) for entry in self.entries)
 
 
@@ -206,7 +206,7 @@ def advance(
 
 
 def expiry(now_ms: int, ttl_s: float) -> int:
-    """When something made now expires, in milliseconds: at a whole second, rounded up.
+    """Return when something made now expires: milliseconds at a whole second, rounded up.
 
     Seconds are what DynamoDB's time to live counts in; so every backend expires it alike.
     """
@@ -214,17 +214,17 @@ def expiry(now_ms: int, ttl_s: float) -> int:
 
 
 def key_digest(idempotency_key: str | None) -> str:
-    """What HEAD remembers of an idempotency key; empty when there is none."""
+    """Return HEAD's digest of an idempotency key; empty when there is none."""
     return digest("key", idempotency_key) if idempotency_key else ""
 
 
 def message_digest(message: Message) -> str:
-    """What HEAD remembers of a messageId."""
+    """Return HEAD's digest of a messageId."""
     return digest("message", message.message_id)
 
 
 def content_digest(message: Message) -> str:
-    """What HEAD remembers of a message, whatever task and context it names."""
+    """Return HEAD's digest of a message, whichever task and context it names."""
     content = Message()
     content.CopyFrom(message)
     content.ClearField("task_id")
@@ -306,7 +306,7 @@ def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
 
 
 def _current(head: Head, turn: int, now_ms: int, timing: Timing) -> Head:
-    """Make `turn` the current turn: unclaimed, and due if nobody picks it up."""
+    """Make `turn` the current turn: unclaimed, and due if no worker picks it up."""
     return replace(
         head,
         turn=turn,
@@ -346,7 +346,7 @@ def _with_content(
 
 
 def _pauses(entries: Iterable[Entry]) -> bool:
-    """Whether the commit leaves the task input-required, which ends the turn by itself."""
+    """Return True if the commit leaves the task input-required, which ends the turn by itself."""
     states = [entry.status.state for entry in entries if isinstance(entry, StatusChanged)]
     return bool(states) and states[-1] == TaskState.TASK_STATE_INPUT_REQUIRED
 
@@ -380,6 +380,6 @@ def _merged(metadata: bytes | None, update: Struct) -> bytes | None:
 
 
 def merge_metadata(metadata: Struct, update: Struct) -> None:
-    """Shallow merge, last writer wins; nested values are replaced as a whole."""
+    """Merge shallowly, the last writer wins; nested values are replaced as a whole."""
     for key, value in update.fields.items():
         metadata.fields[key].CopyFrom(value)

@@ -1,4 +1,4 @@
-"""The sweeper: sends again what got lost, and ends what nobody else ends.
+"""The sweeper: sends again what got lost, and ends what nothing else ends.
 
 It is the one repair for every crash between a commit and its message: a turn whose operation was
 never sent, or was lost after the claim, stays in the due index until it is finished, or until no
