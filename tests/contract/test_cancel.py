@@ -14,11 +14,13 @@ from botocore.exceptions import EndpointConnectionError
 from a2a_serverless.contract.cancels import CancelRegistry
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError, UnavailableError
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.tasks.states import TERMINAL, state_name
+from a2a_serverless.wiring import memory_backends
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope
 from tests.support.messages import message, request
@@ -221,6 +223,20 @@ async def test_a_flag_is_overdue_from_its_deadline_on(cancels: Cancels) -> None:
     assert await cancels.overdue() == [task_id]
     await cancels.registry.cleanup(task_id)
     assert await cancels.overdue() == []
+
+
+async def test_the_deadline_is_that_of_the_settings(clock: ManualClock) -> None:
+    """A process that serves cancels for 3 seconds leaves them to the sweeper after 3 seconds."""
+    settings = Settings().model_copy(update={"cancel_timeout_s": 3})
+    storage = memory_backends(settings, clock).storage
+    head = (await storage.open_task("context", request())).head
+    await storage.request_cancel(head.task_id)
+    clock.advance(2.999)
+    assert await storage.overdue_cancels(clock.now_ms()) == []
+    clock.advance(0.001)
+    assert [flag.task_id for flag in await storage.overdue_cancels(clock.now_ms())] == [
+        head.task_id
+    ]
 
 
 @everywhere
