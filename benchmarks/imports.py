@@ -119,8 +119,7 @@ def _import(name: str, blocked: Sequence[str], python: Mapping[str, str]) -> Imp
     )
     if run.returncode:
         last = run.stderr.strip().splitlines()[-1:]
-        msg = f"{name} cannot be imported: {last}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{name} cannot be imported: {last}")
     wall_s, cpu_s, modules = json.loads(run.stdout.splitlines()[-1])
     return Import(wall_ms=wall_s * 1000, cpu_ms=cpu_s * 1000, modules=frozenset(modules))
 

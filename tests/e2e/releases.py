@@ -60,8 +60,7 @@ def last_release(folder: Path) -> Release:
     try:
         archive = _git("archive", "--format=tar", name, PACKAGE, REQUIREMENTS)
     except OSError as error:
-        msg = f"There is no git to read {name} with."
-        raise NoReleaseError(msg) from error
+        raise NoReleaseError(f"There is no git to read {name} with.") from error
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip()
         msg = f"{name} cannot be read, perhaps for want of `git fetch --unshallow --tags`: {said}"

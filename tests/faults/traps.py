@@ -43,8 +43,7 @@ class Trap:
 
     def __call__(self, name: str, /) -> None:
         if name not in faults.POINTS:
-            msg = f"There is no point {name}; there are {names()}."
-            raise UnknownFaultPointError(msg)
+            raise UnknownFaultPointError(f"There is no point {name}; there are {names()}.")
         if name != self._name:
             return
         with self._lock:  # never released by the thread that dies: no other one comes through

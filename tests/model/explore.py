@@ -103,8 +103,7 @@ class _Exploration:
                     if after.wrong:
                         return self._finding(known, after.wrong)
                     if len(self._numbers) > most:
-                        msg = f"more than {most} states"
-                        raise RuntimeError(msg)
+                        raise RuntimeError(f"more than {most} states")
                     waiting.append((after, known))
                 if move.is_fair:
                     self._sources.append(number)

@@ -23,6 +23,5 @@ def check(made: Made, fault: Callable[[pytest.Function], str | None]) -> Made:
     """
     for item in made if isinstance(made, list) else [made]:
         if isinstance(item, pytest.Function) and (sentence := fault(item)) is not None:
-            msg = f"{item.nodeid}: {sentence}"
-            raise pytest.Collector.CollectError(msg)
+            raise pytest.Collector.CollectError(f"{item.nodeid}: {sentence}")
     return made

@@ -95,8 +95,7 @@ class Cached(Generic[T]):
 
     def _kept(self) -> T:
         if self._value is None or not self._is_kept():
-            msg = f"{self._name} cannot be read."
-            raise UnavailableError(msg)
+            raise UnavailableError(f"{self._name} cannot be read.")
         return self._value
 
     def _is_kept(self) -> bool:

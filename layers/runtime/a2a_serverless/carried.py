@@ -113,8 +113,7 @@ def _check_json(name: str, value: Any) -> None:
     try:
         is_changed = json.loads(json.dumps(value, allow_nan=False)) != value
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"The value of {name} is no JSON: {error}."
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(f"The value of {name} is no JSON: {error}.") from error
     if is_changed:
         msg = f"The value of {name} is no JSON: a {type(value).__name__} would arrive changed."
         raise ConfigurationError(msg)

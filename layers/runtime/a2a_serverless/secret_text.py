@@ -46,6 +46,5 @@ class SecretText:
     def _text(self, answer: object) -> str:
         text = answer.get("SecretString") if isinstance(answer, dict) else None
         if not isinstance(text, str):
-            msg = f"The secret {self._secret} has no text."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"The secret {self._secret} has no text.")
         return text

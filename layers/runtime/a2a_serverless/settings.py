@@ -161,5 +161,4 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = _PREFIX + "_".join(str(part) for part in first["loc"]).upper()
-        msg = f"{name}: {first['msg']}."
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(f"{name}: {first['msg']}.") from error

@@ -117,8 +117,7 @@ async def check_backends(backends: Backends, settings: Settings) -> None:
         raise
     except Exception as error:
         # From the backend's library: the table cannot be used.
-        msg = f"The table {settings.table} cannot be used: {error}"
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(f"The table {settings.table} cannot be used: {error}") from error
     await backends.broker.check()
     if backends.push is not None:
         await backends.push.queue.check()

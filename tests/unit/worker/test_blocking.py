@@ -204,8 +204,7 @@ async def test_without_a_thread_no_turn_starts(monkeypatch: pytest.MonkeyPatch) 
     """A process that cannot start another thread gives the turn back."""
 
     def exhausted(_: object) -> None:
-        msg = "can't start new thread"
-        raise RuntimeError(msg)
+        raise RuntimeError("can't start new thread")
 
     agent = Agent(complete)
     bench = Bench(agent, has_heartbeat=True)

@@ -30,8 +30,7 @@ class Moody:
     async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
         self.looks.append(len(tasks))
         if len(self.looks) == 1:
-            msg = "ExpiredToken"
-            raise RuntimeError(msg)
+            raise RuntimeError("ExpiredToken")
         return dict.fromkeys(tasks, CANCELED)
 
 

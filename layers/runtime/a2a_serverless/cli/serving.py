@@ -43,8 +43,7 @@ def named_aws_errors() -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, ClientError, UnavailableError) as error:
-        msg = f"AWS cannot be used: {str(error).rstrip('.')}."
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(f"AWS cannot be used: {str(error).rstrip('.')}.") from error
 
 
 @contextmanager

@@ -161,15 +161,13 @@ def _entries(
     entries: list[Entry] = [MessageAppended(message) for message in messages or ()]
     for write in artifacts or ():
         if not write.artifact.artifact_id:
-            msg = "An artifact has an artifactId."
-            raise InvalidArgumentError(msg)
+            raise InvalidArgumentError("An artifact has an artifactId.")
         entries.append(ArtifactWritten(write.artifact, write.append, write.last_chunk))
     if task_metadata is not None:
         entries.append(MetadataMerged(_struct(task_metadata)))
     if state is not None:
         if state not in KNOWN:
-            msg = f"{state!r} is not a state of a task."
-            raise InvalidArgumentError(msg)
+            raise InvalidArgumentError(f"{state!r} is not a state of a task.")
         entries.append(StatusChanged(TaskStatus(state=state, message=status_message)))
     return tuple(entries)
 

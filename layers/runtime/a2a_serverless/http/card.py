@@ -60,12 +60,10 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
         msg = f"The agent card {path} cannot be read: {error.strerror}."
         raise ConfigurationError(msg) from error
     except (ParseError, ValueError) as error:
-        msg = f"The agent card {path} is not a card: {error}"
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(f"The agent card {path} is not a card: {error}") from error
     missing = _missing_fields(card)
     if missing:
-        msg = f"The agent card {path} lacks {', '.join(missing)}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"The agent card {path} lacks {', '.join(missing)}.")
     offered = ((way.protocol_binding, way.protocol_version) for way in _ways(card))
     unknown = [" ".join(way) for way in offered if way not in SERVED]
     if unknown:

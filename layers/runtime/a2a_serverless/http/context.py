@@ -170,8 +170,7 @@ def scope_of(context: ServerCallContext) -> Scope:
         InvalidArgumentError: the tenant's name is too long.
     """
     if len(context.tenant) > MAX_TENANT:
-        msg = f"A tenant has a name of at most {MAX_TENANT} characters."
-        raise InvalidArgumentError(msg)
+        raise InvalidArgumentError(f"A tenant has a name of at most {MAX_TENANT} characters.")
     if _is_foreign(context):
         return Scope(digest("foreign-tenant", context.tenant, context.user.user_name))
     return Scope.of(_tenant(context), context.user.user_name)
@@ -184,8 +183,7 @@ def check_may_open(context: ServerCallContext) -> None:
         InvalidArgumentError: in the same words for a tenant that exists and one that does not.
     """
     if _is_foreign(context):
-        msg = "The agent knows no such tenant."
-        raise InvalidArgumentError(msg)
+        raise InvalidArgumentError("The agent knows no such tenant.")
 
 
 def _is_foreign(context: ServerCallContext) -> bool:
@@ -233,8 +231,7 @@ def last_event_id(context: ServerCallContext) -> Cursor | None:
         return None
     cursor = Cursor.parse(text)
     if cursor is None:
-        msg = "Last-Event-ID is not the id of an event of this server."
-        raise InvalidArgumentError(msg)
+        raise InvalidArgumentError("Last-Event-ID is not the id of an event of this server.")
     return cursor
 
 

@@ -149,8 +149,7 @@ class DurableRequestHandler(RequestHandler):
         if cursor is None:
             tail = await Tail.open(storage, params.id)
             if tail.head.is_terminal:
-                msg = f"The task is {state_name(tail.head.state)}."
-                raise TaskTerminalStateError(msg)
+                raise TaskTerminalStateError(f"The task is {state_name(tail.head.state)}.")
             opening = tail.snapshot()
         else:
             tail, opening = await Tail.resume(storage, params.id, cursor)

@@ -107,8 +107,7 @@ class Receivers:
             validate_proto_required_fields(request)
             push = await storage.push(request.task_id, request.id)
         if push is None:
-            msg = "There is no such task, or it has no such push configuration."
-            raise TaskNotFoundError(msg)
+            raise TaskNotFoundError("There is no such task, or it has no such push configuration.")
         return without_secrets(push, context)
 
     async def list(
@@ -122,8 +121,7 @@ class Receivers:
         """
         _check_push(self._card)
         if request.page_size < 0:
-            msg = "pageSize is 0 (all) or more."
-            raise InvalidArgumentError(msg)
+            raise InvalidArgumentError("pageSize is 0 (all) or more.")
         after = _place(request.page_token)
         storage = self._storage(context)
         if await storage.head(request.task_id) is None:

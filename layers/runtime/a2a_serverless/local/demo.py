@@ -101,8 +101,7 @@ async def _converse(
             streamed += text_of(event.artifact_update.artifact.parts)
     stored = await agent.load(task_id)
     if artifact_text(stored) != streamed:
-        msg = f"the stored artifact of task {task_id} is not what was streamed."
-        raise DemoError(msg)
+        raise DemoError(f"the stored artifact of task {task_id} is not what was streamed.")
     summary = f"task {stored.id}, {state_label(stored.status.state)}"
     if chunks:
         summary += f"\n{len(streamed)} characters as streamed in {chunks} chunks"
@@ -113,8 +112,7 @@ async def _converse(
 def _expect(task: Task, state: TaskState) -> None:
     if task.status.state != state:
         found = state_label(task.status.state)
-        msg = f"task {task.id} is {found} instead of {state_label(state)}."
-        raise DemoError(msg)
+        raise DemoError(f"task {task.id} is {found} instead of {state_label(state)}.")
 
 
 class _Agent:

@@ -90,8 +90,7 @@ class Environments:
         answer: Future[Any] = Future()
         with self._lock:
             if self._closed:
-                msg = f"{self.name} is closed."
-                raise RuntimeError(msg)
+                raise RuntimeError(f"{self.name} is closed.")
             if self._free:
                 self._free -= 1
             elif len(self._threads) < self.limit:

@@ -35,8 +35,7 @@ class FrontDoor:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            msg = f"API Gateway's HTTP API knows no {scope['type']}."
-            raise NotImplementedError(msg)
+            raise NotImplementedError(f"API Gateway's HTTP API knows no {scope['type']}.")
         body = await _read(receive)
         if body is None:
             response = _refusal(413, "Request Entity Too Large")

@@ -86,8 +86,7 @@ class HttpServer:
         deadline = time.monotonic() + START_S
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
-                msg = f"The HTTP server on port {self.port} did not start."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(f"The HTTP server on port {self.port} did not start.")
             time.sleep(0.01)
 
     def stop(self) -> None:

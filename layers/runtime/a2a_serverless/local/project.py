@@ -23,8 +23,7 @@ def agent_spec(named: str | None) -> str:
     spec = named or os.environ.get("A2A_AGENT") or f"{_found(_AGENT) or 'agent.py'}:agent"
     path, _, name = spec.rpartition(":")
     if not path or not name:
-        msg = f"--agent {spec} must have the form FILE.py:NAME."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"--agent {spec} must have the form FILE.py:NAME.")
     if not Path(path).is_file():
         msg = f"There is no agent at {path}; name one with --agent FILE.py:NAME."
         raise ConfigurationError(msg)
@@ -42,8 +41,7 @@ def card_path(named: str | None) -> Path:
     """
     path = Path(named or os.environ.get("A2A_CARD") or _found(_CARD) or "agent_card.json")
     if not path.is_file():
-        msg = f"There is no agent card at {path}; name one with --card FILE."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"There is no agent card at {path}; name one with --card FILE.")
     return path
 
 

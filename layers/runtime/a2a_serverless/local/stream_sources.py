@@ -144,8 +144,7 @@ class TableStream(StreamSource):
         """
         answer = await aws.call(self._dynamodb.describe_table, TableName=self._table)
         if "LatestStreamArn" not in answer["Table"]:
-            msg = f"The table {self._table} has no stream."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"The table {self._table} has no stream.")
         return str(answer["Table"]["LatestStreamArn"])
 
     async def feed(self, consume: Consume) -> None:

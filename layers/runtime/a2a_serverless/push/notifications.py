@@ -61,8 +61,7 @@ class Notification:
         try:
             return json_format.MessageToJson(response, indent=None, ensure_ascii=False).encode()
         except (json_format.Error, UnicodeEncodeError) as error:
-            msg = "The event cannot be written as JSON."
-            raise InvalidArgumentError(msg) from error
+            raise InvalidArgumentError("The event cannot be written as JSON.") from error
 
 
 def first_version(push: Push) -> int:

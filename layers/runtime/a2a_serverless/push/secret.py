@@ -69,8 +69,7 @@ class SecretsManagerSecret(SigningSecret):
     async def _read(self) -> tuple[str, ...]:
         current, previous = await self._version(_CURRENT), await self._version(_PREVIOUS)
         if current is None:
-            msg = f"The secret {self._secret} does not exist."
-            raise UnavailableError(msg)
+            raise UnavailableError(f"The secret {self._secret} does not exist.")
         return (current,) if previous in (None, current) else (current, previous)
 
     async def _version(self, stage: str) -> str | None:
@@ -92,12 +91,10 @@ class SecretsManagerSecret(SigningSecret):
             code = aws.error_code(error)
             if code == _MISSING:
                 return None
-            msg = f"The secret {self._secret} cannot be read: {code}."
-            raise UnavailableError(msg) from error
+            raise UnavailableError(f"The secret {self._secret} cannot be read: {code}.") from error
         text = answer.get("SecretString")
         if not isinstance(text, str):
-            msg = f"The secret {self._secret} has no text."
-            raise UnavailableError(msg)
+            raise UnavailableError(f"The secret {self._secret} has no text.")
         return text
 
 

@@ -56,8 +56,7 @@ def decode_message(kind: type[M], body: object) -> M:
         UndecodableMessageError: it is none; the text repeats nothing of the body.
     """
     if not isinstance(body, str):
-        msg = "The message has no text body."
-        raise UndecodableMessageError(msg)
+        raise UndecodableMessageError("The message has no text body.")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -59,8 +59,7 @@ class MemoryHandle(Handle[M]):
 
     async def extend(self, lease_s: float) -> None:
         if not self._queue.hide(self._record, lease_s):
-            msg = "The delivery has expired."
-            raise ConcurrencyError(msg)
+            raise ConcurrencyError("The delivery has expired.")
 
 
 class MemoryQueue(FifoQueue[M]):

@@ -126,8 +126,7 @@ class SqsRequests:
             return await aws.repeat(method, clock=self.clock, **arguments)
         except aws.ERRORS as error:
             if "ReceiptHandle" in arguments and _code(error) in _EXPIRED_CODES:
-                msg = "The delivery has expired."
-                raise ConcurrencyError(msg) from error
+                raise ConcurrencyError("The delivery has expired.") from error
             raise self.misconfigured(error) from error
 
     @staticmethod
@@ -179,8 +178,7 @@ class SqsHandle(Handle[M]):
     async def extend(self, lease_s: float) -> None:
         seconds = min(math.ceil(lease_s), self._rest_s())
         if seconds < 1:
-            msg = "The delivery has used up the 12 hours that SQS grants."
-            raise ConcurrencyError(msg)
+            raise ConcurrencyError("The delivery has used up the 12 hours that SQS grants.")
         await self._requests.hide(self._receipt, seconds)
 
     def _rest_s(self) -> int:

@@ -269,8 +269,7 @@ def context_write(value: Any, expected_version: int | None = None) -> ContextWri
     try:
         encoded = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        msg = f"A context's state is a JSON value: {error}."
-        raise InvalidArgumentError(msg) from error
+        raise InvalidArgumentError(f"A context's state is a JSON value: {error}.") from error
     if len(encoded) > MAX_CONTEXT_BYTES:
         msg = f"A context's state of {len(encoded)} bytes exceeds {MAX_CONTEXT_BYTES} bytes."
         raise InvalidArgumentError(msg)

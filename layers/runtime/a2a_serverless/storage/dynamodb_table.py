@@ -140,8 +140,7 @@ class Table:
 
     async def _pause(self, attempt: int) -> None:
         if attempt == _BATCH_ATTEMPTS:
-            msg = f"DynamoDB left items of a batch unprocessed {attempt} times."
-            raise UnavailableError(msg)
+            raise UnavailableError(f"DynamoDB left items of a batch unprocessed {attempt} times.")
         await self._clock.sleep(aws.pause_s(attempt))
 
     async def _request(self, operation: str, **request: Any) -> Any:

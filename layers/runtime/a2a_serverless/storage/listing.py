@@ -78,8 +78,7 @@ class Listing:
         if query.context_id is not None:
             check_context_id(query.context_id)
         if query.status is not None and query.status not in KNOWN:
-            msg = f"{query.status!r} is not a state of a task."
-            raise InvalidArgumentError(msg)
+            raise InvalidArgumentError(f"{query.status!r} is not a state of a task.")
         since_ms = _milliseconds(query.status_timestamp_after)
         fingerprint = digest(
             "listing", scope.digest, query.context_id or "", str(query.status), str(since_ms)
@@ -129,8 +128,7 @@ def _milliseconds(timestamp: str | None) -> int:
     try:
         moment = datetime.fromisoformat(timestamp)
     except ValueError as error:
-        msg = "status_timestamp_after is an ISO 8601 time."
-        raise InvalidArgumentError(msg) from error
+        raise InvalidArgumentError("status_timestamp_after is an ISO 8601 time.") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0, int(moment.timestamp() * 1000))

@@ -48,8 +48,7 @@ def check_open(head: Head | None) -> Head:
     if head is None:
         raise TaskNotFoundError
     if head.is_terminal:
-        msg = f"The task is in terminal state: {state_name(head.state)}."
-        raise TaskTerminalStateError(msg)
+        raise TaskTerminalStateError(f"The task is in terminal state: {state_name(head.state)}.")
     return head
 
 

@@ -287,5 +287,4 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
         case b"P":
             return Replied(Message.FromString(payload))
         case _:
-            msg = f"unknown kind of log entry {kind!r}: written by a newer release"
-            raise ValueError(msg)
+            raise ValueError(f"unknown kind of log entry {kind!r}: written by a newer release")

@@ -92,8 +92,7 @@ class Fold:
             ValueError: `record` does not follow on the newest one.
         """
         if record.version != self.version + 1:
-            msg = f"record {record.version} does not follow version {self.version}"
-            raise ValueError(msg)
+            raise ValueError(f"record {record.version} does not follow version {self.version}")
         for entry in record.entries:
             self.apply(entry, record)
         self.newest = record
@@ -240,8 +239,7 @@ def check_history_length(length: object) -> None:
     if length is None:
         return
     if isinstance(length, bool) or not isinstance(length, int) or length < 0:
-        msg = "history_length is a whole number, 0 or more."
-        raise InvalidArgumentError(msg)
+        raise InvalidArgumentError("history_length is a whole number, 0 or more.")
 
 
 def _copy(artifact: Artifact) -> Artifact:

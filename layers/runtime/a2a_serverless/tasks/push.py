@@ -90,11 +90,9 @@ def checked(config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
         InvalidArgumentError: names the first of its `problems`.
     """
     for name, why in problems(config):
-        msg = f"The push configuration's {name} {why}."
-        raise InvalidArgumentError(msg)
+        raise InvalidArgumentError(f"The push configuration's {name} {why}.")
     if config.ByteSize() >= MAX_CONFIG_BYTES:
-        msg = f"A push configuration has less than {MAX_CONFIG_BYTES} bytes."
-        raise InvalidArgumentError(msg)
+        raise InvalidArgumentError(f"A push configuration has less than {MAX_CONFIG_BYTES} bytes.")
     copy = TaskPushNotificationConfig()
     copy.CopyFrom(config)
     return copy
@@ -127,5 +125,4 @@ def check_room(held: Iterable[Push], config_id: str) -> None:
     """Refuse a configuration `config_id` beside `MAX_CONFIGS` others."""
     others = sum(push.config.id != config_id for push in held)
     if others >= MAX_CONFIGS:
-        msg = f"A task has at most {MAX_CONFIGS} push configurations."
-        raise InvalidArgumentError(msg)
+        raise InvalidArgumentError(f"A task has at most {MAX_CONFIGS} push configurations.")

@@ -245,8 +245,7 @@ def _check(head: Head, commit: Commit) -> None:
     transitions = any(isinstance(entry, StatusChanged) for entry in commit.entries)
     opens = any(isinstance(entry, TurnOpened) for entry in commit.entries)
     if head.is_terminal and (transitions or opens):
-        msg = f"The task is in terminal state: {state_name(head.state)}."
-        raise TaskTerminalStateError(msg)
+        raise TaskTerminalStateError(f"The task is in terminal state: {state_name(head.state)}.")
     if commit.claims and not head.turn_is_open:
         raise TurnFinishedError
     written_by_another = commit.token is not None and head.token != commit.token

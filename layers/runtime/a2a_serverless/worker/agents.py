@@ -31,13 +31,11 @@ def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
     """
     path, separator, name = reference.rpartition(":")
     if not (separator and name and path.endswith(".py")):
-        msg = f"The agent {reference!r} is not of the form FILE.py:NAME."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"The agent {reference!r} is not of the form FILE.py:NAME.")
     module = _import((folder or Path()) / path, reference)
     found = getattr(module, name, None)
     if found is None:
-        msg = f"The agent {reference!r} cannot be used: {path} has no {name!r}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"The agent {reference!r} cannot be used: {path} has no {name!r}.")
     return _executor(_instance(found, reference), reference)
 
 
@@ -113,8 +111,7 @@ def _executor(agent: Any, reference: str) -> AgentExecutor:
         return WorkerExecutor(agent)
     if isinstance(agent, AgentExecutor):
         return agent
-    msg = f"The agent {reference!r} is neither an AgentExecutor nor a Worker."
-    raise ConfigurationError(msg)
+    raise ConfigurationError(f"The agent {reference!r} is neither an AgentExecutor nor a Worker.")
 
 
 def _unusable(reference: str, what: str, error: BaseException) -> ConfigurationError:

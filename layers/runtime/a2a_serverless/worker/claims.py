@@ -73,8 +73,7 @@ class Ownership:
         """
         met = on_refusal(head, self.params, token=self.token)
         if head is None or met is Refused.OVER:
-            msg = "The turn is over, or its task is gone."
-            raise TurnFinishedError(msg)
+            raise TurnFinishedError("The turn is over, or its task is gone.")
         if met is Refused.FENCED:
             raise FencedError(current_version=head.version)
         # An own claim whose answer was lost, or that the keeper has made, is found applied.
@@ -130,8 +129,7 @@ async def _claim(
             own.claimed = True
             faults.point("after-claim")
             return claimed
-    msg = f"The claim lost {MAX_REBASES} races."
-    raise UnavailableError(msg)
+    raise UnavailableError(f"The claim lost {MAX_REBASES} races.")
 
 
 class Hold:

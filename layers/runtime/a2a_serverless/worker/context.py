@@ -225,8 +225,7 @@ class TaskContext(UserTurn):
     def _end(self) -> None:
         """Note the ending, whose event is made already: one that cannot be made ends nothing."""
         if self.turn_ended:
-            msg = "The turn has ended already: end it exactly once."
-            raise RuntimeError(msg)
+            raise RuntimeError("The turn has ended already: end it exactly once.")
         self._has_ended = True
 
     def _is_open(self, method: str) -> bool:
@@ -314,8 +313,7 @@ class WorkerExecutor(AgentExecutor):
 
 def _own(queue: EventQueue) -> TurnQueue:
     if not isinstance(queue, TurnQueue):
-        msg = "A Worker runs in the WorkerAdapter of this package only."
-        raise TypeError(msg)
+        raise TypeError("A Worker runs in the WorkerAdapter of this package only.")
     return queue
 
 
@@ -332,8 +330,7 @@ def _parts(
     if file_url is not None:
         parts.append(Part(url=file_url))
     if not parts:
-        msg = "An artifact needs text, data, file_bytes or file_url."
-        raise ValueError(msg)
+        raise ValueError("An artifact needs text, data, file_bytes or file_url.")
     return parts
 
 
@@ -341,8 +338,7 @@ def _data_part(data: Any) -> Part:
     try:
         return new_data_part(data, media_type="application/json")
     except (ParseError, TypeError, ValueError, OverflowError) as error:
-        msg = "What the worker sends as data is no JSON value."
-        raise InvalidArgumentError(msg) from error
+        raise InvalidArgumentError("What the worker sends as data is no JSON value.") from error
 
 
 def _struct(fields: dict[str, Any]) -> Struct:

@@ -124,8 +124,6 @@ def _exits_as_failures() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        msg = "The agent called sys.exit()."
-        raise AgentFailedError(msg) from error
+        raise AgentFailedError("The agent called sys.exit().") from error
     except KeyboardInterrupt as error:
-        msg = "The agent raised KeyboardInterrupt."
-        raise AgentFailedError(msg) from error
+        raise AgentFailedError("The agent raised KeyboardInterrupt.") from error

@@ -46,8 +46,7 @@ class WorkerFunction(EventFunction):
     async def _answer(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         records = event.get("Records")
         if not isinstance(records, list):
-            msg = "The event has no list of Records: it is not one of SQS."
-            raise InvalidArgumentError(msg)
+            raise InvalidArgumentError("The event has no list of Records: it is not one of SQS.")
         return await process_batch(records, partial(self._succeeds, self._deadline(context)))
 
     def _deadline(self, context: Any) -> float | None:

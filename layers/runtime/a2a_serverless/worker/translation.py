@@ -100,8 +100,7 @@ class TurnView:
         if message.task_id:
             self._check_task_id(message.task_id, "Message")
         if not message.parts:
-            msg = "The agent emitted a message without parts."
-            raise InvalidAgentEventError(msg)
+            raise InvalidAgentEventError("The agent emitted a message without parts.")
         _check_parts(message.parts, "A message")
         reply = self._completed(message)
         yield Replied(reply)
@@ -151,8 +150,7 @@ class TurnView:
 
     def _status(self, status: TaskStatus, metadata: Struct | None = None) -> StatusChanged:
         if status.state not in KNOWN:
-            msg = "The agent emitted a status without a state."
-            raise InvalidAgentEventError(msg)
+            raise InvalidAgentEventError("The agent emitted a status without a state.")
         copy = TaskStatus(state=status.state)
         if status.message.parts:
             _check_parts(status.message.parts, "A message")
@@ -204,8 +202,7 @@ def _says_the_same(status: TaskStatus, other: TaskStatus) -> bool:
 
 def _checked(artifact: Artifact) -> Artifact:
     if not artifact.artifact_id:
-        msg = "The agent emitted an artifact without artifactId."
-        raise InvalidAgentEventError(msg)
+        raise InvalidAgentEventError("The agent emitted an artifact without artifactId.")
     _check_parts(artifact.parts, f"Artifact {artifact.artifact_id!r}")
     copy = Artifact()
     copy.CopyFrom(artifact)
@@ -214,8 +211,7 @@ def _checked(artifact: Artifact) -> Artifact:
 
 def _check_parts(parts: Iterable[Part], where: str) -> None:
     if any(part.WhichOneof("content") is None for part in parts):
-        msg = f"{where} of the agent has a part without content."
-        raise InvalidAgentEventError(msg)
+        raise InvalidAgentEventError(f"{where} of the agent has a part without content.")
 
 
 def _joined(event: Task | TaskStatusUpdateEvent, *messages: Message) -> Struct:

@@ -208,8 +208,7 @@ class TurnWriter:
     async def _commit(self, batch: _Batch) -> None:
         for _ in range(MAX_REBASES):
             if not self._may_write():
-                msg = "The delivery is lost."
-                raise FencedError(msg)
+                raise FencedError("The delivery is lost.")
             commit = Commit(  # a new one each time: a rebased write is another request
                 entries=tuple(batch.entries),
                 token=self._own.token,
@@ -228,8 +227,7 @@ class TurnWriter:
                     faults.point("after-claim")
                 self._own.claimed = True
                 return
-        msg = f"The commit lost {MAX_REBASES} races."
-        raise UnavailableError(msg)
+        raise UnavailableError(f"The commit lost {MAX_REBASES} races.")
 
     async def _rebase(self, batch: _Batch, lost: ConcurrencyError) -> None:
         """Go on from the newest HEAD, if the turn is still this attempt's."""

@@ -84,8 +84,7 @@ def authenticator_of(settings: Settings, clock: Clock) -> Authenticator | None:
 
             return Tokens(settings, clock)
         case _:
-            msg = f"A2A_AUTH is not set: {_CHOICES}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"A2A_AUTH is not set: {_CHOICES}.")
 
 
 def _api_keys(settings: Settings, clock: Clock) -> ApiKeys:

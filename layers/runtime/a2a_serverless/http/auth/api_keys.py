@@ -127,8 +127,7 @@ class ApiKeys:
 
     async def _ring(self) -> KeyRing:
         if self._read is None:
-            msg = "The keys of the environment are not read again."
-            raise UnavailableError(msg)
+            raise UnavailableError("The keys of the environment are not read again.")
         try:
             return KeyRing.parse(await self._read())
         except ConfigurationError as error:
@@ -158,8 +157,7 @@ def _pairs(text: str) -> list[tuple[str, Any]]:
         pairs: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError):
         # Without its cause: the parser's error holds the text, and the keys in it.
-        msg = "The API keys are not valid JSON."
-        raise ConfigurationError(msg) from None
+        raise ConfigurationError("The API keys are not valid JSON.") from None
     return pairs
 
 

@@ -51,8 +51,7 @@ class SigningKeys:
     def __init__(self, document: Any) -> None:
         keys = document.get("keys") if isinstance(document, dict) else None
         if not isinstance(keys, list):
-            msg = "The issuer's JWK set has no list of keys."
-            raise UnavailableError(msg)
+            raise UnavailableError("The issuer's JWK set has no list of keys.")
         self._keys = [found for jwk in keys[:MAX_KEYS] for found in _usable(jwk)]
 
     def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
@@ -77,8 +76,7 @@ class Issuer:
     def __init__(self, issuer: str, *, clock: Clock, jwks_url: str = "") -> None:
         for name, url in (("A2A_OIDC_ISSUER", issuer), ("A2A_OIDC_JWKS_URL", jwks_url)):
             if url and not _is_safe(url):
-                msg = f"{name} is not an https URL."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(f"{name} is not an https URL.")
         self._issuer = issuer
         self._jwks_url = jwks_url
         self._keys = Cached(
@@ -105,8 +103,7 @@ class Issuer:
                 url = self._jwks_url or await self._discovered(client)
                 return SigningKeys(await _json(client, url))
         except TimeoutError as error:
-            msg = f"No answer within {TIMEOUT_S:g} s."
-            raise UnavailableError(msg) from error
+            raise UnavailableError(f"No answer within {TIMEOUT_S:g} s.") from error
 
     async def _discovered(self, client: httpx.AsyncClient) -> str:
         """Return the keys' URL from the issuer's document (OpenID Connect Discovery 1.0, 4.3)."""
@@ -138,17 +135,14 @@ async def _json(client: httpx.AsyncClient, url: str) -> Any:
     try:
         async with client.stream("GET", url) as response:
             if response.status_code != httpx.codes.OK:
-                msg = f"The issuer answers with status {response.status_code}."
-                raise UnavailableError(msg)
+                raise UnavailableError(f"The issuer answers with status {response.status_code}.")
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > MAX_BYTES:
-                    msg = f"The issuer's answer is longer than {MAX_BYTES} bytes."
-                    raise UnavailableError(msg)
+                    raise UnavailableError(f"The issuer's answer is longer than {MAX_BYTES} bytes.")
         return json.loads(body)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
-        msg = f"The issuer cannot be read: {type(error).__name__}."
-        raise UnavailableError(msg) from error
+        raise UnavailableError(f"The issuer cannot be read: {type(error).__name__}.") from error
 
 
 def _usable(jwk: Any) -> Iterator[jwt.PyJWK]:
