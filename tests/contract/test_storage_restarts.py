@@ -95,7 +95,7 @@ async def test_an_attempt_sees_what_earlier_turns_have_left(storage: DurableStor
     assert said(given) == ["u1", "q1", "u2"]
     assert given.status.message.parts[0].text == "q2"
     assert texts(given, "report") == ["one", "two"]
-    told = turn.cancel_context.current_task
+    told = turn.cancel_context().current_task
     assert told is not None
     is_as_it_should_be(told)
 

@@ -33,9 +33,9 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.wiring import Backends
+from a2a_serverless.worker.agents import CarryingAgent
 from a2a_serverless.worker.attempt import Attempt, Companions, Limits
 from a2a_serverless.worker.canceling import Canceling
-from a2a_serverless.worker.carrying import CarryingAgent
 from a2a_serverless.worker.claims import Ownership, claim, give_up
 from a2a_serverless.worker.exits import survive_exits
 from a2a_serverless.worker.heartbeat import Heartbeat

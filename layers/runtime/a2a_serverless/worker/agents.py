@@ -1,4 +1,4 @@
-"""Finding the agent that a deployment names."""
+"""The agent of a deployment: found by its name, and run with its turn's context variables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker.context import Worker, WorkerExecutor
@@ -51,6 +52,27 @@ def deployed_agent(reference: str, *, folder: Path) -> AgentExecutor:
     except ConfigurationError:
         logger.exception("Agent not loaded", extra={"action": "agent_not_loaded"})
         return _UnloadedAgent(reference, folder)
+
+
+class CarryingAgent(AgentExecutor):
+    """An agent around which the variables of one turn are set.
+
+    Each call has a task of its own, whose context ends with it: what is set here is seen by the
+    agent alone, and neither by another turn nor by the worker.
+    """
+
+    def __init__(self, agent: AgentExecutor, carried: CarriedVariables, captured: str) -> None:
+        self._agent = agent
+        self._carried = carried
+        self._captured = captured
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self._carried.restore(self._captured)
+        await self._agent.execute(context, event_queue)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self._carried.restore(self._captured)
+        await self._agent.cancel(context, event_queue)
 
 
 class _UnloadedAgent(AgentExecutor):

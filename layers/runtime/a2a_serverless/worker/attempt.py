@@ -230,7 +230,7 @@ class Attempt:
     async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
         await first_of(self._clock.sleep(CANCEL_HEARD_S), tasks=[execution])
         try:
-            await contained(self._agent.cancel(self._turn.cancel_context, self._queue))
+            await contained(self._agent.cancel(self._turn.cancel_context(), self._queue))
         except Exception as error:  # noqa: BLE001 - the agent's edge: the task is canceled anyway
             self._log(logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error)
 
