@@ -44,6 +44,11 @@ test: $(VENV)/.stamp $(FOREIGN) ## all tests; those on the emulators where `make
 foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks, unmodified, here and on the SDK's server
 	$(BIN)/python -m pytest tests/conformance/test_stock_comparison.py -k framework
 
+.PHONY: busy
+busy: $(VENV)/.stamp ## the suite twice in a row, beside four processes that keep the cores busy
+	@for each in 1 2 3 4; do while :; do :; done & others="$$others $$!"; done; \
+		trap "kill $$others" EXIT; $(MAKE) test && $(MAKE) test
+
 .PHONY: check
 check: $(VENV)/.stamp ## format, lint, types, import contracts, the template
 	$(BIN)/ruff format --check .
