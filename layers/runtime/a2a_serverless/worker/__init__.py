@@ -1,4 +1,4 @@
-"""Running agents: an agent imports what it needs from here."""
+"""Running agents. An agent imports all its names from here."""
 
 from a2a_serverless.worker.context import TaskContext, Worker
 from a2a_serverless.worker.failures import FinalError

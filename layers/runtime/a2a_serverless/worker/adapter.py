@@ -60,13 +60,13 @@ class WorkerAdapter:
         backends: storage and broker, seen through any scope.
         agent: runs all turns, several at a time.
         settings: retries, visibility and the time a cancel may take.
-        clock: by default the machine's.
+        clock: by default that of the machine.
         deadline_margin_s: how long before its deadline a turn is given back.
         has_heartbeat: False where the broker keeps a delivery for as long as a turn can take.
-        keeper: runs what goes on while the agent blocks its event loop; by default in a thread.
+        keeper: runs the heartbeat and claims, also while the agent blocks its event loop.
 
     Raises:
-        ConfigurationError: A2A_CONTEXT_VARIABLES names what is no context variable.
+        ConfigurationError: A2A_CONTEXT_VARIABLES names something that is no context variable.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class WorkerAdapter:
         self.has_heartbeat = has_heartbeat
 
     async def process(self, handle: OperationHandle, *, deadline: float | None = None) -> bool:
-        """Run one delivery to its end; nothing of it runs on afterwards.
+        """Run one delivery to its end; nothing runs on afterwards.
 
-        True: it is done, and acknowledged. False: it will be delivered again, so that an event
-        source has to be told that it failed. `deadline` is in the clock's monotonic seconds; some
-        time before it the turn is given back.
+        Return True if it is done and acknowledged, False if it will be delivered again: an event
+        source has to be told then that it failed. `deadline` is in the clock's monotonic seconds;
+        the turn is given back some time before it.
         """
         faults.point("after-receive")
         survive_exits(asyncio.get_running_loop())
@@ -127,7 +127,7 @@ class WorkerAdapter:
             await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
 
     async def _conclude(self, handle: OperationHandle, verdict: Verdict) -> bool:
-        """Tell the broker. What that raises changes nothing: a finished turn is dropped later."""
+        """Tell the broker. An error is logged: a finished turn that comes again is dropped."""
         try:
             if verdict.is_done:
                 faults.point("before-ack")
@@ -239,7 +239,7 @@ class _Delivery:
         return Attempt(
             self._agent(log),
             params,
-            turn=turn_of(log, tracing.carried()),  # what the agent calls belongs to its attempt
+            turn=turn_of(log, tracing.carried()),  # the agent's own calls belong to its attempt
             storage=self._storage,
             beside=adapter.beside,
             limits=Limits(
@@ -251,7 +251,7 @@ class _Delivery:
         )
 
     def _agent(self, log: Log) -> AgentExecutor:
-        """The agent, with the context variables that the current turn's message has brought."""
+        """Return the agent, with the context variables of the current turn's message."""
         adapter = self._adapter
         return CarryingAgent(adapter.agent, adapter.carried, caller_of(log).variables)
 
@@ -264,10 +264,10 @@ class _Delivery:
     async def _keep_delivery(
         self, stack: AsyncExitStack, on_lost: Callable[[], None] = lambda: None
     ) -> Callable[[], bool]:
-        """Start the heartbeat; the answer says whether the delivery is still this worker's.
+        """Start the heartbeat; return a test that the delivery is still this worker's.
 
         Raises:
-            ConcurrencyError: it is not, before anything has begun.
+            ConcurrencyError: it was lost before anything has begun.
         """
         if not self._adapter.has_heartbeat:
             return lambda: True

@@ -22,13 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
-    """The agent behind `FILE.py:NAME`: a class or an instance of `AgentExecutor` or `Worker`.
+    """Return the agent that `FILE.py:NAME` names.
 
-    A class is called without arguments. A relative FILE is looked for in `folder`, by default the
+    It is a class or an instance of `AgentExecutor` or `Worker`; a class is called without
+    arguments. A relative FILE is looked for in `folder`, by default the
     working directory. The file's own folder joins the import path.
 
     Raises:
-        ConfigurationError: there is none; one sentence names the file, the name and the reason.
+        ConfigurationError: it cannot be used; one sentence names the file, the name and the reason.
     """
     path, separator, name = reference.rpartition(":")
     if not (separator and name and path.endswith(".py")):
@@ -41,11 +42,11 @@ def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
 
 
 def deployed_agent(reference: str, *, folder: Path) -> AgentExecutor:
-    """`load_agent` for a function that nobody watches start.
+    """Return the agent for a Lambda function, which starts also if the agent cannot be loaded.
 
-    An agent that cannot be loaded fails its tasks, each after its attempts, which try to load it
-    again. If the function did not start, the operations would go round until they are dead
-    letters, for hours, with their tasks submitted.
+    Such an agent fails its tasks, each after its attempts, which try to load it again. If the
+    function did not start, the operations would be delivered again for hours, until they are dead
+    letters, and their tasks would stay submitted.
     """
     try:
         return load_agent(reference, folder=folder)
@@ -55,10 +56,10 @@ def deployed_agent(reference: str, *, folder: Path) -> AgentExecutor:
 
 
 class CarryingAgent(AgentExecutor):
-    """An agent around which the variables of one turn are set.
+    """Runs an agent with the context variables of one turn.
 
-    Each call has a task of its own, whose context ends with it: what is set here is seen by the
-    agent alone, and neither by another turn nor by the worker.
+    Each call has a task of its own, whose context ends with it: only the agent sees the variables,
+    neither another turn nor the worker.
     """
 
     def __init__(self, agent: AgentExecutor, carried: CarriedVariables, captured: str) -> None:
@@ -76,7 +77,7 @@ class CarryingAgent(AgentExecutor):
 
 
 class _UnloadedAgent(AgentExecutor):
-    """Loads the agent when it is needed, and raises what keeps it from being loaded."""
+    """Loads the agent when it is needed, and raises the reason if that fails."""
 
     def __init__(self, reference: str, folder: Path) -> None:
         self._reference = reference
@@ -105,7 +106,7 @@ def _import(path: Path, reference: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    sys.modules[name] = module  # as `import` does: dataclasses and pickle look there
+    sys.modules[name] = module  # as `import` does: dataclasses and pickle look it up there
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

@@ -56,12 +56,12 @@ NO_ENDING = (
     "await ctx.complete(…), or was an await forgotten?"
 )
 CANCEL_HEARD_S = 1.0
-"""How long `execute()` has to end by itself before `cancel()` is called beside it."""
+"""Seconds in which `execute()` may end by itself before `cancel()` is called beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What bounds an attempt, in seconds. `stop_at` is monotonic; None: nothing does."""
+    """The bounds of an attempt, in seconds. `stop_at` is monotonic; None: no deadline."""
 
     retry: RetryPolicy
     cancel_timeout_s: float
@@ -70,16 +70,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companions:
-    """What stands beside all attempts of a process."""
+    """The watch and the keeper, which all attempts of a process share."""
 
     watch: Watch
     keeper: Keeper
 
 
 class Attempt:
-    """Runs `execute()` once and commits what comes of it.
+    """Runs `execute()` once and commits its result.
 
-    Nothing of it runs on when `run` has returned, save an agent that refuses to stop.
+    Nothing runs on after `run` has returned, except an agent that refuses to stop.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class Attempt:
         self._stopped.set()
 
     async def run(self, head: Head, own: Ownership, may_write: Callable[[], bool]) -> Verdict:
-        """Run the agent to its end, or to what stops it.
+        """Run the agent until it ends or is stopped.
 
         Raises:
-            FencedError: the turn, or its delivery, is somebody else's; nothing more was written.
-            TurnFinishedError: the turn is over by somebody else's doing.
+            FencedError: another worker has the turn or its delivery; nothing more was written.
+            TurnFinishedError: the turn was ended elsewhere.
             UnavailableError: the end of the attempt could not be stored.
         """
         self._writer = TurnWriter(
@@ -139,6 +139,7 @@ class Attempt:
         )
         kept = self._beside.keeper.over(self._hold.keep, on_blocked=self._blocked)
         try:
+            # Left in reverse order: keeper and watch have ended when the writer closes.
             async with self._writer, self._beside.watch.over(watched), kept:
                 verdict = await self._verdict()
             if verdict.is_done:
@@ -167,16 +168,17 @@ class Attempt:
         try:
             stops = (self._stopped.wait(), self._cancel_requested.wait())
             await first_of(*stops, tasks=[execution])
-            # Also an agent that has noticed the cancel itself, and has returned, is cancelled.
+            # A cancel counts also where the agent noticed it itself and returned without an ending.
             is_cancelled = self._cancel_requested.is_set() and not self._queue.has_ended
             if is_cancelled and not self._stopped.is_set():
                 await self._cancel(execution)
             await self._settle(execution, is_cancelled=is_cancelled)
         finally:
+            # Before the verdict: the agent stops before another attempt can begin.
             await self._end(execution, deadline)
 
     async def _settle(self, execution: asyncio.Task[None], *, is_cancelled: bool) -> None:
-        """Commit the end of the turn, or raise what keeps it from ending."""
+        """Commit the end of the turn, or raise the reason why it cannot end."""
         queue, writer = self._queue, self._writer
         error = _error_of(execution)
         if queue.has_ended:
@@ -198,16 +200,17 @@ class Attempt:
         queue.keep_pause()
         if on_return(queue.state) is Returned.AT_FAULT:
             raise InvalidAgentEventError(NO_ENDING.format(describe(queue.state)))
+        # The kept pause and the end of the turn are one commit: no crash comes between them.
         await writer.flush(ends_turn=True)
 
     async def _store_end(self) -> None:
-        """Commit the agent's own end; where its state is stale and a cancel is asked for, that."""
+        """Commit the agent's own end, or the cancel that was asked for if its state is stale."""
         try:
             await self._writer.flush()
         except StaleStateError:
             if not self._cancel_requested.is_set():
                 raise
-            self._writer.discard()
+            self._writer.discard()  # first: after a failure the writer drops what is put
             await self._end_canceled()
 
     async def _end_canceled(self) -> None:
@@ -215,7 +218,7 @@ class Attempt:
         await self._writer.flush()
 
     async def _cancel(self, execution: asyncio.Task[None]) -> None:
-        """Cancel `execute()`, tell `cancel()`, and give both the time that the client waits."""
+        """Cancel `execute()`, call `cancel()`, and wait for both as long as the client does."""
         self._log(logging.INFO, "canceling", "Canceling the agent")
         execution.cancel()
         faults.point("canceling")
@@ -228,6 +231,7 @@ class Attempt:
             await self._end(asking)
 
     async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
+        # `execute()` comes first: `cancel()` runs beside it only if it does not end in time.
         await first_of(self._clock.sleep(CANCEL_HEARD_S), tasks=[execution])
         try:
             await contained(self._agent.cancel(self._turn.cancel_context(), self._queue))
@@ -269,7 +273,7 @@ class Attempt:
             self.stop(reason)
 
     def _blocked(self, seconds: float, place: str) -> None:
-        """Say once a turn that its loop was blocked: the other turns of the process waited too."""
+        """Log, once a turn, that its loop was blocked: the process's other turns waited too."""
         if not self._was_blocked:
             self._was_blocked = True
             text = "The event loop was blocked for %.1f s at %s"
@@ -306,14 +310,16 @@ class Attempt:
         return DONE
 
     async def _give_back(self, error: Exception, attempts: int) -> Verdict:
-        """Count the attempt in HEAD, and leave what it has not committed to the next one."""
+        """Count the attempt in HEAD, and drop its uncommitted entries: the next one starts over."""
         self._writer.discard()
         if not self._writer.claimed:
             self._writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
+            # Claimed before the delivery goes back: else the next attempt would not count this one.
             await self._writer.flush()
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
         delay_s = 0 if at_once else self._limits.retry.delay_s(attempts)
+        # The lease outlasts the delay before the delivery goes back: the sweeper sends no copy.
         await self._postpone(delay_s)
         self._log(
             logging.WARNING,
@@ -326,11 +332,11 @@ class Attempt:
         return again(delay_s)
 
     async def _postpone(self, delay_s: float) -> None:
-        """Keep the sweeper from a turn that comes again by itself, where its lease is too short."""
+        """Renew a lease that could end before the delay: the turn comes back by itself."""
         if delay_s > self._storage.timing.renew_before_s:
             try:
                 await self._hold.renew(delay_s)
-            except UnavailableError as error:  # at worst a copy is sent
+            except UnavailableError as error:  # at worst the sweeper sends a copy
                 self._log(logging.WARNING, "renewal_failed", "Lease not renewed: %s", error)
 
     def _log(
@@ -352,7 +358,7 @@ def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[Head], None], hea
 
 
 def _error_of(task: asyncio.Task[None]) -> BaseException | None:
-    """What a task that is done has raised."""
+    """Return the exception of a task that is done; None if it runs, or raised none."""
     if not task.done():
         return None
     if task.cancelled():

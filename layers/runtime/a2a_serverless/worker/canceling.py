@@ -55,13 +55,12 @@ class Canceling:
     ) -> None:
         """Cancel the task of `log`, which was read from its beginning.
 
-        The agent's `cancel()` is called unless a turn was canceled that no agent has seen. The
-        task is canceled whatever that raises, unless the agent gives it another end.
-        `may_write` says whether the delivery is still this worker's: it may have to be renewed
-        while `cancel()` runs.
+        The agent's `cancel()` is called unless no agent has seen the turn. The task is canceled
+        even if that raises, unless the agent gives it another end. `may_write` returns True while
+        the delivery is this worker's: `cancel()` may take longer than its visibility.
 
         Raises:
-            ConcurrencyError: another worker is at the turn, or the delivery is lost; it has to
+            ConcurrencyError: another worker has the turn, or the delivery is lost; it has to
                 come again.
         """
         head = log.head
@@ -72,7 +71,7 @@ class Canceling:
             else:
                 await self._with_agent(log, operation, way, may_write)
         except TurnFinishedError:
-            pass  # somebody else has ended the task
+            pass  # the task was ended elsewhere
         extra = {"action": "canceled", "task_id": head.task_id, "turn": head.turn}
         logger.info("Task canceled", extra=extra)
 
@@ -81,7 +80,7 @@ class Canceling:
     ) -> None:
         head = log.head
         params = on_current_turn(operation.params, head)
-        # A paused task has no turn to claim: its last attempt is over, and nobody else writes.
+        # A paused task has no turn to claim: its last attempt is over, and has no successor.
         own = Ownership(params=params, token=None if way is Canceled.PAUSED else new_token())
         if way is Canceled.CLAIMED:
             head = await claim(self._storage, head, own, self._retry)

@@ -1,4 +1,4 @@
-"""Owning a turn: the claim, what every newer HEAD says about it, its lease, and giving it up."""
+"""Owning a turn: the claim, the check on every newer HEAD, the lease, and giving it up."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from a2a_serverless.worker.waiting import first_of
 logger = logging.getLogger(__name__)
 
 MAX_REBASES: Final = 16
-"""How often a write of the turn's owner is put on a HEAD that others have moved meanwhile."""
+"""Tries of a write by the turn's owner, each on the HEAD that others have moved meanwhile."""
 CLAIM_AFTER_S: Final = 1.0
-"""How long an agent may say nothing before its turn is shown as taken."""
+"""Seconds that an agent may say nothing before its turn is shown as taken."""
 AGAIN_S: Final = 5.0
-"""How long a claim or renewal waits that AWS did not answer."""
+"""Seconds before a claim or renewal without an answer from AWS is tried again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Ownership:
     """A writer's claim to a turn.
 
     `claimed` says that HEAD has the token. Without a token the writer is outside of any attempt:
-    it needs no more than a task that has not ended.
+    it only needs a task that has not ended.
     """
 
     params: OperationParams
@@ -76,7 +76,7 @@ class Ownership:
             raise TurnFinishedError("The turn is over, or its task is gone.")
         if met is Refused.FENCED:
             raise FencedError(current_version=head.version)
-        # An own claim whose answer was lost, or that the keeper has made, is found applied.
+        # The claim stands, also where its answer was lost or the keeper made it.
         self.claimed = self.claimed or (self.token is not None and head.token == self.token)
         return head
 
@@ -140,10 +140,10 @@ class Hold:
     on.
 
     Args:
-        log: the tasks of the turn's scope.
+        log: storage of the turn's scope.
         head: HEAD as the attempt has begun on it.
         own: the attempt's claim, which its writer shares.
-        clock: tells when.
+        clock: times claim and renewals.
         is_writing: True while the attempt's own writer has something to commit.
         on_claimed: takes HEAD after a claim that was made here.
     """

@@ -34,12 +34,12 @@ FINAL_ANSWER = "final-answer"
 
 
 class TaskContext(UserTurn):
-    """One turn of a task: the user's message, what was before it, and the ways to answer.
+    """One turn of a task: the user's message, the task before it, and the ways to answer.
 
     A turn is ended exactly once, by `complete`, `complete_json`, `respond`, `reply_directly`,
     `fail`, `reject`, `request_input` or `request_auth`; a second ending raises RuntimeError.
-    `send_status` and `emit_*` after the end do nothing but log. What is emitted is stored within
-    0.1 s, and the ending with all before it when its method returns.
+    `send_status` and `emit_*` after the end only log a warning. Each event is stored within 0.1 s;
+    when the method of an ending returns, the ending and all events before it are stored.
     """
 
     def __init__(self, request: RequestContext, queue: TurnQueue) -> None:
@@ -49,23 +49,28 @@ class TaskContext(UserTurn):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the client has asked to cancel; the next `await` raises CancelledError."""
+        """True if the client has asked to cancel; the next `await` raises CancelledError."""
         return self._queue.is_cancelled
 
     @property
     def turn_ended(self) -> bool:
-        """Whether an ending was called on this turn."""
+        """True if an ending was called on this turn."""
         return self._has_ended or self._queue.has_ended
 
     # -- endings -------------------------------------------------------------------------------
 
     async def complete(self, text: str | None = None, artifact_id: str = FINAL_ANSWER) -> None:
-        """Complete the task, with `text` as an artifact."""
+        """Complete the task, with `text` as an artifact.
+
+        >>> await ctx.complete("The invoice is paid.")
+        """
         parts = [] if text is None else [Part(text=text)]
         await self._complete_with(parts, artifact_id)
 
     async def complete_json(self, data: Any, artifact_id: str = FINAL_ANSWER) -> None:
         """Complete the task, with `data`, any JSON value, as an artifact.
+
+        >>> await ctx.complete_json({"total": 12.5, "currency": "EUR"})
 
         Raises:
             InvalidArgumentError: `data` is no JSON value.
@@ -74,25 +79,40 @@ class TaskContext(UserTurn):
         await self._complete_with([part], artifact_id)
 
     async def respond(self, text: str | None = None) -> None:
-        """Complete the task, with `text` as its status message and no artifact."""
+        """Complete the task, with `text` as its status message and no artifact.
+
+        >>> await ctx.respond("Nothing to do.")
+        """
         await self._end_in(TaskState.TASK_STATE_COMPLETED, text)
 
     async def reply_directly(self, text: str) -> None:
-        """Complete the task and answer the client with a Message instead of the Task."""
+        """Complete the task and answer the client with a Message instead of the Task.
+
+        >>> await ctx.reply_directly("Hello!")
+        """
         message = self._message_of([Part(text=text)])
         self._end()
         await self._queue.reply(message)
 
     async def fail(self, reason: str) -> None:
-        """End the task as failed; the client reads `reason`."""
+        """End the task as failed; the client reads `reason`.
+
+        >>> await ctx.fail("The file is not a PDF.")
+        """
         await self._end_in(TaskState.TASK_STATE_FAILED, reason)
 
     async def reject(self, reason: str | None = None) -> None:
-        """End the task as rejected; the client reads `reason`."""
+        """End the task as rejected; the client reads `reason`.
+
+        >>> await ctx.reject("Only invoices are accepted.")
+        """
         await self._end_in(TaskState.TASK_STATE_REJECTED, reason or "Task rejected.")
 
     async def request_input(self, question: str) -> None:
-        """End the turn and wait for the user; the answer is the next turn's message."""
+        """End the turn and wait for the user; the answer is the next turn's message.
+
+        >>> await ctx.request_input("For which year?")
+        """
         await self._end_in(TaskState.TASK_STATE_INPUT_REQUIRED, question)
 
     async def request_auth(
@@ -105,6 +125,8 @@ class TaskContext(UserTurn):
         """End the turn and wait until the user has authenticated (A2A 1.0.1, section 7.6).
 
         `details` is for a person; the others go out as one data part.
+
+        >>> await ctx.request_auth("Please sign in.", auth_url="https://example.com/login")
         """
         hints = {
             "schemes": list(schemes),
@@ -124,7 +146,10 @@ class TaskContext(UserTurn):
     # -- progress ------------------------------------------------------------------------------
 
     async def send_status(self, message: str | None = None) -> None:
-        """Tell subscribers that the task is worked on, and how far it is."""
+        """Tell subscribers that the task is worked on, and how far it is.
+
+        >>> await ctx.send_status("Page 3 of 10")
+        """
         if self._is_open("send_status"):
             await self._queue.enqueue_event(self._said(TaskState.TASK_STATE_WORKING, message))
 
@@ -136,7 +161,11 @@ class TaskContext(UserTurn):
         append: bool = False,
         last_chunk: bool = False,
     ) -> None:
-        """Add an artifact of text; with `append` the next chunk of one."""
+        """Add an artifact of text; with `append` the next chunk of one.
+
+        >>> await ctx.emit_text_artifact("Once upon", "story")
+        >>> await ctx.emit_text_artifact(" a time.", "story", append=True, last_chunk=True)
+        """
         await self.emit_artifact(
             artifact_id=artifact_id, text=text, append=append, last_chunk=last_chunk
         )
@@ -150,7 +179,10 @@ class TaskContext(UserTurn):
         append: bool = False,
         last_chunk: bool = False,
     ) -> None:
-        """Add an artifact of `data`, any JSON value; with `append` the next chunk of one."""
+        """Add an artifact of `data`, any JSON value; with `append` the next chunk of one.
+
+        >>> await ctx.emit_data_artifact({"rows": 12}, "statistics")
+        """
         await self.emit_artifact(
             artifact_id=artifact_id,
             data=data,
@@ -180,6 +212,8 @@ class TaskContext(UserTurn):
 
         Without `append` it replaces the artifact with the same id.
 
+        >>> await ctx.emit_artifact("report", file_url=url, media_type="application/pdf")
+
         Raises:
             ValueError: there is no content, or (InvalidArgumentError) `data` is no JSON value.
         """
@@ -200,19 +234,23 @@ class TaskContext(UserTurn):
     # -- the conversation's state --------------------------------------------------------------
 
     async def load_context(self) -> Any | None:
-        """The state that the tasks of this context share, any JSON value; None without any."""
+        """Return the state that the tasks of this context share, any JSON value; None without any.
+
+        >>> state = await ctx.load_context() or {"visits": 0}
+        """
         return await self._queue.load_state()
 
     async def update_context(self, value: Any) -> None:
         """Store the state with this turn's ending, in the same commit.
 
-        Until then only `load_context` of this attempt shows it. An attempt that does not come to
-        an ending of its own, as it raises, dies, is canceled or returns without one, leaves the
-        state as it was.
+        Until then only `load_context` of this attempt shows it. An attempt without an ending of
+        its own (it raises, dies, is canceled, or returns) leaves the state as it was.
 
         When another task has changed the state since this turn loaded it, the ending is refused
         and the turn starts over, so that no update is lost. Without `load_context` the same holds
         from this call on: the value replaces what is stored now, and nothing later.
+
+        >>> await ctx.update_context({"visits": state["visits"] + 1})
 
         Raises:
             InvalidArgumentError: `value` is no JSON value.
@@ -223,7 +261,7 @@ class TaskContext(UserTurn):
     # ------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Note the ending, whose event is made already: one that cannot be made ends nothing."""
+        """Note the ending. Make its event first: an event that cannot be made ends nothing."""
         if self.turn_ended:
             raise RuntimeError("The turn has ended already: end it exactly once.")
         self._has_ended = True
@@ -288,6 +326,9 @@ class Worker(ABC):
 
         A cancel by the client raises CancelledError at the next `await`. An exception is retried,
         from the start of the turn, unless it is a `FinalError`.
+
+        >>> async def handle(self, ctx: TaskContext) -> None:
+        ...     await ctx.complete(f"You said: {ctx.user_text}")
         """
 
     async def cancel(self, ctx: TaskContext) -> None:  # noqa: B027 - most have nothing to do
@@ -295,6 +336,9 @@ class Worker(ABC):
 
         It may end the task by an ending of `ctx`; else the task is canceled, and the conversation's
         state stays as it was before the turn.
+
+        >>> async def cancel(self, ctx: TaskContext) -> None:
+        ...     await self.jobs.delete(ctx.task_id)
         """
 
 

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class DeadLetters:
-    """Gives every message of the dead letter queue its end.
+    """Settles every message of the dead letter queue.
 
     Args:
         storage: the tasks and their cancel flags.
@@ -60,12 +60,12 @@ class DeadLetters:
         self._retry = retry
 
     async def handle(self, body: str) -> Outcome:
-        """Settle the operation in `body`, see `end`; keep elsewhere a `body` that cannot be read.
+        """Settle the operation in `body`, see `end`; copy an unreadable `body` to its own queue.
 
-        The message can be deleted then. Handling a message twice does no more than once.
+        The message can be deleted then. Handling a message twice is the same as once.
 
         Raises:
-            ConfigurationError: there is no queue for an undecodable message.
+            ConfigurationError: there is no queue for the unreadable message.
             ConcurrencyError, UnavailableError: the task could not be written; keep the message.
         """
         try:
@@ -80,10 +80,10 @@ class DeadLetters:
             return await self.end(operation)
 
     async def end(self, operation: Operation) -> Outcome:
-        """Do what `on_dead_letter` says about the operation's task as it is now.
+        """Apply the decision of `on_dead_letter` to the operation's task as it is now.
 
         Failed and canceled end it; "resent" makes its turn due, so that the next sweep sends it
-        again; "dropped" is where all is over.
+        again; "dropped": nothing was left to do.
         """
         scope, task_id = Scope(operation.params.scope), operation.params.task_id
         storage = self._storage.for_scope(scope)
@@ -91,7 +91,7 @@ class DeadLetters:
         letter = _Letter(operation, self._retry, is_cancelled=is_cancelled)
         outcome = await _settle(storage, letter)
         if outcome != "dropped":
-            # At once: if what follows fails, the next delivery finds nothing to tell.
+            # Counted at once: if the next step fails, the next delivery finds nothing to count.
             self._report(letter, outcome, letter.seen)
         faults.point("after-dead-letter")
         head = await storage.head(task_id)
@@ -128,7 +128,7 @@ class DeadLetters:
 
 
 class _Letter:
-    """A dead letter, and what was decided about it on the HEAD that was seen last."""
+    """A dead letter, and the decision about it on the HEAD that was read last."""
 
     def __init__(self, operation: Operation, retry: RetryPolicy, *, is_cancelled: bool) -> None:
         self.operation = operation
@@ -153,7 +153,7 @@ class _Letter:
 
 
 async def _settle(log: TaskLog, letter: _Letter) -> Outcome:
-    """Do what the letter asks for on HEAD as it is; again, where HEAD has moved meanwhile.
+    """Apply the decision to HEAD as it is, and decide again where HEAD has moved meanwhile.
 
     Raises:
         ConcurrencyError: the task was changed by others too often.
@@ -179,7 +179,7 @@ async def _make_due(log: TaskLog, head: Head) -> bool:
 
 
 def ids_in(body: str) -> dict[str, object]:
-    """Which task and turn a dead letter is about, for a line of the log."""
+    """Return the task and turn that a dead letter is about, for a line of the log."""
     try:
         return _ids(decode_message(Operation, body))
     except UndecodableMessageError:

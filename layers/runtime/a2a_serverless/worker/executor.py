@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class CallerUser(User):
-    """Who sent the turn's message, as the API has authenticated them."""
+    """The sender of the turn's message, as the API has authenticated it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -54,11 +54,11 @@ def request_context(
     given: Task | None,
     state: Mapping[str, str] | None = None,
 ) -> RequestContext:
-    """The context of `execute()`, or of `cancel()`, which has no request.
+    """Return the context of `execute()`, or of `cancel()`, which has no request.
 
     `given` is the Task as it was before the message: None on a first turn, as on the SDK's own
-    server, where the agent's first event creates the task. `state` is what the API sent along of
-    the request's headers, which executors look for in the call context's `state["headers"]`.
+    server, where the agent's first event creates the task. `state` has the request's headers that
+    the API sent along; executors look for them in the call context's `state["headers"]`.
     """
     own_request = None
     if request is not None:
@@ -79,11 +79,11 @@ def request_context(
 
 
 class TurnQueue(EventQueue):
-    """The queue of one attempt: what is enqueued becomes the task's log.
+    """The queue of one attempt, which writes its events to the task's log.
 
     An event that ends the turn is committed when `enqueue_event` returns; others follow in order,
-    within 0.1 s. After the end of the turn and after `close` events are dropped, and logged. Calls
-    from another event loop, as of an agent's thread, run in the queue's own.
+    within 0.1 s. After the end of the turn and after `close`, events are dropped and a warning is
+    logged. Calls from another event loop, such as that of an agent's thread, run in the queue's.
     """
 
     def __init__(self, writer: TurnWriter, view: TurnView, storage: DurableStorage) -> None:
@@ -96,9 +96,9 @@ class TurnQueue(EventQueue):
         self._state: ContextWrite | None = None
         self._state_version: int | None = None
         self.fault: InvalidAgentEventError | None = None
-        """The event that no task can hold; it fails the task, also if the agent goes on."""
+        """The first event that no task can hold: it fails the task, even if the agent goes on."""
         self.is_cancelled = False
-        """Whether the client has asked to cancel the task."""
+        """True if the client has asked to cancel the task."""
 
     @property
     def state(self) -> TaskState | None:
@@ -107,7 +107,7 @@ class TurnQueue(EventQueue):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the agent has emitted what ends the turn."""
+        """True if the agent has emitted an event that ends the turn."""
         return self._is_over or on_return(self._view.state) is Returned.ENDED
 
     async def enqueue_event(self, event: Event) -> None:
@@ -131,7 +131,7 @@ class TurnQueue(EventQueue):
         await self._at_home(self._reply(message))
 
     def keep_pause(self) -> None:
-        """Put the given pause, for an agent that returns with it as its last status: `kept`."""
+        """Put the pause to log if the agent returned with the given status (`TurnView.kept`)."""
         entries = self._view.kept()
         if entries:
             self._writer.put(*entries, state=self._state if self._keeps_state else None)
@@ -143,13 +143,13 @@ class TurnQueue(EventQueue):
     async def store_state(self, value: Any) -> None:
         """Store the conversation's state with the agent's end of the turn, and with no other end.
 
-        Without a `load_state` before, the version to replace is read here: of two tasks that write
-        at the same time one is refused, and none overwrites the other silently.
+        Without an earlier `load_state`, the version to replace is read here. Of two tasks that
+        write at the same time one is refused: neither silently overwrites the other.
         """
         await self._at_home(self._store_state(value))
 
     async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
-        """Take no more events; return when those taken are committed, unless `immediate`."""
+        """Take no more events; unless `immediate`, return when those taken are committed."""
         self.shut()
         if not immediate:
             await self._at_home(self._writer.drain())
@@ -198,9 +198,9 @@ class TurnQueue(EventQueue):
         self._state = context_write(value, self._state_version)
 
     async def _enqueue(self, event: Event, *, ends_turn: bool = False) -> None:
-        # The agent yields here, so that one that emits all the time can still be cancelled.
+        # Yield first: an agent that emits all the time can still be cancelled.
         await asyncio.sleep(0)
-        # Of several tasks that emit at once each waits: a commit holds one batch and one event.
+        # Each of several tasks that emit at once waits: a commit holds one batch and one event.
         while self._writer.is_full:
             await self._writer.drain()
         if self._takes(type(event).__name__):
@@ -220,7 +220,7 @@ class TurnQueue(EventQueue):
 
     @property
     def _keeps_state(self) -> bool:
-        """Whether the agent has ended, and nobody ends the task in its place.
+        """True if the agent has ended the turn, and nothing else ends the task in its place.
 
         A failure and a cancel leave the state as it was; so does a pause of a task that is being
         canceled, which the cancel ends.
@@ -232,5 +232,5 @@ class TurnQueue(EventQueue):
         self._is_over = ends_turn
         self._writer.put(*entries, state=self._state if self._keeps_state else None)
         if self.has_ended or self._writer.is_full:
-            # Where it fails, the attempt is told, and stops the agent.
+            # A failure reaches the attempt by `on_failure`, which stops the agent.
             await self._writer.drain(ends_turn=ends_turn)

@@ -30,7 +30,7 @@ async def contained(call: Awaitable[None]) -> None:
     The tasks that the agent creates are contained too, in a loop that survives exits.
 
     Raises:
-        AgentFailedError: the agent, or a library of its, wanted to end the process.
+        AgentFailedError: the agent, or one of its libraries, wanted to end the process.
     """
     _in_agent.set(True)
     with _exits_as_failures():
@@ -38,7 +38,7 @@ async def contained(call: Awaitable[None]) -> None:
 
 
 def survive_exits(loop: asyncio.AbstractEventLoop) -> None:
-    """Make exits in tasks that an agent creates on `loop` failures of the agent; idempotent."""
+    """Turn exits in tasks that an agent creates on `loop` into its failures; idempotent."""
     before = loop.get_task_factory()
     if isinstance(before, _Factory):
         return
@@ -83,7 +83,7 @@ class _Factory:
 
 
 class _Contained(Coroutine[Any, Any, Any]):
-    """A coroutine whose exits are failures.
+    """A coroutine whose exits become failures of the agent.
 
     It delegates step by step: a coroutine around it would never start it where the task is
     cancelled before its first step.
@@ -116,7 +116,7 @@ class _Contained(Coroutine[Any, Any, Any]):
         return (yield from self._coro.__await__())
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._coro, name)  # cr_frame and the like, for who debugs
+        return getattr(self._coro, name)  # cr_frame and the like, for debuggers
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How an attempt fails, and what an agent may say about it."""
+"""The failures of an attempt, and the one that an agent declares final."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ REFUSALS = (
     errors.UnsupportedOperationError,
     errors.VersionNotSupportedError,
 )
-"""The SDK's errors that refuse a request for what it is: the next attempt's would be refused too.
+"""The SDK's errors that refuse the request itself: they would refuse the next attempt's, too.
 
-Its others tell of a fault, mostly of another agent that this one calls, which may pass.
+The others report a fault that may pass, mostly of another agent that this one calls.
 """
 
 
 class FinalError(Exception):
     """Raised by an agent: trying again cannot help, so the task fails at once.
 
-    An exception class of your own does the same with the attribute `final = True`; so does one of
-    them in an exception group, beside whatever else is in it.
+    An exception class of your own does the same with the attribute `final = True`. In an exception
+    group one of them is enough.
     """
 
     final = True
@@ -40,7 +40,7 @@ class AgentFailedError(A2AServerlessError):
 class StaleStateError(A2AServerlessError):
     """The conversation's state is not the one that the turn has loaded: start over with it.
 
-    No ConcurrencyError: the turn is still this attempt's, which has to say what becomes of it.
+    Not a ConcurrencyError: the attempt still owns the turn, and has to settle it.
     """
 
 
@@ -49,9 +49,9 @@ class DeadlineError(A2AServerlessError):
 
 
 def is_final(error: BaseException | None) -> bool:
-    """Whether the exception says that no further attempt can succeed.
+    """Return True if the exception says that no further attempt can succeed.
 
-    In a group, as a TaskGroup raises it, one that says so is enough: it would come again.
+    In a group, such as a TaskGroup raises, one such exception is enough: it would come again.
     """
     if isinstance(error, BaseExceptionGroup) and any(map(is_final, error.exceptions)):
         return True

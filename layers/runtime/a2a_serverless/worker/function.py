@@ -40,7 +40,7 @@ class WorkerFunction(EventFunction):
         super().__init__()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` to its end, also past an exit that a callback of the agent raises."""
+        """Run `work` to its end, even if a callback of the agent calls `sys.exit()`."""
         return run_to_end(self._loop, work)
 
     async def _answer(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:

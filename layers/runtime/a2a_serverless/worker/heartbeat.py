@@ -18,9 +18,9 @@ RENEW_AFTER = 1 / 3
 RETRY_AFTER = 1 / 12
 LOST_AFTER = 3 / 4
 GRACE_S = 6.0
-"""Shares of the visibility: when it is renewed, when a failed renewal is tried again, and when a
-delivery that was not renewed counts as lost, before another worker can have it. `GRACE_S` is how
-long the end waits for a renewal under way: a little longer than a request's read time-out."""
+"""Shares of the visibility after which it is renewed, a failed renewal is tried again, and a
+delivery without renewal counts as lost (before another worker can have it). At its end a heartbeat
+waits `GRACE_S` for a renewal under way: a little longer than a request's read time-out."""
 
 
 class Heartbeat:
@@ -57,7 +57,7 @@ class Heartbeat:
     async def beat(self, stop: asyncio.Event) -> None:
         """Renew the delivery until `stop`; a duty of the keeper.
 
-        No renewal happens any more when it has returned: the delivery may be given back.
+        After it has returned there are no more renewals: the delivery may be given back.
         """
         pause_s = self._visibility_s * RENEW_AFTER
         while True:
@@ -72,7 +72,7 @@ class Heartbeat:
             pause_s = self._visibility_s * (RENEW_AFTER if renewed else RETRY_AFTER)
 
     async def _renew(self, stop: asyncio.Event) -> bool:
-        """Extend once; False when it failed or did not answer in time."""
+        """Extend the delivery once; return False if that failed or had no answer in time."""
         asked_at = self._clock.monotonic()
         extending = asyncio.ensure_future(self._handle.extend(self._visibility_s))
         await first_of(self._clock.sleep(self._left_s()), stop.wait(), tasks=[extending])

@@ -1,4 +1,4 @@
-"""What has to go on while an agent blocks its event loop: a loop in a thread beside it."""
+"""A second event loop, in a thread, for the work that goes on while an agent blocks its own."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 0.25
 BLOCKED_S: Final = 1.0
 REPORT_AFTER_S: Final = 10.0
-"""How often the agent's loop is asked for an answer; from when on it counts as blocked; and when
-a blockage is reported that has not ended by then."""
+"""Seconds between two questions to the agent's loop; without an answer until it counts as blocked;
+and until a blockage is reported that has not ended by then."""
 
 Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Runs in the keeper's loop until the event is set, and returns soon after."""
@@ -40,11 +40,11 @@ _LIBRARIES: Final = (
 
 
 class Keeper:
-    """Runs the duties of a process's turns in one thread, for as long as there are any.
+    """Runs the duties of a process's turns in one thread, as long as there are any.
 
-    An agent may block the event loop that it runs in: its delivery is renewed, its turn claimed
-    and the claim's lease renewed all the same. Between two invocations of a Lambda no thread is
-    left. One keeper belongs to one event loop, that of the agents.
+    An agent may block the event loop that it runs in: its delivery and its lease are renewed, and
+    its turn is claimed, all the same. Between two invocations of a Lambda no thread is left. One
+    keeper belongs to one event loop, that of the agents.
 
     >>> async def run(keeper: Keeper, heartbeat: Heartbeat) -> None:
     ...     async with keeper.over(heartbeat.beat):
@@ -56,7 +56,7 @@ class Keeper:
 
     @asynccontextmanager
     async def over(self, *duties: Duty, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
-        """Run duties beside the block; they have ended when it is left.
+        """Run duties beside the block; they have ended when the block is left.
 
         `on_blocked` is called, in the keeper's thread, for each blockage of the loop that runs the
         block.
@@ -99,7 +99,7 @@ class _Running:
 
 
 async def _ended(running: list[_Running]) -> None:
-    """Stop duties and return when they have ended; what one has raised is logged."""
+    """Stop duties and return when they have ended; log their exceptions."""
     for duty in running:
         duty.stop()
     ends = [asyncio.wrap_future(duty.done) for duty in running]
@@ -109,10 +109,10 @@ async def _ended(running: list[_Running]) -> None:
 
 
 class _Side:
-    """The thread, its loop, and what it sees of the loop that it stands beside."""
+    """The thread, its loop, and its watch on the agents' loop, the home loop."""
 
     def __init__(self) -> None:
-        """Start the thread; UnavailableError when there is none to be had."""
+        """Start the thread; raise UnavailableError if the system has none."""
         self.users = 0
         self.has_left = False
         self.listeners: set[OnBlocked] = set()
@@ -130,7 +130,7 @@ class _Side:
         self._ready.wait()
 
     def start(self, duty: Duty) -> _Running:
-        """Begin a duty, in the context of the caller: what it logs says whose it is."""
+        """Begin a duty in the context of the caller, so that its log lines name the turn."""
         if self._loop is None:
             raise _no_thread()
         running = _Running(duty, self._loop)
@@ -139,7 +139,7 @@ class _Side:
         return running
 
     def listen(self, on_blocked: OnBlocked | None) -> OnBlocked:
-        """Tell `on_blocked` of blockages, in the context of the caller; return what listens."""
+        """Call `on_blocked` for blockages, in the context of the caller; return the listener."""
         context = copy_context()
 
         def listener(seconds: float, place: str) -> None:
@@ -155,14 +155,14 @@ class _Side:
             with suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._stop.set)
         await self._has_ended
-        self._thread.join()  # the future was its last act
+        self._thread.join()  # immediate: the future is set by its last statement
 
     def _run(self) -> None:
         try:
             with asyncio.Runner() as runner:
                 runner.run(self._stay())
         finally:
-            self._ready.set()  # also when there was no loop to be had
+            self._ready.set()  # also if no loop could be made
             with suppress(RuntimeError):  # the home loop is closed: there is nothing to tell
                 self._home.call_soon_threadsafe(self._resolve)
 
@@ -179,7 +179,7 @@ class _Side:
         absent = 0
         while not self._stop.is_set():
             await first_of(asyncio.sleep(LOOK_S), self._stop.wait())
-            # Between two runs of the home loop there is a moment in which it does not run.
+            # Between two runs the home loop is not running for a moment.
             absent = 0 if self._home.is_running() else absent + 1
             if absent > 1:
                 break
@@ -197,7 +197,7 @@ class _Side:
 
 
 class _Lag:
-    """Notices that a loop does not answer, and where its thread stands meanwhile."""
+    """Notices that a loop does not answer, and the place where its thread is meanwhile."""
 
     def __init__(self, home: asyncio.AbstractEventLoop, thread_id: int) -> None:
         self._home = home
@@ -208,7 +208,7 @@ class _Lag:
         self._is_reported = False
 
     def look(self) -> tuple[float, str] | None:
-        """Return seconds and place of a blockage that is to be reported now, else None."""
+        """Return seconds and place of a blockage to report now, else None."""
         lag_s = time.monotonic() - self._asked_at
         if not self._is_waiting:
             return self._ask()

@@ -1,8 +1,8 @@
-"""The sweeper: sends again what got lost, and ends what nothing else ends.
+"""The sweeper: sends lost operations again, and ends the tasks that nothing else ends.
 
-It is the one repair for every crash between a commit and its message: a turn whose operation was
-never sent, or was lost after the claim, stays in the due index until it is finished, or until no
-attempt could claim it for so long that its task fails.
+It is the one repair for every crash between a commit and its message. A turn whose operation was
+never sent, or was lost after the claim, stays in the due index until it is finished. If no attempt
+can claim it for `GIVE_UP_S`, its task fails.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ LONGEST_WAIT_S = 3600
 """The wait between two sends of one turn doubles up to an hour."""
 
 GIVE_UP_S = 24 * 3600
-"""How long a turn that no attempt has claimed is sent again before its task fails."""
+"""A turn that no attempt has claimed is sent again for so long; then its task fails."""
 
 STUCK_AFTER = 3
-"""A turn that is sent so many times again is stuck: no worker took it, or none ended it."""
+"""Repeated sends after which a turn counts as stuck: no worker took it, or none ended it."""
 
 BUDGET_S = 30
-"""How long a run begins new work; half of the function's timeout, as one request may take long."""
+"""A run begins no new work later: half of the function's timeout, as one request may be slow."""
 
 CANCELS_SHARE = 0.5
-"""The most of a run's time that overdue cancels get: they come first, and turns must not starve."""
+"""The share of a run's time for overdue cancels, which come first: turns must not starve."""
 
 Outcome = Literal["sent", "passed", "given_up", "canceled", "removed", "failed"]
 Work = TypeVar("Work", Due, OverdueCancel)
 Fields: TypeAlias = dict[str, object]
-"""What a line of the log says about a task, as far as it is known by then."""
+"""The fields of a log line about a task, as far as they are known by then."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """What one run came across, counted by what it did about it."""
+    """The tasks that one run came across, counted by its decision."""
 
     sent: int = 0
     """Turns whose operation was sent again."""
@@ -73,7 +73,7 @@ class Sweeper:
 
     A run costs the queue at most `limit` messages. An unfinished turn is sent after 1, 2, 4, …
     times `Timing.waiting_s`, at most `longest_wait_s` apart: a long queue is not made longer by
-    copies of what waits in it, and the copies that are left over are dropped as finished. A turn
+    copies of operations that wait in it, and leftover copies are dropped as finished. A turn
     that could not be sent is tried again by the next run. Several runs at once do no harm.
 
     Args:
@@ -108,7 +108,7 @@ class Sweeper:
         Turns have at least half of the run's time, however long the cancels take.
 
         Raises:
-            UnavailableError: the due index did not answer; the next run comes anyway.
+            UnavailableError: the due index did not answer; the next run tries again.
         """
         started = self._clock.monotonic()
         now_ms = self._clock.now_ms()
@@ -165,7 +165,7 @@ class Sweeper:
     ) -> Outcome:
         sends = copy.copy_number
         due_at = self._clock.now_ms() + int(self._wait_s(log, sends) * 1000)
-        # Postponed first: of two runs one sends, and a crash in between costs one wait, not a copy.
+        # Postponed first: of two runs only one sends, and a crash in between costs a wait.
         if not await log.postpone(head, due_at=due_at, sends=sends):
             return "passed"
         faults.point("after-postpone")
@@ -189,16 +189,16 @@ class Sweeper:
         return "sent"
 
     async def _put_back(self, log: TaskLog, head: Head, sends: int, fields: Fields) -> None:
-        """Make a turn due again whose copy was not sent, so that no doubled wait is lost to it.
+        """Make a turn due again whose copy was not sent, so that it does not wait twice as long.
 
-        It is due now, behind those that are overdue for longer: what cannot be sent holds up
-        nothing else. The next run sends the same copy number, which the queue drops if it took
-        the copy after all. A turn that has moved meanwhile stays as it is.
+        It is due now, behind turns that are overdue for longer: it holds up nothing else. The
+        next run sends the same copy number, which the queue drops if it took the copy after all.
+        A turn that has moved meanwhile stays as it is.
         """
         try:
             await log.postpone(head, due_at=self._clock.now_ms(), sends=sends)
         except Exception:
-            # Without it the turn is sent after its wait; the caller raises what came first.
+            # Then the turn is sent after its wait; the caller raises the first error.
             extra = {"action": "put_back_failed", **fields}
             logger.warning("A turn that was not sent waits on", extra=extra, exc_info=True)
 
@@ -242,8 +242,8 @@ class Sweeper:
         return "canceled" if has_ended else "removed"
 
     def _wait_s(self, log: TaskLog, sends: int) -> float:
-        """Seconds from send number `sends` to the next one."""
-        doublings = min(sends, 32)  # the bound is reached long before; a float has an end
+        """Return the seconds from send number `sends` to the next one."""
+        doublings = min(sends, 32)  # the bound is reached long before; a float would overflow
         return min(self._longest_wait_s, log.timing.waiting_s * 2.0**doublings)
 
 

@@ -22,8 +22,8 @@ class SweeperFunction(EventFunction):
     """Sweeps on a schedule event, and handles dead letters on an SQS event.
 
     Args:
-        backends: what is swept.
-        settings: how often a turn is started, and when one is given up.
+        backends: the storage that is swept, and the broker.
+        settings: the attempts of a turn, and the time after which it is given up.
     """
 
     def __init__(self, backends: Backends, settings: Settings) -> None:
@@ -37,7 +37,7 @@ class SweeperFunction(EventFunction):
         event: Mapping[str, Any],
         context: Any,  # noqa: ARG002 - the sweeper's budget is its own
     ) -> dict[str, Any]:
-        """Return the counts of the run, or the batch response: letters that stay in their queue."""
+        """Return the counts of the run, or the batch response: the letters that stay queued."""
         if event.get("detail-type") == "Scheduled Event":
             return await self._sweep()
         if "Records" in event:

@@ -1,4 +1,4 @@
-"""What an operator sees of a delivery: fields of log lines, metrics, a piece of the trace."""
+"""Observation of a delivery: fields of log lines, metrics, a piece of the trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def observed_delivery(handle: OperationHandle) -> Iterator[None]:
-    """Whatever is logged about a delivery says which one it is."""
+    """Put the ids of the delivery on every line that is logged in the block."""
     params, operation = handle.operation.params, handle.operation.operation
     with log_context(
         task_id=params.task_id, turn=params.turn, operation=operation, receives=handle.attempt
@@ -30,10 +30,10 @@ def observed_delivery(handle: OperationHandle) -> Iterator[None]:
 
 @contextmanager
 def observed_attempt(log: Log, operation: Operation, clock: Clock) -> Iterator[None]:
-    """An attempt at the open turn of `log`, as it was before; the agent's own lines belong to it.
+    """Observe the block as an attempt at the open turn, with the agent's own log lines.
 
-    `log` was read from its beginning. The time in the queue ends with the turn's first attempt. A
-    sampled trace gets the piece `attempt`.
+    `log` is as before the attempt, read from its beginning. The time in the queue ends with the
+    turn's first attempt. A sampled trace gets the piece `attempt`.
     """
     head = log.head
     number = head.attempts + 1
@@ -54,7 +54,7 @@ def observed_attempt(log: Log, operation: Operation, clock: Clock) -> Iterator[N
 
 @contextmanager
 def observed_cancel(log: Log, operation: Operation) -> Iterator[None]:
-    """The cancel of a task that no agent works on; the piece `cancel` of a sampled trace.
+    """Observe the cancel of a task that no agent works on: the piece `cancel` of a sampled trace.
 
     `log` was read from its beginning.
     """
@@ -65,11 +65,11 @@ def observed_cancel(log: Log, operation: Operation) -> Iterator[None]:
 
 
 def _trace(log: Log, operation: Operation) -> Mapping[str, str]:
-    """The trace of the request that the work on the current turn is for.
+    """Return the trace of the request behind this work: the cancel, or the current turn's send.
 
-    The request's own operation brings it. One that the sweeper has sent brings none, and one of a
-    turn that waits behind the current one brings another: the commit that has opened the current
-    turn knows X-Ray's header of its request.
+    The request's own operation brings it. A copy from the sweeper brings none, and the operation
+    of a turn that waits behind the current one brings another. Then the X-Ray header in the
+    commit that opened the current turn counts.
     """
     brought, turn = operation.request_context, log.head.turn
     is_its_own = operation.operation == "cancel" or operation.params.turn == turn

@@ -1,4 +1,4 @@
-"""From what an agent emits to what the log holds, and what no log should hold."""
+"""Translation of an agent's events to entries of the log, and the refusal of invalid ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from a2a_serverless.tasks.states import KNOWN, state_name
 
 
 class TurnView:
-    """The task as one attempt sees it: where its turn began, and what it has added since.
+    """The task as one attempt sees it: as its turn began, with the attempt's own entries.
 
     `given` is the Task that the agent got with its request, None on a first turn. A Task that the
     agent emits is a snapshot. If it has the given status, it is either the given Task, sent back at
@@ -53,7 +53,7 @@ class TurnView:
         """The last state that this attempt has emitted."""
 
     def entries_of(self, event: Event | object) -> tuple[Entry, ...]:
-        """What to log for an event; the event may be changed by the agent afterwards.
+        """Return the entries to log for an event; the agent may change the event afterwards.
 
         Raises:
             InvalidAgentEventError: no A2A task can hold it; the message names the fault.
@@ -79,7 +79,7 @@ class TurnView:
     def kept(self) -> tuple[Entry, ...]:
         """Return the pause to log for an agent that returns with a given status as its last one.
 
-        Empty where the agent has not sent the given status back, or has emitted another one since.
+        Empty if the agent has not sent the given status back, or has emitted another one since.
         """
         entries = self._sent_back
         self.add(entries)
@@ -93,7 +93,7 @@ class TurnView:
                 self.state = entry.status.state
 
     def _of_message(self, message: Message) -> Iterator[Entry]:
-        """An answer without a task's ado: the turn's only event."""
+        """Yield the entries of a Message that is the turn's only event."""
         if self._has_emitted:
             msg = "The agent emitted a Message after task events; it has to use a status message."
             raise InvalidAgentEventError(msg)
@@ -108,7 +108,7 @@ class TurnView:
         yield StatusChanged(status, archive=True)
 
     def _of_task(self, task: Task) -> Iterator[Entry]:
-        """What a Task adds to the one we have: agents send the one they got, or their own."""
+        """Yield the news in a Task: agents send the one that they got, or their own."""
         self._check_task_id(task.id, "Task")
         for message in task.history:
             if message.parts and not self._has_message(message):
@@ -135,9 +135,9 @@ class TurnView:
         return self._status(event.status, metadata if metadata.fields else None)
 
     def _of_artifact(self, event: TaskArtifactUpdateEvent) -> Entry:
-        """The first chunk of an artifact is a replacement, whatever the agent says of it.
+        """Return the entry of a chunk; the first chunk of a new artifact never appends.
 
-        So the artifact starts over after a restart, where the agent's view starts over too.
+        So the artifact starts over after a restart, as the agent's view does.
         """
         self._check_task_id(event.task_id, "TaskArtifactUpdateEvent")
         is_known = event.artifact.artifact_id in self._fold.artifacts
@@ -171,7 +171,7 @@ class TurnView:
         return any(message.parts == other.parts for other in known)
 
     def _is_news(self, status: TaskStatus) -> bool:
-        """Return whether a Task's status says more than the task's own does."""
+        """Return True if a Task's status says more than the task's own."""
         if status.state == TaskState.TASK_STATE_UNSPECIFIED:
             return False
         if status.state == TaskState.TASK_STATE_SUBMITTED and not status.message.parts:
@@ -179,7 +179,7 @@ class TurnView:
         return not _says_the_same(status, self._fold.status)
 
     def _news_of(self, metadata: Struct) -> Struct:
-        """The fields that are not in the task's metadata yet."""
+        """Return the fields that the task's metadata lacks or has with another value."""
         known, news = self._fold.metadata.fields, Struct()
         for key, value in metadata.fields.items():
             if key not in known or known[key] != value:
@@ -187,7 +187,7 @@ class TurnView:
         return news
 
     def _completed(self, message: Message) -> Message:
-        """A copy that names its task and context, with an id and a role."""
+        """Return a copy that names its task and context, with an id and a role."""
         copy = bound(message, self._fold.task_id, self._fold.context_id)
         copy.message_id = copy.message_id or str(uuid.uuid4())
         if copy.role == Role.ROLE_UNSPECIFIED:
@@ -196,7 +196,7 @@ class TurnView:
 
 
 def _says_the_same(status: TaskStatus, other: TaskStatus) -> bool:
-    """Whether two statuses differ at most in their time and in who bound their message."""
+    """Return True if two statuses have the same state and the same message parts."""
     return status.state == other.state and status.message.parts == other.message.parts
 
 
@@ -215,7 +215,7 @@ def _check_parts(parts: Iterable[Part], where: str) -> None:
 
 
 def _joined(event: Task | TaskStatusUpdateEvent, *messages: Message) -> Struct:
-    """Return the event's metadata and that of its messages without parts; the later one wins."""
+    """Return the metadata of an event and its messages without parts; the later one wins."""
     joined = Struct()
     for message in messages:
         if not message.parts:
@@ -231,5 +231,5 @@ def _copy(struct: Struct) -> Struct:
 
 
 def describe(state: TaskState | None) -> str:
-    """A state for a sentence to the client."""
+    """Return the name of a state for a sentence to the client."""
     return "none" if state is None else state_name(state)

@@ -1,4 +1,4 @@
-"""What an attempt is given: the turn's request, and the task as it was when the turn began."""
+"""The input of an attempt: the turn's request, and the task as it was when the turn began."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Turn:
 def turn_of(log: Log, state: Mapping[str, str]) -> Turn:
     """Return the current turn of a log that was read from its beginning.
 
-    What earlier attempts have written is left out: the view stands where the turn began. `state`
+    Entries of earlier attempts are left out: the view is that of the turn's beginning. `state`
     goes to the call context's headers.
     """
     head = log.head
@@ -54,7 +54,7 @@ def cancel_context_of(log: Log, state: Mapping[str, str]) -> RequestContext:
 
 
 def caller_of(log: Log) -> Caller:
-    """Return who has sent the current turn's message; `log` was read from its beginning."""
+    """Return the sender of the current turn's message; `log` was read from its beginning."""
     opening = log.records[log.head.turn - 1]
     return next(entry.caller for entry in opening.entries if isinstance(entry, TurnOpened))
 

@@ -1,4 +1,4 @@
-"""What a turn is about: the user's message and what was there before it."""
+"""The input of a turn: the user's message, and the task as it was before it."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ class UserTurn:
 
     @property
     def user(self) -> str:
-        """Who has sent the message; empty on an endpoint without authentication.
+        """The sender of the message; empty on an endpoint without authentication.
 
-        With API keys the key's name; with OIDC a digest of the token's issuer and subject, the
-        same for all requests of one user, which names nobody.
+        With API keys the key's name; with OIDC a digest of the token's issuer and subject: the
+        same for all requests of one user, and of no use to find out their name.
         """
         return self._request.call_context.user.user_name
 
@@ -145,7 +145,11 @@ class UserTurn:
         ]
 
     def accepts(self, media_type: str) -> bool:
-        """Whether the client takes output of this type; it takes any when it named none."""
+        """Return True if the client takes output of this type; it takes any if it named none.
+
+        >>> if ctx.accepts("application/json"):
+        ...     await ctx.complete_json({"answer": 42})
+        """
         modes = self._request.configuration and self._request.configuration.accepted_output_modes
         return not modes or media_type in modes
 

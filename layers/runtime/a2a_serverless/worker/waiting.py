@@ -9,9 +9,9 @@ from typing import Any
 from a2a_serverless.clock import Clock
 
 RECANCEL_S = 1.0
-"""How long a cancelled task has before it is cancelled again."""
+"""Seconds that a cancelled task has before it is cancelled again."""
 STOP_GRACE_S = 5.0
-"""How long a cancelled task has to end; one that does not is left behind."""
+"""Seconds that a cancelled task has to end; after that it is left behind."""
 
 
 async def first_of(
@@ -19,7 +19,7 @@ async def first_of(
 ) -> None:
     """Return when one of them is done. `waits` end with the call, `tasks` are left running.
 
-    What a wait or a task raises is not raised here.
+    Exceptions of a wait or a task are not raised here.
     """
     own = [asyncio.ensure_future(wait) for wait in waits]
     try:
@@ -54,7 +54,7 @@ async def end_tasks(
 async def limited(
     work: Coroutine[Any, Any, Any], *, clock: Clock, seconds: float
 ) -> BaseException | None:
-    """Run `work` for at most `seconds`; what it raised, a TimeoutError if it did not end."""
+    """Run `work` for at most `seconds`; return its exception, TimeoutError if it did not end."""
     task = asyncio.create_task(work)
     try:
         await first_of(clock.sleep(seconds), tasks=[task])

@@ -19,7 +19,7 @@ POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Watched:
-    """A task that is watched, and what is called with each look at it."""
+    """A task that is watched, and the function that takes each look at it."""
 
     key: TaskKey
     on_look: Callable[[Look], Awaitable[None]]
@@ -28,9 +28,9 @@ class Watched:
 class Watch:
     """Looks once a second at HEAD and cancel flag of all tasks whose turns a process runs.
 
-    One request serves `LOOK_AT_ONCE` tasks. It runs while there is a task to watch: Lambda freezes
-    what is left in the background. A look that fails, or for which there was no capacity, shows
-    nothing; the next one follows after `interval_s`.
+    One request serves `LOOK_AT_ONCE` tasks. It runs only while there is a task to watch: Lambda
+    freezes background work. A look that fails, or has no capacity, shows nothing; the next one
+    follows after `interval_s`.
     """
 
     def __init__(self, log: TaskLog, clock: Clock, *, interval_s: float = POLL_S) -> None:
@@ -53,7 +53,7 @@ class Watch:
         """Watch a task until it is removed."""
         self._watched.add(watched)
         if self._poller is None:
-            # In a context of its own: it outlives the turn that happens to begin it.
+            # In a context of its own: it outlives the turn that begins it.
             self._poller = asyncio.create_task(self._poll(), context=Context())
 
     async def remove(self, watched: Watched) -> None:
@@ -84,7 +84,7 @@ class Watch:
 
 @contextmanager
 def _going_on(**fields: object) -> Iterator[None]:
-    """Log what is raised: the watch must not go blind, whatever one look meets."""
+    """Log an exception and go on: one failed look must not end the watch."""
     try:
         yield
     except Exception:

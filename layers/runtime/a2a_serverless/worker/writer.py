@@ -78,7 +78,7 @@ class TurnWriter:
 
     @property
     def claimed(self) -> bool:
-        """Whether HEAD names this attempt as the owner of the turn."""
+        """True if HEAD names this attempt as the owner of the turn."""
         return not self._own.must_claim
 
     @property
@@ -87,7 +87,7 @@ class TurnWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether the waiting batch has its size: whoever puts more should flush."""
+        """True if the waiting batch has its full size: flush before the next `put`."""
         return self._batch is not None and self._batch.size >= FLUSH_BYTES
 
     async def __aenter__(self) -> Self:
@@ -100,7 +100,8 @@ class TurnWriter:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Let the commit in flight end; what was not flushed is dropped."""
+        """Let the commit in flight end, and drop what was not flushed."""
+        # Cancelled under the lock: no commit is in flight that could be interrupted.
         async with self._committing:
             self._pump_task.cancel()
         await asyncio.gather(self._pump_task, return_exceptions=True)
@@ -124,31 +125,33 @@ class TurnWriter:
             FencedError, TurnFinishedError: the turn is not this attempt's any more.
             StaleStateError: the conversation's state has changed since it was loaded.
             InvalidArgumentError: the batch cannot be stored.
-            UnavailableError: nobody knows whether it was stored.
+            UnavailableError: there was no answer; the batch may be stored or not.
         """
         await self.drain(ends_turn=ends_turn)
         if self.failure is not None:
             raise self.failure
 
     async def drain(self, *, ends_turn: bool = False) -> None:
-        """`flush` for who does not want to know whether it worked."""
+        """Return when all that was put is committed or dropped; `failure` tells which."""
         if self.failure is not None:
             return
         batch = self._waiting() if ends_turn else self._batch
         if batch is None:
+            # The commit in flight may hold what was put last.
             async with self._committing:
                 return
         batch.ends_turn = batch.ends_turn or ends_turn
         batch.urgent.set()
+        # Not `await batch.done`: a cancelled caller would cancel the future of all that wait.
         await asyncio.wait([batch.done])
 
     def discard(self) -> None:
-        """Forget what waits and what failed; the writer can be used again."""
+        """Drop the waiting batch and forget the failure; the writer can be used again."""
         self.failure = None
         self._drop()
 
     def observe(self, head: Head | None) -> None:
-        """Take note of a HEAD that somebody has read.
+        """Check ownership on a HEAD that was read elsewhere; one that is older says nothing.
 
         Raises:
             FencedError, TurnFinishedError: the turn is not this attempt's any more.
@@ -186,6 +189,7 @@ class TurnWriter:
             wait_s = batch.opened_at + FLUSH_AFTER_S - self._clock.monotonic()
             if wait_s > 0 and not batch.urgent.is_set():
                 await first_of(self._clock.sleep(wait_s), batch.urgent.wait())
+            # One commit at a time: the log has the order of `put`.
             async with self._committing:
                 if self._batch is batch:  # else it was discarded meanwhile
                     await self._commit_waiting(batch)
@@ -207,6 +211,7 @@ class TurnWriter:
 
     async def _commit(self, batch: _Batch) -> None:
         for _ in range(MAX_REBASES):
+            # Asked before every try: the delivery may be lost while others win the race.
             if not self._may_write():
                 raise FencedError("The delivery is lost.")
             commit = Commit(  # a new one each time: a rebased write is another request
@@ -231,8 +236,9 @@ class TurnWriter:
 
     async def _rebase(self, batch: _Batch, lost: ConcurrencyError) -> None:
         """Go on from the newest HEAD, if the turn is still this attempt's."""
+        # Checked before the next try: no commit goes to a turn that another attempt owns.
         head = self._own.check(await self._log.head(self.head.task_id))
         if head.version == self.head.version and batch.state is not None:
-            # HEAD did not move: what failed is the condition on the conversation's state.
+            # HEAD did not move, so the condition on the conversation's state has failed.
             raise StaleStateError from lost
         self.head = head
