@@ -1,4 +1,4 @@
-"""What a worker decides: about a delivery, a refused write, an agent's return, a retry, a lease."""
+"""A worker's decisions: on a delivery, a refused write, an agent's return, a retry, a lease."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from a2a_serverless.tasks.states import is_terminal
 
 
 class Delivered(Enum):
-    """What a delivery asks for."""
+    """The work that a delivery asks for."""
 
     DROP = "drop"
     """Nothing: the task is gone or has ended, or the turn is finished. Acknowledge."""
     CANCEL = "cancel"
     """End the task as canceled; its agent must not start."""
     CLAIM = "claim"
-    """Own the turn before the agent starts: another attempt may be at it, or have been."""
+    """Claim the turn before the agent starts: another attempt may run, or have run."""
     START = "start"
     """Start the agent; its first commit claims the turn."""
 
 
 class Refused(Enum):
-    """What a refused write means for whoever wanted it."""
+    """The meaning of a refused write for its writer."""
 
     OVER = "over"
     """The task is gone, has ended, or the turn is finished: stop, acknowledge."""
     FENCED = "fenced"
     """Another attempt owns the turn: stop, write nothing, report the delivery failed."""
     REBASE = "rebase"
-    """Somebody else wrote, but not to this turn's harm: commit again on the new HEAD."""
+    """Another writer came first, but the turn is unharmed: commit again on the new HEAD."""
 
 
 def is_over(head: Head | None, params: OperationParams) -> bool:
-    """Whether nothing is left to do for the turn that `params` names.
+    """Return True if nothing is left to do for the turn that `params` names.
 
     An operation of another incarnation is about a task that is gone.
     """
@@ -52,12 +52,12 @@ def is_over(head: Head | None, params: OperationParams) -> bool:
 def on_delivery(
     head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
 ) -> Delivered:
-    """What to do with a delivery, given HEAD and the cancel flag as they are now.
+    """Return the work to do on a delivery, given HEAD and the cancel flag as they are now.
 
-    `receives` is how often the queue has handed the operation out, this time included. An
-    operation of a turn that waits behind the current one works on the current one: were it to wait,
-    it would hold up the very copy that the sweeper sends for the current turn. A copy claims like a
-    redelivery: the attempt of the message before it may run still, and have written nothing.
+    `receives` counts the deliveries of the operation, including this one. An operation of a turn
+    that waits behind the current one works on the current one: if it waited, it would hold up the
+    copy that the sweeper sends for the current turn. A copy claims like a redelivery: the attempt
+    of the first message may still run without having written anything.
     """
     params = operation.params
     if head is None or head.incarnation != params.incarnation or head.is_terminal:
@@ -71,28 +71,28 @@ def on_delivery(
 
 
 def on_current_turn(params: OperationParams, head: Head) -> OperationParams:
-    """What a delivery works on: the current turn, whatever later turn its operation names.
+    """Return the parameters of the current turn for a delivery that may name a later one.
 
-    Under the later turn's number it would take the end of the current one for none of its business,
-    and write on.
+    Under the later turn's number the attempt would not notice the end of the current turn, and
+    would go on writing.
     """
     return params.model_copy(update={"turn": head.turn})
 
 
 def waits_behind(head: Head, operation: Operation) -> bool:
-    """Whether a delivery that is done with the current turn goes on with the one that it names.
+    """Return True if a delivery, done with the current turn, goes on with the one that it names.
 
-    Not behind a turn that is over: the task has ended, and the turn will never come.
+    False once the task has ended: the later turn never begins.
     """
     is_later = head.turn < operation.params.turn
     return operation.operation == "run" and head.turn_is_open and is_later
 
 
 def on_refusal(head: Head | None, params: OperationParams, *, token: str | None) -> Refused:
-    """What to do after a commit met another HEAD than expected, or the fence.
+    """Return the way on after a commit met another HEAD than expected, or the fence.
 
     An unclaimed turn, and one that is still this attempt's, can be written to again. `token` None
-    is a writer outside of any attempt: it needs no more than a task that has not ended.
+    is a writer outside of any attempt: it only needs a task that has not ended.
     """
     if head is None or head.incarnation != params.incarnation or head.is_terminal:
         return Refused.OVER
@@ -104,9 +104,9 @@ def on_refusal(head: Head | None, params: OperationParams, *, token: str | None)
 
 
 def on_lost_claim(head: Head | None, params: OperationParams, retry: RetryPolicy) -> Refused:
-    """What to do after a claim met another HEAD than expected.
+    """Return the way on after a claim met another HEAD than expected.
 
-    A claim takes the turn from whoever has it, as long as the turn has an attempt left.
+    A claim takes the turn from any attempt that has it, as long as the turn has an attempt left.
     """
     if head is None or is_over(head, params):
         return Refused.OVER
@@ -114,15 +114,15 @@ def on_lost_claim(head: Head | None, params: OperationParams, retry: RetryPolicy
 
 
 def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
-    """Whether a turn whose attempts were used up in `seen` may still be failed for that.
+    """Return True if a turn whose attempts were used up in `seen` may still be failed for that.
 
-    Not where somebody has taken it since: that attempt ends it.
+    False if another attempt has taken it since: that attempt ends it.
     """
     return not is_over(head, params) and head.token == seen.token
 
 
 class Returned(Enum):
-    """What is left to do for the turn of an agent that has returned."""
+    """The work that is left on the turn of an agent that has returned."""
 
     ENDED = "ended"
     """Nothing: the commit of its last state has ended the turn."""
@@ -133,7 +133,7 @@ class Returned(Enum):
 
 
 def on_return(state: TaskState | None) -> Returned:
-    """What follows the return of an agent whose last state on the turn was `state`."""
+    """Return the work left after an agent returned with `state` as its last state on the turn."""
     if state is None:
         return Returned.AT_FAULT
     if is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED:
@@ -144,7 +144,7 @@ def on_return(state: TaskState | None) -> Returned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often an agent is started on one turn, and how long to wait in between, in seconds.
+    """The attempts of one turn, and the waits between them, in seconds.
 
     Attempt n is followed by a wait between 0 and `base_s * 2 ** (n - 1)`, at most `cap_s`: the
     bound grows, and the jitter spreads the turns that failed together.
@@ -156,23 +156,23 @@ class RetryPolicy:
     jitter: Callable[[], float] = random.random
 
     def is_exhausted(self, attempts: int) -> bool:
-        """Whether `attempts` starts are all that a turn gets."""
+        """Return True if a turn gets no more than `attempts` starts."""
         return attempts >= self.max_attempts
 
     def ceiling_s(self, attempts: int) -> float:
-        """The longest wait after attempt `attempts`, counted from 1."""
+        """Return the longest wait after attempt `attempts`, counted from 1."""
         doublings = min(max(attempts, 1) - 1, 64)  # beyond it every cap is reached
         return float(min(self.cap_s, self.base_s * 2**doublings))
 
     def delay_s(self, attempts: int) -> float:
-        """The wait after attempt `attempts`, counted from 1."""
+        """Return a random wait after attempt `attempts`, counted from 1."""
         return self.jitter() * self.ceiling_s(attempts)
 
 
 def attempts_started(head: Head, *, is_claimed: bool) -> int:
-    """The starts of the agent on the current turn, as an attempt counts them that has started.
+    """Return the starts of the agent on the current turn, that of the running attempt included.
 
-    HEAD counts an attempt with its claim. `is_claimed` False: this one is not in there yet.
+    HEAD counts an attempt with its claim. `is_claimed` False: it does not count this one yet.
     """
     return head.attempts + (not is_claimed)
 

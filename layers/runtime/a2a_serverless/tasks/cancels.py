@@ -1,4 +1,4 @@
-"""Cancel flags, and what the end of a canceled task asks of a worker: pure decisions."""
+"""Cancel flags, and the ways in which a worker ends a canceled task: pure decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from a2a_serverless.tasks.states import state_name
 
 
 class Canceled(Enum):
-    """How a worker ends a task as canceled."""
+    """The way in which a worker ends a task as canceled."""
 
     ALONE = "alone"
     """No agent has seen the task: end it, from outside of any attempt."""
@@ -26,7 +26,7 @@ class Canceled(Enum):
 def on_cancel(head: Head, operation: Operation) -> Canceled:
     """Return how to cancel a task that HEAD shows as it was read.
 
-    The agent knows a task of which it has had a turn; `cancel` asks for the agent in any case.
+    An agent is told of a task of which it has had a turn; `cancel` asks for it in any case.
     """
     agent_knows_it = head.finished_turn > 0 or head.token is not None
     if not agent_knows_it and operation.operation != "cancel":
@@ -39,7 +39,7 @@ def on_cancel(head: Head, operation: Operation) -> Canceled:
 def check_open(head: Head | None) -> Head:
     """Return HEAD of a task on which a cancel flag may be raised.
 
-    The flag is stored only if that still holds in the moment of its writing.
+    The flag is stored only if this still holds at the moment of the write.
 
     Raises:
         TaskNotFoundError: there is no such task.
@@ -55,8 +55,8 @@ def check_open(head: Head | None) -> Head:
 def counts_for(flagged: str, incarnation: str | None) -> bool:
     """Return True if a flag raised for `flagged` counts for the task as it is now.
 
-    `incarnation` is that of the task's HEAD, None without one. What is left of an earlier task with
-    the same id cancels nothing.
+    `incarnation` is that of the task's HEAD, None without one. The flag of an earlier task
+    with the same id cancels nothing.
     """
     return flagged == incarnation
 

@@ -1,6 +1,6 @@
-"""When a commit may be stored, what one has met that may not, and which commits a reader takes.
+"""Tests of a commit: may it be stored, was it stored, what refused it, which may a reader take.
 
-Backends make the first one atomic with the write. A condition of DynamoDB's says the same.
+Backends make the first test atomic with the write; DynamoDB has it as a condition.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_applied(stored_id: str | None, commit_id: str) -> bool:
     """Return True if a refused commit was stored by an earlier request without an answer.
 
     `stored_id` is the id of the commit that the log has at the refused one's version, None without
-    one. HEAD does not tell: others may have committed since.
+    one. HEAD cannot tell: others may have committed since.
     """
     return stored_id == commit_id
 
@@ -31,7 +31,7 @@ def is_applied(stored_id: str | None, commit_id: str) -> bool:
 def conflict(current: Head | None, seen: Head) -> TaskNotFoundError | ConcurrencyError:
     """Return the error for a commit on `seen` that was neither stored now nor before.
 
-    The task is gone, also where a later one has its id; or another writer has committed.
+    The task is gone (a later one may have its id), or another writer has committed.
     """
     if current is None or current.incarnation != seen.incarnation:
         return TaskNotFoundError()
@@ -39,11 +39,11 @@ def conflict(current: Head | None, seen: Head) -> TaskNotFoundError | Concurrenc
 
 
 def belonging_to(head: Head, records: Sequence[Record], reached: int) -> tuple[Record, ...] | None:
-    """The commits that lead up to HEAD; None: some are missing, so read on behind `reached`.
+    """Return the commits that lead up to HEAD; None: some are missing, so read on after `reached`.
 
-    `records` are complete commits in unbroken order, and `reached` is the version they come to:
-    where there are none, the one the read began behind. Commits beyond HEAD were made while the
-    read was under way: the next one has them, with a HEAD to match.
+    `records` are complete commits in unbroken order, and `reached` is the version of the last one,
+    or without any the version after which the read began. Commits beyond HEAD were made during the
+    read: the next read returns them, with their HEAD.
     """
     if reached < head.version:
         return None

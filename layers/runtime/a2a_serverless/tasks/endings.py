@@ -1,4 +1,4 @@
-"""The commits that end a task with a sentence, and the sentences."""
+"""The commits that end a task with a sentence for the client, and the sentences."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NEVER_STARTED: Final = (
 
 
 def canceled(head: Head) -> Commit:
-    """Return the commit that cancels a task, whichever process ends it and why.
+    """Return the commit that cancels a task, for any process and any reason.
 
-    A client gets the same sentence from the API, the worker and the sweeper: which of them is
-    first at the end of a cancel is chance.
+    The API, the worker and the sweeper race for the end of a cancel: the client gets the same
+    sentence from each.
     """
     return ending(head, TaskState.TASK_STATE_CANCELED, CANCELED)
 

@@ -1,7 +1,7 @@
-"""What one commit is made of, and its encoding.
+"""The entries of a commit, and their encoding.
 
-A commit is a list of entries. The encoding is self-delimiting, so that a body of any size can be
-cut into parts of an item's size and put together again.
+The encoding is self-delimiting, so that a body of any size can be cut into parts of an item's size
+and put together again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from a2a_serverless.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a message, as the worker shows it to the agent's call context."""
+    """The sender of a message, as the agent's call context shows it."""
 
     user: str = ""
     tenant: str = ""
@@ -87,10 +87,10 @@ class MetadataMerged:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A new attempt took the turn over.
+    """A new attempt took over the turn.
 
-    What attempts wrote after version `base`, at which the turn became the current one, is
-    discarded; what others wrote since (an accepted message) stays.
+    Entries of attempts after version `base`, at which the turn became the current one, are
+    discarded; those of others since (an accepted message) stay.
     """
 
     base: int
@@ -121,9 +121,9 @@ Entry = (
 
 _MAX_NESTED_OBJECTS = 31
 _MAX_NESTED_ARRAYS = 47
-"""How many within one another can be read back wherever they stand.
+"""Levels of nesting that can be read back at any place of an answer.
 
-Protobuf reads 100 messages within one another; an object is three of them, an array two.
+Protobuf reads 100 nested messages; an object is three of them, an array two.
 """
 
 _SHOWN = 100
@@ -134,21 +134,21 @@ _ARCHIVE = 1
 
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
-    """The body of a commit."""
+    """Return the body of a commit."""
     return b"".join(_encode(entry) for entry in entries)
 
 
 def decode_entries(body: bytes) -> tuple[Entry, ...]:
-    """The entries of a whole body; fresh objects that belong to the caller."""
+    """Return the entries of a whole body; fresh objects that belong to the caller."""
     return tuple(_decode_all(body))
 
 
 def check_readable(entries: Iterable[Entry]) -> None:
-    """Refuse what could be stored, but never be shown: what no answer can be made of.
+    """Refuse entries that could be stored, but not be shown in an answer.
 
-    That is values nested beyond the limit of protobuf's decoder, and numbers that JSON does not
-    have. One such value would make its task, every list that shows it, and every notification
-    behind it unreadable for good. The check wraps the entry as deeply as an answer does.
+    These have values nested beyond the limit of protobuf's decoder, or numbers that JSON does not
+    have. One such value would make its task, every list that shows it, and every later
+    notification unreadable for good. The check wraps the entry as deeply as an answer does.
 
     Raises:
         InvalidArgumentError: names the limit; nothing was written.
@@ -169,7 +169,7 @@ def check_readable(entries: Iterable[Entry]) -> None:
 
 
 def advice_on_size(entries: Iterable[Entry]) -> str:
-    """Name the largest of some entries with its bytes, and how its writer makes it smaller."""
+    """Return the name and bytes of the largest entry, with advice to make it smaller."""
     sizes = [(len(_pack(entry)[2]), entry) for entry in entries]
     size, largest = max(sizes, key=lambda one: one[0], default=(0, TurnEnded()))
     match largest:
@@ -185,7 +185,7 @@ def advice_on_size(entries: Iterable[Entry]) -> str:
 
 
 def _numbers(message: AnyMessage) -> Iterator[float]:
-    """Every number of a Struct or Value in a message, however deep."""
+    """Yield every number of a Struct or Value in a message, at any depth."""
     for descriptor, value in message.ListFields():
         if descriptor.name == "number_value":
             yield value
@@ -200,7 +200,7 @@ def _numbers(message: AnyMessage) -> Iterator[float]:
 
 
 def _shown_in(entry: Entry) -> Task:
-    """A task that shows the entry's content where the real one will."""
+    """Return a task that shows the entry's content where the real one will."""
     match entry:
         case TurnOpened(request, _):
             return Task(history=[request.message], metadata=request.metadata)
@@ -247,7 +247,7 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
 
 
 def _fields(caller: Caller) -> list[object]:
-    """Without variables as releases read it that know of none."""
+    """Return the encoded fields; without variables in the form that older releases read."""
     known: list[object] = [caller.user, caller.tenant, caller.extensions]
     return [*known, caller.variables] if caller.variables else known
 

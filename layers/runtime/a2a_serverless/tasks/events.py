@@ -1,4 +1,4 @@
-"""What subscribers see of the log, and the cursor that says how far one has come."""
+"""The events that subscribers see, and the cursor of the last one that a subscriber has."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class Cursor:
     tag: str
 
     def __str__(self) -> str:
-        """The SSE `id:`."""
+        """Return the SSE `id:`."""
         return f"{self.version}.{self.index}.{self.tag}"
 
     @classmethod
     def parse(cls, text: str) -> Cursor | None:
-        """The cursor behind a `Last-Event-ID`; None when it is not one of ours."""
+        """Return the cursor behind a `Last-Event-ID`; None if it was not made here."""
         match = _CURSOR.fullmatch(text)
         return cls(int(match[1]), int(match[2]), match[3]) if match else None
 
 
 def incarnation_tag(incarnation: str) -> str:
-    """Six characters that tell a cursor's incarnation without giving the incarnation away."""
+    """Return six characters that identify an incarnation in a cursor without revealing it."""
     return digest("cursor", incarnation)[:6]
 
 
 def events_of(record: Record, after: Fold) -> Iterator[Event]:
-    """The events of one commit in their order; `after` is the fold that includes the commit.
+    """Yield the events of one commit in order; `after` is the fold that includes the commit.
 
-    A restart shows the artifacts as they were when the turn began, as replacements: what dead
-    attempts had added to them is taken back.
+    A restart shows the artifacts as they were when the turn began, as replacements: they take back
+    the additions of dead attempts.
     """
     for entry in record.entries:
         match entry:

@@ -34,7 +34,7 @@ class Record:
     token: str | None = None
     commit_id: str = ""
     at: int | None = None
-    """When it was committed, in milliseconds since the epoch; None: by a release without times."""
+    """The time of the commit, in milliseconds since the epoch; None: by a release without times."""
     trace: str | None = None
     """X-Ray's header of the writer."""
 
@@ -59,10 +59,10 @@ Undo = Callable[[], object]
 class Fold:
     """The state of one incarnation of a task after the records added so far.
 
-    Records come in unbroken version order, from 1. For every change that still counts the fold
-    knows how to take it back: a restart takes back what was written since the turn began, and
-    applies again what others than attempts wrote since. No restart is ever applied a second time,
-    so that the work grows with the log's length, however many turns were started over.
+    Records come in unbroken version order, from 1. The fold can take back every change that still
+    counts: a restart takes back all changes since the turn began, and applies again those of other
+    writers than attempts. No restart is applied twice, so that the work grows with the log's length
+    and not with the number of restarts.
     """
 
     task_id: str
@@ -98,14 +98,14 @@ class Fold:
         self.newest = record
 
     def apply(self, entry: Entry, record: Record) -> None:
-        """Apply one entry of `record`, for a reader who stops inside of a commit."""
+        """Apply one entry of `record`, for a reader that stops inside a commit."""
         if isinstance(entry, Restarted):
             self._restart(entry.base)
         else:
             self._changes.extend((record, undo) for undo in self._changed_by(entry, record))
 
     def opening(self, turn: int) -> tuple[SendMessageRequest, Caller]:
-        """Return the request that opened `turn`, and who sent it.
+        """Return the request that opened `turn`, and its sender.
 
         Raises:
             KeyError: no message was accepted at that version.
@@ -134,7 +134,7 @@ class Fold:
         self.restored = [_copy(artifact) for artifact in self.artifacts.values()]
 
     def _taken_back(self, base: int) -> list[Record]:
-        """Undo all changes after version `base`; return the records of others than attempts."""
+        """Undo all changes after version `base`; return the records that no attempt wrote."""
         others: dict[int, Record] = {}
         while self._changes and self._changes[-1][0].version > base:
             record, undo = self._changes.pop()
@@ -144,7 +144,7 @@ class Fold:
         return [others[version] for version in sorted(others)]
 
     def _changed_by(self, entry: Entry, record: Record) -> Iterator[Undo]:
-        """Make the changes of an entry; after each, yield what takes it back."""
+        """Make the changes of an entry; after each, yield the function that takes it back."""
         match entry:
             case TurnOpened(request, _):
                 self._opened[record.version] = entry
@@ -227,7 +227,7 @@ def _unmerge(metadata: Struct, update: Struct, before: Struct) -> None:
 
 
 def limit_history(history: list[Message], length: int | None) -> list[Message]:
-    """The last `length` messages, oldest first (A2A 1.0.1, section 3.2.4)."""
+    """Return the last `length` messages, oldest first (A2A 1.0.1, section 3.2.4)."""
     check_history_length(length)
     if length is None:
         return history
@@ -235,7 +235,7 @@ def limit_history(history: list[Message], length: int | None) -> list[Message]:
 
 
 def check_history_length(length: object) -> None:
-    """Refuse what is neither None nor a whole number of messages."""
+    """Refuse a length that is neither None nor a whole number of messages."""
     if length is None:
         return
     if isinstance(length, bool) or not isinstance(length, int) or length < 0:
@@ -249,7 +249,7 @@ def _copy(artifact: Artifact) -> Artifact:
 
 
 def bound(message: Message, task_id: str, context_id: str) -> Message:
-    """A copy of `message` that names its task and context; the input is never mutated."""
+    """Return a copy of `message` that names its task and context; never mutate the input."""
     copy = Message()
     copy.CopyFrom(message)
     copy.task_id, copy.context_id = task_id, context_id

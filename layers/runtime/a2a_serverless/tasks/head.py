@@ -14,7 +14,7 @@ MAX_INLINE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What every decision about a task is made from.
+    """The state from which every decision about a task is made.
 
     Times are milliseconds since the epoch. `status` and `metadata` are serialized `TaskStatus` and
     `Struct`; None means that they are in the log alone (too large, or restored by a restart).
@@ -49,7 +49,7 @@ class Head:
     attempts: int = 0
     """Attempts started on the current turn."""
     due_at: int | None = None
-    """When the sweeper looks at the task; None: nobody has to."""
+    """The time at which the sweeper looks at the task; None: it does not have to."""
     sends: int = 0
     """Copies of the current turn's operation that the sweeper has sent."""
     replied: bool = False

@@ -1,7 +1,7 @@
 """Scopes, ids and the digests that become keys.
 
-A digest is the first 128 bits of a SHA-256 over length-prefixed fields, headed by the kind of
-what it digests, so that no two different inputs and no two kinds share one by construction.
+A digest is the first 128 bits of a SHA-256 over a kind and length-prefixed fields: different
+inputs, and different kinds, never digest the same bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
 def digest(kind: str, *fields: str) -> str:
-    """22 characters of URL-safe base64: 128 bits of a SHA-256 over `kind` and `fields`."""
+    """Return 22 characters of URL-safe base64: 128 bits of a SHA-256 over `kind` and `fields`."""
     sha = hashlib.sha256()
     for field in (kind, *fields):
         raw = field.encode()
@@ -32,7 +32,7 @@ def digest(kind: str, *fields: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Who owns a task: tenant and authenticated principal, known by their digest alone."""
+    """The owner of a task: tenant and authenticated principal, known by their digest alone."""
 
     digest: str
 
@@ -46,29 +46,29 @@ ANONYMOUS = Scope.of("", "")
 
 
 def new_task_id() -> str:
-    """A random id; the server chooses it (A2A 1.0.1, section 3.4.2)."""
+    """Return a random id; the server chooses it (A2A 1.0.1, section 3.4.2)."""
     return str(uuid.uuid4())
 
 
 def new_context_id() -> str:
-    """A random id for a message without a context."""
+    """Return a random id for a message without a context."""
     return str(uuid.uuid4())
 
 
 def new_incarnation() -> str:
-    """12 random characters that tell a task from an earlier one with the same id."""
+    """Return 12 random characters that tell a task from an earlier one with the same id."""
     return secrets.token_urlsafe(9)
 
 
 def new_token() -> str:
-    """A claim token: 16 random characters."""
+    """Return a claim token: 16 random characters."""
     return secrets.token_urlsafe(12)
 
 
 def keyed_task_id(scope: Scope, context_id: str, idempotency_key: str) -> str:
-    """The id of the one task that (context, key) can create in a scope, in the form of a UUID.
+    """Return the UUID of the one task that (context, key) can create in a scope.
 
-    Storage makes the creation idempotent by it: the second creation meets the first one's item.
+    It makes the creation idempotent: the second creation meets the first one's item.
 
     Raises:
         InvalidArgumentError: the key is empty or too long.
@@ -79,41 +79,41 @@ def keyed_task_id(scope: Scope, context_id: str, idempotency_key: str) -> str:
 
 
 def keyed_context_id(scope: Scope, idempotency_key: str) -> str:
-    """The context of a keyed message that names none: a repetition finds its task in it."""
+    """Return the context of a keyed message that names none: a repetition finds its task there."""
     return digest("keyed-context", scope.digest, idempotency_key)
 
 
 def former_context_id(idempotency_key: str) -> str:
-    """The context that the release before this one gave to such a message, in every scope."""
+    """Return the context that the previous release gave to such a message, in every scope."""
     return digest("context", idempotency_key)
 
 
 def former_task_id(context_id: str, idempotency_key: str) -> str:
-    """The id that the release before this one gave to (context, key), in every scope."""
+    """Return the id that the previous release gave to (context, key), in every scope."""
     return _uuid_of(digest("task", context_id, idempotency_key))
 
 
 def is_task_id(task_id: str) -> bool:
-    """Whether a task can have this id; one that cannot is not looked for."""
+    """Return True if a task can have this id; other ids are not looked up."""
     return _TASK_ID.fullmatch(task_id) is not None
 
 
 def check_task_id(task_id: str) -> str:
-    """Refuse an id that could not have been made here: it would not fit the keys."""
+    """Return a valid task id; refuse any other, which would not fit the keys."""
     if not is_task_id(task_id):
         raise InvalidArgumentError("A task id has 1 to 100 characters of A-Z a-z 0-9 . _ : -")
     return task_id
 
 
 def check_context_id(context_id: str) -> str:
-    """Refuse an empty id, and one that would not fit an index key."""
+    """Return a valid context id; refuse an empty one, and one that would not fit an index key."""
     if not 0 < _size(context_id) <= MAX_CONTEXT_ID_BYTES:
         raise InvalidArgumentError(f"A context id has 1 to {MAX_CONTEXT_ID_BYTES} bytes.")
     return context_id
 
 
 def is_unicode(text: str) -> bool:
-    """Whether `text` can be sent; one with a lone surrogate, which JSON can express, cannot."""
+    """Return True if `text` can be sent: it has no lone surrogate, which JSON can express."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -122,11 +122,11 @@ def is_unicode(text: str) -> bool:
 
 
 def _uuid_of(text_digest: str) -> str:
-    """A digest in the form of a UUID."""
+    """Return a digest in the form of a UUID."""
     raw = base64.urlsafe_b64decode(text_digest + "==")
     return str(uuid.UUID(bytes=raw, version=4))
 
 
 def _size(text: str) -> int:
-    """Bytes of `text`; 0 for one that is not Unicode."""
+    """Return the bytes of `text`; 0 if it is not valid Unicode."""
     return len(text.encode()) if is_unicode(text) else 0

@@ -11,7 +11,7 @@ from a2a_serverless.tasks.identity import digest
 
 
 class OperationParams(BaseModel):
-    """Which turn an operation is about.
+    """The turn that an operation is about.
 
     `incarnation` tells the task from a later one with the same id; `turn` is the version at which
     the turn's message was accepted; `copy_number` counts the sends of one turn, 0 for the first.
@@ -61,7 +61,7 @@ class Operation(BaseModel):
 
     @property
     def deduplication_id(self) -> str:
-        """Equal for the same send of the same turn: SQS drops a repetition within 5 minutes."""
+        """The same for each repetition of one send of a turn: SQS drops these within 5 minutes."""
         p = self.params
         return digest(
             self.operation, p.scope, p.task_id, p.incarnation, str(p.turn), str(p.copy_number)

@@ -1,4 +1,4 @@
-"""Push configurations: who is told of a task, how far he has been told, and what is storable."""
+"""Push configurations: the receiver of a task's events, its delivery cursor, what is storable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from a2a_serverless.tasks.identity import digest, is_task_id
 from a2a_serverless.tasks.rules import Step
 
 MAX_CONFIGS = 10
-"""Push configurations of one task: every transition is delivered to each."""
+"""The most configurations of one task: every transition is delivered to each."""
 
 MAX_CONFIG_BYTES: Final = 16 * 1024
 MAX_URL_BYTES: Final = 2048
@@ -32,8 +32,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 class Push:
     """A push configuration of one incarnation of a task, and its delivery cursor.
 
-    The receiver is owed the events behind event `index` of commit `version`; what is before has
-    been delivered, or given up. The cursor only moves forward, one settled event at a time.
+    The receiver is owed the events after event `index` of commit `version`; the earlier ones were
+    delivered, or given up. The cursor only moves forward, one settled event at a time.
     """
 
     scope: str
@@ -46,7 +46,7 @@ class Push:
     failures: int = 0
     """Attempts at the next event that have failed."""
     failing_since: int | None = None
-    """When the receiver began to fail, in milliseconds; None: the last attempt reached it."""
+    """Time of the first failure since a success, in milliseconds; None: the last attempt worked."""
 
 
 def is_config_id(config_id: str) -> bool:
@@ -55,7 +55,7 @@ def is_config_id(config_id: str) -> bool:
 
 
 def problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
-    """Yield what keeps `config` from being stored and sent: the field's JSON name, and the reason.
+    """Yield the faults of a `config` that cannot be stored or sent: the JSON field, the reason.
 
     Token, scheme and credentials go into header fields as they are (RFC 9110, section 5.5): visible
     ASCII, with spaces inside. Whether the URL may be called is not decided here. No value is
@@ -101,8 +101,8 @@ def checked(config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
 def inline_id(config: TaskPushNotificationConfig) -> str:
     """Return the id of a configuration that came with a message and has none.
 
-    It follows from the URL: a client that sends its configuration with every message of a task
-    has one, whose cursor goes on, and not one more with each message.
+    It follows from the URL: a client that sends its configuration with every message of a task has
+    one configuration, whose cursor goes on, and not a new one with each message.
     """
     return config.id or digest("push-inline", config.url)
 

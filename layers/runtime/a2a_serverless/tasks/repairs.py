@@ -1,7 +1,7 @@
-"""What is decided about a task that its workers have left, or that the queue has given up.
+"""Decisions on a task that its workers have left, or that the queue has given up.
 
-The sweeper, the consumer of dead letters and a client that repeats itself decide here: they read
-HEAD, ask, and put what they are told on exactly that HEAD.
+The sweeper, the consumer of dead letters and the API (a message sent again) decide here: they read
+HEAD, ask, and commit the answer on exactly that HEAD.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 
 
 class DeadLettered(Enum):
-    """What a dead letter asks for: an operation that was delivered too often."""
+    """The work that a dead letter asks for: an operation that was delivered too often."""
 
     DROP = "drop"
     """Nothing: the task is gone or has ended, or the turn is finished."""
@@ -29,10 +29,10 @@ class DeadLettered(Enum):
 def on_dead_letter(
     head: Head | None, operation: Operation, *, is_cancelled: bool, retry: RetryPolicy
 ) -> DeadLettered:
-    """Return what to do with a dead letter, given HEAD and the cancel flag as they are now.
+    """Return the work to do on a dead letter, given HEAD and the cancel flag as they are now.
 
     The queue counts deliveries, and HEAD counts attempts of the agent. Deliveries also run out
-    where no attempt can begin, such as in an outage of the storage: that fails no task.
+    when no attempt can begin, as in an outage of the storage: that fails no task.
     """
     wanted = on_delivery(head, operation, receives=1, is_cancelled=is_cancelled)
     if head is None or wanted is Delivered.DROP:
@@ -43,7 +43,7 @@ def on_dead_letter(
 
 
 def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:
-    """The next copy of an overdue turn's operation; None when the turn has moved on.
+    """Return the next copy of an overdue turn's operation; None if the turn has moved on.
 
     The copy has a number of its own: the queue drops a number that it has seen in the last minutes.
     It may be sent once HEAD was postponed with `sends` = the copy's number.
@@ -54,7 +54,7 @@ def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:
 
 
 def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: float) -> bool:
-    """Return whether the open turn fails because no attempt has claimed it for `give_up_s`.
+    """Return True if the open turn fails because no attempt has claimed it for `give_up_s`.
 
     `opened_at` is when the turn became the current one, in milliseconds: the time of the commit
     `head.turn_base`. A turn whose time is unknown (None) is never given up.
@@ -66,9 +66,9 @@ def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: fl
 
 
 def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
-    """The operation of `turn` once more, for a client that repeats its message.
+    """Return the operation of `turn` once more, for a client that repeats its message.
 
-    None where a worker has the turn, or had it: the due index watches that one.
+    None if a worker has the turn, or had it: the due index watches such a turn.
     """
     if head is None or head.turn != turn or not head.turn_is_open or head.token is not None:
         return None
@@ -76,16 +76,16 @@ def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
 
 
 def overdue_cancel(head: Head | None, *, incarnation: str) -> bool:
-    """Whether the sweeper cancels a task whose flag, raised for `incarnation`, is overdue.
+    """Return True if the sweeper cancels a task whose flag, raised for `incarnation`, is overdue.
 
-    A task that has ended, or that only has the id of the one that was to be canceled, stays as it
-    is; its flag is removed in any case.
+    A task that has ended, or a later one with the same id, stays as it is; the flag is removed in
+    any case.
     """
     return head is not None and head.incarnation == incarnation and not head.is_terminal
 
 
 def operation_of(head: Head, turn: int, copy_number: int = 0) -> OperationParams:
-    """Send number `copy_number` of a turn's operation; 0 is the first."""
+    """Return send number `copy_number` of a turn's operation; 0 is the first."""
     return OperationParams(
         scope=head.scope,
         task_id=head.task_id,

@@ -1,7 +1,7 @@
-"""The rules of a task: what a commit turns one HEAD into, or which error it meets.
+"""The rules of a task: the next HEAD that a commit makes, or the error that it meets.
 
-This is the whole of optimistic concurrency, terminal guard, fencing and turn keeping. Backends
-only make one step atomic: "HEAD is still the one that the rules saw, so write what they say".
+Optimistic concurrency, terminal guard, fencing and turns are all decided here. Backends only make
+one step atomic: if HEAD is still the one that the rules saw, write the result.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ from a2a_serverless.tasks.states import is_interrupted, is_terminal, state_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long things may take, in seconds.
+    """Time limits of turns and cancels, in seconds.
 
-    `waiting_s` is how long a turn may stay unclaimed before the sweeper sends it again. `lease_s`
-    is how long it leaves a claimed turn alone; the worker that has the turn renews that lease when
-    less than `renew_before_s` of it is left. `cancel_s` is how long a cancel may take before the
-    task is ended without its agent.
+    After `waiting_s` the sweeper sends an unclaimed turn again. It leaves a claimed turn alone for
+    `lease_s`; the worker that has the turn renews that lease when less than `renew_before_s` of it
+    is left. After `cancel_s` the sweeper ends a canceled task without its agent.
     """
 
     ttl_s: float = 30 * 24 * 3600
@@ -78,7 +77,7 @@ class NewTask:
 class ContextWrite:
     """The state of the conversation, written with a commit.
 
-    `expected_version` None writes whatever is stored; 0 demands that nothing is.
+    `expected_version` None replaces any stored state; 0 demands that there is none.
     """
 
     value: str
@@ -91,10 +90,10 @@ class Commit:
     """One atomic change of a task.
 
     `token` names the attempt that writes; None is a writer outside of any attempt. `claims` makes
-    that attempt the owner of the open turn; where it is the owner already, it changes nothing.
-    `ends_turn` says that the agent's work on it is over;
-    terminal states and input-required say so by themselves. `idempotency_key` and `push`, an inline
-    configuration, belong to the message that opens a turn.
+    that attempt the owner of the open turn; if it is the owner already, that changes nothing.
+    `ends_turn` says that the agent's work on it is over, as terminal states and input-required do
+    by themselves. `idempotency_key` and `push`, an inline configuration, belong to the message that
+    opens a turn.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -109,9 +108,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A commit as the rules decided it, and as it is stored: the next HEAD and what goes with it.
+    """A commit as the rules decided it and as it is stored: the next HEAD and its entries.
 
-    `before` is the HEAD that it was decided on, None for a creation.
+    `before` is the HEAD on which it was decided, None for a creation.
     """
 
     before: Head | None
@@ -122,14 +121,14 @@ class Step:
     at: int
     """The writer's time, in milliseconds since the epoch."""
     trace: str | None = None
-    """X-Ray's header of the writer: a webhook that is told of the commit joins the same trace."""
+    """X-Ray's header of the writer: the webhook that notifies of the commit joins its trace."""
     context_write: ContextWrite | None = None
     push: TaskPushNotificationConfig | None = field(default=None, repr=False)
     """An inline configuration as the client sent it: stored with the commit, or not at all."""
 
     @property
     def changes_status(self) -> bool:
-        """Return True where the task's status is written, be it with the same state."""
+        """True if the task's status is written, even with the same state."""
         return any(isinstance(entry, StatusChanged) for entry in self.entries)
 
 
@@ -206,9 +205,9 @@ def advance(
 
 
 def expiry(now_ms: int, ttl_s: float) -> int:
-    """Return when something made now expires: milliseconds at a whole second, rounded up.
+    """Return the expiry of an item made now: milliseconds at a whole second, rounded up.
 
-    Seconds are what DynamoDB's time to live counts in; so every backend expires it alike.
+    DynamoDB's time to live counts in seconds; so all backends expire an item alike.
     """
     return -(-(now_ms + int(ttl_s * 1000)) // 1000) * 1000
 
@@ -224,7 +223,7 @@ def message_digest(message: Message) -> str:
 
 
 def content_digest(message: Message) -> str:
-    """Return HEAD's digest of a message, whichever task and context it names."""
+    """Return HEAD's digest of a message, independent of the task and context that it names."""
     content = Message()
     content.CopyFrom(message)
     content.ClearField("task_id")
@@ -257,10 +256,10 @@ def _check(head: Head, commit: Commit) -> None:
 
 
 def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
-    """Add what follows from the commit: a claimed turn works, a new one is submitted.
+    """Add the status that follows from the commit: a claimed turn works, a new one is submitted.
 
-    A claim keeps the message of the status in the history: the agent may have asked again after the
-    message was accepted whose turn begins.
+    A claim keeps the message of the status in the history: the agent may have asked again after
+    the turn's message was accepted.
     """
     entries = commit.entries
     if commit.claims:

@@ -21,21 +21,21 @@ KNOWN = TERMINAL | INTERRUPTED | {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK
 
 
 def is_terminal(state: TaskState) -> bool:
-    """Whether the task has ended."""
+    """Return True if the task has ended."""
     return state in TERMINAL
 
 
 def is_interrupted(state: TaskState) -> bool:
-    """Whether the turn waits for its client."""
+    """Return True if the turn waits for its client."""
     return state in INTERRUPTED
 
 
 def state_name(state: TaskState) -> str:
-    """The name on the wire, such as `TASK_STATE_WORKING`."""
+    """Return the name on the wire, such as `TASK_STATE_WORKING`."""
     name: str = TaskState.Name(state)
     return name
 
 
 def plain_state(state: TaskState) -> str:
-    """The name in logs and metrics, such as `working`."""
+    """Return the name in logs and metrics, such as `working`."""
     return state_name(state).removeprefix("TASK_STATE_").lower()
