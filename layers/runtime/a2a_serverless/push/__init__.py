@@ -1,1 +1,1 @@
-"""Push notifications: what is committed is delivered, signed, in order, to public receivers."""
+"""Push notifications: committed events, delivered in order and signed to public receivers."""

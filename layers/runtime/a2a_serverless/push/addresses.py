@@ -1,9 +1,9 @@
-"""Which URL may be a receiver, and which addresses a request may go to.
+"""Rules for a receiver's URL, and for the addresses that a request may go to.
 
-A receiver's URL is a client's choice, and the request comes from inside of the deployment: it must
-not reach what only the deployment can reach (A2A 1.0.1, section 13.2). The rules are applied twice:
-when a configuration is registered, and to the addresses that a connection is about to be made to.
-They are never applied to a name alone, because the answer of its DNS server may change in between.
+The client chooses the URL, and the request comes from inside the deployment: it must not reach
+hosts that only the deployment can reach (A2A 1.0.1, section 13.2). The rules are applied twice:
+when a configuration is registered, and to the addresses of each connection that is made. A check of
+the name alone would not do, because the answer of its DNS server may change in between.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Host name and port to the addresses behind it, as text.
 
 Raises:
-    OSError: the name has none, or nobody answered.
+    OSError: the name has none, or no server answered.
 """
 
 MAX_URL_LENGTH: Final = 2048
 RESOLVE_S: Final = 5.0
-"""How long the resolver may take."""
+"""Seconds that the resolver may take."""
 
 HTTPS_PORT: Final = 443
 HTTP_PORT: Final = 80
 MAX_PORT: Final = 65_535
 FIRST_FREE_PORT: Final = 1024
-"""Below it a port belongs to another protocol: no webhook listens there but on 443."""
+"""Ports below it belong to other protocols: of these a webhook listens on 443 alone."""
 
 _URL: Final = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://"
@@ -44,7 +44,7 @@ _URL: Final = re.compile(
     re.IGNORECASE,
 )
 _UNSAFE: Final = re.compile(r"[^!-~]|[\\\"<>^`{|}]")
-"""What no URI has (RFC 3986): parsers differ in what they make of it."""
+"""Characters that no URI has (RFC 3986): parsers read them differently."""
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
@@ -60,20 +60,20 @@ _INNER_NAMES: Final = (
     "localhost",
     "private",
 )
-"""Domains that are somebody's own network, whatever they resolve to from here."""
+"""Domains of private networks, at any address that they resolve to from here."""
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _UNICAST_V6: Final = ipaddress.IPv6Network("2000::/3")
 _NOT_PUBLIC: Final = tuple(
     ipaddress.ip_network(network)
     for network in (
-        # Refused by `ipaddress` too, but not by every release of it that Python 3.11 came with.
+        # `ipaddress` refuses these too, but not in every release of Python 3.11.
         "192.0.0.0/24",
         "2001::/23",  # Teredo among others: it carries an IPv4 address
         "2001:db8::/32",
         "2002::/16",  # 6to4, as above
         "3fff::/20",
-        # Global by IANA's registry, and yet no place of a receiver: relays, sinks, a cloud's host.
+        # Global in IANA's registry, but no receiver is there: relays, sinks, a cloud's host.
         "168.63.129.16/32",
         "192.31.196.0/24",
         "192.52.193.0/24",
@@ -90,7 +90,7 @@ _METADATA: Final = tuple(
 
 _NO_PUBLIC_HOST: Final = "must have a host that is known, at public addresses only"
 _UNRESOLVED: Final = f"The URL of a push notification receiver {_NO_PUBLIC_HOST}."
-"""The same sentence: which private names exist is no client's business."""
+"""The same sentence for both: it must not tell a client which private names exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +103,11 @@ class Receiver:
     target: str
     """Path and query as they were given."""
     address: Address | None
-    """The host where it is an address and not a name."""
+    """The host as an address; None if it is a name."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the request goes out without TLS."""
+        """True if the request goes out without TLS."""
         return self.scheme == "http"
 
     @property
@@ -119,7 +119,7 @@ class Receiver:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port (RFC 6454): all of a URL that is no secret."""
+        """Scheme, host and port (RFC 6454): the part of a URL that is no secret."""
         return f"{self.scheme}://{self.authority}"
 
 
@@ -132,7 +132,7 @@ class AllowedHosts:
 
     @classmethod
     def parse(cls, text: str) -> AllowedHosts:
-        """Host names, addresses and networks (`10.0.0.0/8`), separated by commas.
+        """Parse host names, addresses and networks (`10.0.0.0/8`), separated by commas.
 
         Raises:
             ConfigurationError: an entry is none of them.
@@ -151,16 +151,16 @@ class AllowedHosts:
         return cls(frozenset(names), tuple(networks))
 
     def covers(self, address: Address) -> bool:
-        """Whether an address is in one of the networks."""
+        """Return True if an address is in one of the networks."""
         return any(address in network for network in self.networks)
 
 
 NOBODY: Final = AllowedHosts()
-"""Nobody is allowed more than any client may ask for."""
+"""No exceptions: every receiver has to be public, with TLS."""
 
 
 async def system_resolver(host: str, port: int) -> Sequence[str]:
-    """The addresses that the system's resolver finds, in its order of preference."""
+    """Return the addresses that the system's resolver finds, in its order of preference."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
@@ -173,15 +173,15 @@ async def check_receiver(
     must_resolve: bool = True,
     resolve: Resolve = system_resolver,
 ) -> Receiver:
-    """The receiver behind `url`, which may be registered.
+    """Return the receiver behind `url`, which may be registered.
 
-    A host that is listed by its name need not be known here: private names are often known only
-    where the requests come from. It is checked when a connection is made. So is any host that
-    cannot be resolved now, where the caller does without (`must_resolve`).
+    A host that is listed by its name need not resolve here: private names are often known only
+    where the requests come from. It is checked when a connection is made; so is, without
+    `must_resolve`, any host that cannot be resolved now.
 
     Raises:
-        InvalidArgumentError: it may not be one, or its host cannot be resolved; one sentence that
-            tells nothing of the network that the question was asked in.
+        InvalidArgumentError: it may not be registered, or its host cannot be resolved; the sentence
+            reveals nothing of the network on this side.
     """
     receiver = parse_receiver(url)
     try:
@@ -193,10 +193,10 @@ async def check_receiver(
 
 
 def parse_receiver(url: str) -> Receiver:
-    """The parts of a URL that has the form of a receiver's.
+    """Return the parts of a URL that has the form of a receiver's.
 
     Raises:
-        InvalidArgumentError: it has not; one sentence says why.
+        InvalidArgumentError: it has another form; one sentence says why.
     """
     if not url or len(url) > MAX_URL_LENGTH:
         raise _refused(f"must have 1 to {MAX_URL_LENGTH} characters")
@@ -230,10 +230,10 @@ def parse_receiver(url: str) -> Receiver:
 async def addresses_of(
     receiver: Receiver, allowed: AllowedHosts, *, resolve: Resolve = system_resolver
 ) -> tuple[Address, ...]:
-    """The addresses that a connection to `receiver` may be made to; at least one.
+    """Return the addresses that a connection to `receiver` may be made to; at least one.
 
-    One address that may not be connected to refuses them all: who controls the name's DNS could
-    have the connection try that one first.
+    A single forbidden address refuses them all: the name's DNS server could have the connection
+    try that one first.
 
     Raises:
         InvalidArgumentError: the receiver is refused.
@@ -241,7 +241,7 @@ async def addresses_of(
     """
     is_listed = receiver.host in allowed.names
     if not is_listed and not allowed.networks:
-        _check_public_form(receiver)  # there is nothing to look up for the refusal
+        _check_public_form(receiver)  # refused without a look-up
     found = await _resolved(receiver, resolve)
     is_trusted = is_listed or all(allowed.covers(address) for address in found)
     if not is_trusted:
@@ -254,7 +254,7 @@ async def addresses_of(
 
 
 def _plain(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for (mapped, compatible, NAT64), else itself."""
+    """Return the IPv4 address in an IPv6 one (mapped, compatible, NAT64), else the address."""
     if isinstance(address, ipaddress.IPv6Address):
         upper, lower = int(address) >> 32, int(address) & 0xFFFF_FFFF
         is_carrier = upper in (0, 0xFFFF) or address in _NAT64
@@ -264,10 +264,10 @@ def _plain(address: Address) -> Address:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the public internet, and a single host's.
+    """Return True if an address is public, and that of a single host.
 
-    An IPv4 address inside of an IPv6 one counts as itself behind NAT64, and not at all in the forms
-    that no host is reached by (mapped, compatible, 6to4, Teredo).
+    An IPv4 address inside an IPv6 one is judged as itself behind NAT64, and is never public in the
+    forms that reach no host (mapped, compatible, 6to4, Teredo).
     """
     if isinstance(address, ipaddress.IPv6Address):
         if address in _NAT64:
@@ -283,7 +283,7 @@ def is_public(address: Address) -> bool:
 
 
 def _check_public_form(receiver: Receiver) -> None:
-    """Refuse what only a listed receiver may have."""
+    """Refuse a form that only a listed receiver may have."""
     if receiver.is_plain:
         raise _refused("must begin with https://")
     if receiver.port != HTTPS_PORT and receiver.port < FIRST_FREE_PORT:
@@ -293,10 +293,10 @@ def _check_public_form(receiver: Receiver) -> None:
 
 
 def _host(text: str) -> tuple[str, Address | None]:
-    """A URL's host, as a normal name or as an address in its normal form.
+    """Return a URL's host, as a name or as an address, each in its normal form.
 
-    An IPv4 address has four decimal numbers. The other forms that some resolvers take for one
-    (`127.1`, `0x7f.0.0.1`, `2130706433`) are nobody's public address.
+    An IPv4 address has four decimal numbers. The other forms that some resolvers accept
+    (`127.1`, `0x7f.0.0.1`, `2130706433`) are refused.
     """
     if text.startswith("["):
         try:
@@ -322,7 +322,7 @@ def _is_name(text: str) -> bool:
 
 
 def _is_inner(name: str) -> bool:
-    """Whether a name is one of a private network: a single label, or in such a domain."""
+    """Return True if a name is of a private network: a single label, or in such a domain."""
     return "." not in name or any(f".{name}".endswith(f".{inner}") for inner in _INNER_NAMES)
 
 

@@ -1,4 +1,4 @@
-"""What came of one attempt to deliver, and what it means for the next one."""
+"""The outcome of one attempt to deliver, and its meaning for the next one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _PASSING: Final = frozenset({408, 425, 429})
 
 
 class Meaning(Enum):
-    """What the deliverer has to do."""
+    """The meaning of an attempt for the deliverer."""
 
     DELIVERED = "delivered"
     AGAIN = "again"
     """The same request may succeed later."""
     NEVER = "never"
-    """It will not, however often it is sent."""
+    """The same request will fail every time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One attempt. `reason` is for logs and dead letters, and repeats nothing of the receiver's."""
+    """One attempt. `reason` is for logs and dead letters, without any text of the receiver."""
 
     meaning: Meaning
     reason: str
@@ -39,17 +39,17 @@ class Outcome:
 
 
 def no_answer(reason: str) -> Outcome:
-    """The receiver could not be reached, or did not answer in time."""
+    """Return the outcome without an answer: the receiver was not reached, or was too slow."""
     return Outcome(meaning=Meaning.AGAIN, reason=reason)
 
 
 def not_sent(reason: str) -> Outcome:
-    """The request may not, or cannot, be sent at all."""
+    """Return the outcome of a request that may not, or cannot, be sent at all."""
     return Outcome(meaning=Meaning.NEVER, reason=reason)
 
 
 def outcome_of(status: int, retry_after: str | None, *, now_ms: int) -> Outcome:
-    """What an answer means (A2A 1.0.1, section 4.3.3, leaves it to the agent).
+    """Return the outcome of an answer (A2A 1.0.1, section 4.3.3, leaves it to the agent).
 
     Success is 2xx alone. A redirect is not followed: the receiver that was registered and checked
     is the one that gets the notification. 408, 425, 429 and 5xx are temporary, all else is final.
@@ -66,7 +66,7 @@ def outcome_of(status: int, retry_after: str | None, *, now_ms: int) -> Outcome:
 
 
 def pause_of(retry_after: str | None, *, now_ms: int) -> float:
-    """Seconds that `Retry-After` asks for (RFC 9110, 10.2.3: seconds or a date); 0 without one."""
+    """Return the seconds of `Retry-After` (RFC 9110, 10.2.3: a number or a date); 0 without."""
     text = (retry_after or "").strip()
     if text.isdecimal() and text.isascii():
         return float(min(int(text[:9]), MAX_RETRY_AFTER_S))
@@ -74,5 +74,5 @@ def pause_of(retry_after: str | None, *, now_ms: int) -> float:
         date = parsedate_to_datetime(text)
         at = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        return 0  # a receiver may send anything
+        return 0  # not valid: a receiver may send anything
     return min(max(0.0, at - now_ms / 1000), MAX_RETRY_AFTER_S)

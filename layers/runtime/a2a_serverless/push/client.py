@@ -1,7 +1,7 @@
 """The requests to receivers: to checked addresses only, bounded in time and size.
 
-Nothing of it is configured by the environment but what the system trusts: no proxy, no `.netrc`,
-no redirect. TLS is checked against the URL's host, although the connection is made to an address.
+Of the environment only the trusted certificates count: no proxy, no `.netrc`; no redirect is
+followed. TLS is checked against the URL's host, although the connection is made to an address.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from a2a_serverless.push.addresses import (
 from a2a_serverless.push.answers import Outcome, no_answer, not_sent, outcome_of
 
 CONNECT_S: Final = 5.0
-"""How long one address has to accept the connection, and then to agree on TLS."""
+"""Seconds that one address has to accept the connection, and then again to agree on TLS."""
 
 MAX_ADDRESSES: Final = 3
-"""How many addresses of a receiver are tried in one attempt."""
+"""Addresses of a receiver that are tried in one attempt."""
 
 MAX_BODY_BYTES: Final = 65_536
 DRAIN_S: Final = 1.0
-"""How much of an answer's body is read, and dropped: the connection can be used again after it."""
+"""Bounds of the body that is read and dropped, so that the connection can be used again."""
 
 
 class PushClient:
-    """Sends notifications. It belongs to no event loop; its sessions do.
+    """Sends notifications. A client belongs to no event loop; its sessions do.
 
     Args:
         allowed: receivers that may be private and without TLS.
-        clock: tells how far away the date of a `Retry-After` is.
+        clock: the time from which the date of a `Retry-After` is counted.
         resolve: finds the addresses of a host.
-        tls: whom to trust; by default what the system (`SSL_CERT_FILE`) and Mozilla trust.
+        tls: the trust; by default that of the system (`SSL_CERT_FILE`) and Mozilla.
         network: makes the connections, to addresses only.
     """
 
@@ -66,7 +66,7 @@ class PushClient:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """Whom to trust. Made once, as reading all certificates takes its time."""
+        """The trust, made once: reading all certificates is slow."""
         if self._tls is None:
             self._tls = ssl.create_default_context()
             self._tls.load_verify_locations(certifi.where())
@@ -74,13 +74,13 @@ class PushClient:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
-        """Connections for one run of requests; none outlives it."""
+        """Yield connections for one run of requests; none outlives the block."""
         async with AsyncExitStack() as pools:
             yield Session(self, pools)
 
 
 class Session:
-    """Connections that are used again as long as they are open, one for each receiver."""
+    """Connections that are reused while they are open, one for each receiver."""
 
     def __init__(self, client: PushClient, pools: AsyncExitStack) -> None:
         self._client = client
@@ -90,7 +90,7 @@ class Session:
     async def post(
         self, url: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float
     ) -> Outcome:
-        """Send one request and judge its answer; the whole of it takes at most `timeout_s`."""
+        """Send one request and judge its answer, in at most `timeout_s` altogether."""
         try:
             receiver = parse_receiver(url)
             async with asyncio.timeout(timeout_s):
@@ -127,8 +127,8 @@ class Session:
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):
     """Connects to one receiver, at an address that was checked a moment before.
 
-    The name is resolved once for each connection, and the connection is made to what was found:
-    between check and use nobody asks the name's DNS server again.
+    The name is resolved once for each connection, and the connection is made to a found address:
+    between check and use there is no second look-up.
     """
 
     def __init__(self, client: PushClient, receiver: Receiver) -> None:
@@ -184,7 +184,7 @@ def _request(receiver: Receiver, headers: Mapping[str, str], body: bytes) -> htt
 async def _drain(answer: httpcore.Response) -> None:
     """Read a short body to its end, and close the connection of any other.
 
-    The status has said it all: what happens to the body is nobody's failure.
+    The status alone decides: an error with the body is no failure of the attempt.
     """
     size = 0
     try:
@@ -204,7 +204,7 @@ def _texts(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
 
 
 def _reason(error: Exception) -> str:
-    """What failed, without the words of the other side."""
+    """Return the failure in words of our own, without any text of the receiver."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):

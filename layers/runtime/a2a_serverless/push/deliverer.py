@@ -2,9 +2,9 @@
 
 A receiver may rely on this:
 
-- It is told of every event that it is owed, in the order of the task's log. The cursor moves past
-  an event only when the receiver has answered with 2xx, or when the event was given up; what dies
-  in between leaves the cursor, and the event is sent again under the same id.
+- It gets every event that it is owed, in the order of the task's log. The cursor moves past an
+  event only when the receiver has answered with 2xx, or when the event was given up; a crash in
+  between leaves the cursor, and the event is sent again under the same id.
 - An event that fails is tried again before any later one is sent. The wait is the job's
   visibility, so that it holds up this configuration and no other.
 """
@@ -44,13 +44,13 @@ from a2a_serverless.tasks.push import Push
 logger = logging.getLogger(__name__)
 
 RETRY_CAP_S: Final = 900.0
-"""The longest wait between two attempts that the receiver did not ask for."""
+"""The longest wait between two attempts, unless the receiver asks for a longer one."""
 
 EARLY_S: Final = 1.0
-"""How soon a job comes again that was quicker than the commit that it tells of."""
+"""Seconds until a job comes again whose commit could not be read yet."""
 
 MOVES: Final = 8
-"""How often a cursor is moved that others move at the same time."""
+"""Tries to move a cursor that others move at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class Budget:
     """The time of one invocation.
 
     Args:
-        timeout_s: how long one request may take.
-        ends_at: when the last request has to be over, in monotonic seconds; None: never.
+        timeout_s: bound of one request.
+        ends_at: the end of the last request, in monotonic seconds; None: no bound.
     """
 
     timeout_s: float
     ends_at: float | None = None
 
     def allows_request(self, now: float) -> bool:
-        """Whether a request that begins now is over in time."""
+        """Return True if a request that begins now is over in time."""
         return self.ends_at is None or now + self.timeout_s <= self.ends_at
 
 
@@ -75,11 +75,11 @@ class Deliverer:
 
     Args:
         storage: logs and configurations, seen through any scope.
-        queue: takes what is given up.
+        queue: takes the events that are given up.
         client: sends the requests.
         signer: signs them.
         settings: which events are pushed, and for how long a receiver may fail.
-        clock: by default the machine's.
+        clock: by default that of the machine.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Deliverer:
         self.retry = RetryPolicy(base_s=settings.push_retry_base_s, cap_s=RETRY_CAP_S)
 
     async def deliver(self, handle: Handle[PushJob], budget: Budget) -> bool:
-        """Tell one receiver of what it is owed; nothing of it runs on afterwards.
+        """Send one receiver the events that it is owed; nothing runs on afterwards.
 
-        True: the job is done. False: it comes again, and its event source has to be told so.
+        Return True if the job is done, False if it comes again, and its event source must know.
         """
         faults.point("push-received")
         job = handle.message
@@ -127,7 +127,7 @@ class Deliverer:
     async def _conclude(
         self, handle: Handle[PushJob], verdict: Verdict, known: Mapping[str, Any]
     ) -> bool:
-        """Tell the queue. What that raises changes nothing: the delivery expires by itself."""
+        """Tell the queue. An error is logged: the delivery expires by itself."""
         try:
             if verdict.is_done:
                 faults.point("push-before-ack")
@@ -161,11 +161,11 @@ class _Delivery:
 
     @property
     def known(self) -> dict[str, Any]:
-        """Return what the log of the task has shown so far, for a line of ours."""
+        """The fields that the task's log has shown so far, for our log lines."""
         return {} if self._head is None else {"context_id": self._head.context_id}
 
     async def verdict(self) -> Verdict:
-        """Tell the receiver of everything that is committed by now."""
+        """Send the receiver all events that are committed by now."""
         push = await self._push()
         if push is None:
             return DONE
@@ -187,14 +187,14 @@ class _Delivery:
         return again(EARLY_S) if is_early else DONE
 
     async def _push(self) -> Push | None:
-        """Return the configuration as it is now; None when it is gone, or another task's."""
+        """Return the configuration as it is now; None if it is gone, or of another task."""
         push = await self._storage.push(self._job.task_id, self._job.config_id)
         return push if push is not None and push.incarnation == self._job.incarnation else None
 
     async def _read(self, push: Push) -> tuple[list[Notification], bool]:
-        """Return what the receiver is owed, and whether the job's own commit is still to come.
+        """Return the events owed, and True if the job's own commit cannot be read yet.
 
-        A stream's record may be out before a read shows the commit behind it.
+        A stream's record may come before a read shows its commit.
         """
         task_id, incarnation = self._job.task_id, self._job.incarnation
         after = first_version(push)
@@ -253,7 +253,7 @@ class _Delivery:
         if now_ms - since >= self._deliverer.settings.push_retry_s * 1000:
             await self._give_up(attempt, outcome, failing_since=since)
             return None
-        # A delivery that has moved it meanwhile has counted an attempt of its own.
+        # A delivery that has moved the cursor meanwhile has counted its own attempt.
         await self._storage.move_push(
             push, replace(push, failures=attempt.number, failing_since=since)
         )
@@ -264,10 +264,10 @@ class _Delivery:
     async def _give_up(
         self, attempt: _Attempt, outcome: Outcome, *, failing_since: int | None
     ) -> None:
-        """Put the event on record and go past it.
+        """Record the event as given up, and move past it.
 
-        A receiver that is failing stays so until it answers: each further event gets one attempt,
-        and not hours of them.
+        A receiver counts as failing until it answers: each further event gets one attempt, and not
+        hours of them.
         """
         version, index = attempt.notification.position
         letter = PushLetter(
@@ -289,7 +289,7 @@ class _Delivery:
     async def _advance(self, attempt: _Attempt, *, failing_since: int | None) -> None:
         """Move the cursor past the event, unless another delivery has.
 
-        One that has replaced the configuration, or counted a failure, has left the cursor alone.
+        A writer that replaced the configuration, or counted a failure, has not moved the cursor.
         """
         version, index = attempt.notification.position
         push: Push | None = attempt.push
@@ -325,7 +325,7 @@ class _Delivery:
         )
 
     def _turn_of(self, notification: Notification) -> dict[str, Any]:
-        """Return the event's turn, where HEAD tells: earlier turns' events stand before its own."""
+        """Return the event's turn, if HEAD tells: events before the current turn have none."""
         head, version = self._head, notification.version
         is_current = head is not None and (version > head.turn_base or version == head.turn)
         return {"turn": head.turn} if head is not None and is_current else {}
@@ -333,14 +333,14 @@ class _Delivery:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One request to be made: what for, and which one it is."""
+    """One request to make: its configuration, event and number."""
 
     push: Push
     notification: Notification
 
     @property
     def number(self) -> int:
-        """1 for the first. An attempt whose process died before it could count is not counted."""
+        """1 for the first. An attempt whose process died before it was counted is missing."""
         return self.push.failures + 1
 
     @property
@@ -357,6 +357,6 @@ def _log(
     exc_info: bool = False,
     **fields: Any,
 ) -> None:
-    """Write a line about a job: ids, and nothing of a configuration or an event."""
+    """Log a line about a job: ids, and nothing of a configuration or an event."""
     ids = {"task_id": handle.message.task_id, "config_id": handle.message.config_id}
     logger.log(level, message, exc_info=exc_info, extra={"action": action, **ids, **fields})

@@ -40,7 +40,7 @@ class DynamoKeyStore(KeyStore):
         return sorted(live, key=lambda published: (published.published_at, published.kid))
 
     async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
-        """As in the contract.
+        """Publish a key as in the contract.
 
         Two publishers of a new key may overwrite each other's time of publication, which differs
         by the milliseconds between them.

@@ -30,13 +30,13 @@ from a2a_serverless.storage.durable import DurableStorage
 
 MARGIN_S: Final = 5.0
 MAX_MARGIN_SHARE: Final = 0.1
-"""How long before an invocation's deadline the last request has to be over: at most this share."""
+"""The margin after the last request is at most this share of an invocation."""
 
 MAX_REQUEST_SHARE: Final = 0.6
 """A request gets at most this share of an invocation, so that a short one still makes progress."""
 
 ISSUER: Final = "a2a-serverless"
-"""The signer's name where nothing says under which URL the agent is known."""
+"""The signer's name, if the agent's URL is not configured."""
 
 _STREAM: Final = "aws:dynamodb"
 _QUEUE: Final = "aws:sqs"
@@ -47,21 +47,21 @@ logger = logging.getLogger(__name__)
 class PushFunction(EventFunction):
     """Turns batches of stream records into jobs, and delivers batches of jobs.
 
-    Configurations are delivered to at the same time, the jobs of one in their order. A connection
-    lives as long as a delivery.
+    Configurations are served at the same time, the jobs of one in their order. A connection lives
+    as long as a delivery.
 
     Args:
         storage: logs and configurations, seen through any scope.
-        queue: the jobs, and what was given up.
-        keys: where the public keys are published.
-        settings: what is pushed, to whom, and for how long.
-        secret: what the signing keys are made from; by default what the settings name.
-        clock: by default the machine's.
+        queue: the jobs, and the events that were given up.
+        keys: publishes the public keys.
+        settings: which events are pushed, allowed receivers, and for how long one may fail.
+        secret: the source of the signing keys; by default the one that the settings name.
+        clock: by default that of the machine.
         resolve: finds the addresses of a receiver's host.
-        tls: whom to trust; by default what the system and Mozilla trust.
+        tls: the trust; by default that of the system and Mozilla.
 
     Raises:
-        ConfigurationError: A2A_PUSH_ALLOWED_HOSTS is not readable.
+        ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be parsed.
     """
 
     def __init__(

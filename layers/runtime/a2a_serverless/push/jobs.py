@@ -1,7 +1,7 @@
-"""Jobs: the messages that have a configuration's receiver told of what it is owed.
+"""Jobs: the messages that start the delivery to a configuration's receiver.
 
-A job carries ids only. What is sent is read from the task's log when the job is delivered, from
-the configuration's own cursor on; so a job may come late, twice, or after its work was done.
+A job carries ids only. The events are read from the task's log when the job is delivered, from the
+configuration's own cursor on; so a job may come late, twice, or after its work was done.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from a2a_serverless.tasks.identity import digest
 
 
 class PushJob(BaseModel):
-    """There is something to tell: the task has been committed up to `version` at least.
+    """News for one receiver: the task has been committed up to `version` at least.
 
     `incarnation` tells the task from a later one with the same id. `trace` holds the trace headers
     of the commit.
@@ -38,7 +38,7 @@ class PushJob(BaseModel):
 
     @property
     def deduplication_id(self) -> str:
-        """Equal for jobs of one commit: SQS drops a repetition within 5 minutes."""
+        """The same for jobs of one commit: SQS drops a repetition within 5 minutes."""
         return digest("push-wake", *self._names, str(self.version))
 
     @property
@@ -47,7 +47,7 @@ class PushJob(BaseModel):
 
 
 class PushLetter(BaseModel):
-    """An event that a receiver was not told of, as the dead letter queue has it: no content."""
+    """An undelivered event, as the dead letter queue has it: without its content."""
 
     model_config = ConfigDict(frozen=True, validate_by_name=True, serialize_by_alias=True)
 
@@ -61,7 +61,7 @@ class PushLetter(BaseModel):
     reason: str
     attempts: int
     failing_since: int | None
-    """Milliseconds since the epoch; None: the receiver answered before."""
+    """Milliseconds since the epoch; None: the previous event was delivered."""
 
     @property
     def group(self) -> str:
@@ -70,7 +70,7 @@ class PushLetter(BaseModel):
 
     @property
     def deduplication_id(self) -> str:
-        """Equal for letters about one event."""
+        """The same for letters about one event."""
         return digest("push-letter", self.event_id)
 
     @property
@@ -86,7 +86,7 @@ class PushLetter(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PushQueue:
-    """A queue of jobs with one group per configuration, and a place for what was given up."""
+    """A queue of jobs, one group per configuration, and a queue for events that were given up."""
 
     jobs: FifoQueue[PushJob]
     letters: FifoQueue[PushLetter] | None = None
@@ -95,16 +95,16 @@ class PushQueue:
         """Make sure that the queues exist.
 
         Raises:
-            UnavailableError, ConfigurationError: one does not, or does not answer.
+            UnavailableError, ConfigurationError: one is missing, or does not answer.
         """
         await self.jobs.check()
         if self.letters is not None:
             await self.letters.check()
 
     async def dead_letter(self, letter: PushLetter) -> None:
-        """Keep the record of an event that was given up, for a person to find.
+        """Send the record of an event that was given up to its queue, for a person to find.
 
-        Without a queue for it the log alone has it.
+        Without that queue only the process's log has it.
 
         Raises:
             UnavailableError, ConfigurationError: the queue did not take it.

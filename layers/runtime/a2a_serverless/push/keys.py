@@ -1,7 +1,7 @@
 """The public keys with which receivers check signatures, as the agent publishes them (RFC 7517).
 
-Whoever signs publishes; whoever serves `/.well-known/jwks.json` only lists, and never sees a
-private key.
+The signer publishes them. The API, which serves `/.well-known/jwks.json`, only lists them and never
+sees a private key.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Final
 from a2a_serverless.clock import Clock, SystemClock
 
 JWKS_MAX_AGE_S: Final = 300
-"""How long anybody may keep the served document (`Cache-Control: max-age`)."""
+"""Seconds that a receiver may cache the served document (`Cache-Control: max-age`)."""
 
 KEY_LIFETIME_S: Final = 24 * 3600
-"""How long a key stays published after its last renewal: until nobody checks what it signed."""
+"""Seconds that a key stays published after its last renewal: no token of it is valid then."""
 
 RENEW_S: Final = 3600
-"""How old the last renewal of a key gets while the key is in use."""
+"""Seconds after which a key in use is renewed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class PublishedKey:
     jwk: Mapping[str, str]
     """With its `kid`, `use` and `alg`."""
     published_at: int
-    """Since when the document has it, without a gap."""
+    """The time since which the document has it, without a gap."""
     expires_at: int
 
     @property
@@ -39,20 +39,20 @@ class PublishedKey:
         return self.jwk["kid"]
 
     def age_s(self, now_ms: int) -> float:
-        """How long it has been published."""
+        """Return the seconds since it was published."""
         return (now_ms - self.published_at) / 1000
 
     def is_fresh(self, now_ms: int) -> bool:
-        """Whether it was renewed a short while ago."""
+        """Return True if it was renewed less than `RENEW_S` ago."""
         return self.expires_at - now_ms > (KEY_LIFETIME_S - RENEW_S) * 1000
 
 
 class KeyStore(ABC):
-    """Where the public keys are."""
+    """Storage of the public keys."""
 
     @abstractmethod
     async def keys(self) -> list[PublishedKey]:
-        """The keys that have not expired, the longest published first; read consistently.
+        """Return the keys that have not expired, the oldest first; read consistently.
 
         Raises:
             UnavailableError: no answer within the retry budget.
@@ -60,7 +60,7 @@ class KeyStore(ABC):
 
     @abstractmethod
     async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
-        """Publish a key for `KEY_LIFETIME_S` from now on; one that is published stays so.
+        """Publish a key for `KEY_LIFETIME_S` from now on, or renew a published one.
 
         Raises:
             UnavailableError: as `keys`.
@@ -68,12 +68,12 @@ class KeyStore(ABC):
 
 
 async def jwks(store: KeyStore) -> dict[str, Any]:
-    """The JWK set of all published keys (RFC 7517, section 5)."""
+    """Return the JWK set of all published keys (RFC 7517, section 5)."""
     return {"keys": [dict(key.jwk) for key in await store.keys()]}
 
 
 def renewed(jwk: Mapping[str, str], before: PublishedKey | None, now_ms: int) -> PublishedKey:
-    """A key as it is after being published at `now_ms`; `before` is how it was, if it was."""
+    """Return a key as it is after its publication at `now_ms`; `before`: its earlier record."""
     is_new = before is None or before.expires_at <= now_ms
     return PublishedKey(
         jwk=dict(jwk),

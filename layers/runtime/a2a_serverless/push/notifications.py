@@ -1,4 +1,4 @@
-"""What a receiver is owed, and the requests that tell him (A2A 1.0.1, section 4.3.3)."""
+"""The events that a receiver is owed, and the requests with them (A2A 1.0.1, section 4.3.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.states import INTERRUPTED, TERMINAL
 
 PushEvents = Literal["ends", "statuses", "all"]
-"""What is pushed: interrupted and terminal states, all states, or artifacts too."""
+"""The events to push: interrupted and terminal states, all states, or artifacts too."""
 
 CONTENT_TYPE: Final = "application/a2a+json"
 USER_AGENT: Final = "a2a-serverless"
@@ -31,7 +31,7 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """An event that a receiver is to be told of."""
+    """An event that a receiver is owed."""
 
     version: int
     index: int
@@ -49,10 +49,10 @@ class Notification:
         return None
 
     def body(self) -> bytes:
-        """A StreamResponse with exactly one field, in the JSON form of 1.0 whatever the binding.
+        """Return a StreamResponse with exactly one field, as JSON of 1.0 for every binding.
 
         Raises:
-            InvalidArgumentError: the event holds what JSON cannot write.
+            InvalidArgumentError: the event has a value that JSON cannot express.
         """
         if isinstance(self.event, TaskStatusUpdateEvent):
             response = StreamResponse(status_update=self.event)
@@ -65,12 +65,12 @@ class Notification:
 
 
 def first_version(push: Push) -> int:
-    """The version after which the log is read: the cursor may stand inside of a commit."""
+    """Return the version after which to read the log: the cursor may be inside a commit."""
     return push.version if push.index >= LAST else max(0, push.version - 1)
 
 
 def needs_beginning(log: Log) -> bool:
-    """Whether the log's events can only be counted by a fold of the whole log.
+    """Return True if the log's events can only be counted by a fold of the whole log.
 
     A restart shows the artifacts as they were when the turn began: no later part of the log has
     them.
@@ -81,9 +81,9 @@ def needs_beginning(log: Log) -> bool:
 
 
 def owed(log: Log, push: Push, which: PushEvents) -> Iterator[Notification]:
-    """The events of `log` behind the cursor of `push`, in their order.
+    """Yield the events of `log` after the cursor of `push`, in order.
 
-    `log` begins at `first_version` or earlier, and at the beginning where it `needs_beginning`.
+    `log` begins at `first_version` or earlier, and at its beginning if it `needs_beginning`.
     """
     is_whole = bool(log.records) and log.records[0].version == 1
     fold = Fold(log.head.task_id, log.head.context_id)
@@ -97,20 +97,20 @@ def owed(log: Log, push: Push, which: PushEvents) -> Iterator[Notification]:
 
 
 def is_pushed(event: Pushed, which: PushEvents) -> bool:
-    """Whether receivers are told of `event`."""
+    """Return True if `event` is pushed to receivers."""
     if not isinstance(event, TaskStatusUpdateEvent):
         return which == "all"
     return which != "ends" or event.status.state in TERMINAL | INTERRUPTED
 
 
 def event_id(push: Push, position: Position) -> str:
-    """Equal in all attempts to tell one configuration's receiver of one event; 22 characters."""
+    """Return 22 characters, the same for all attempts at one event of one configuration."""
     names = (push.scope, push.config.task_id, push.incarnation, push.config.id)
     return digest("push-event", *names, *map(str, position))
 
 
 def headers(push: Push, *, event_id: str, attempt: int, signature: str) -> dict[str, str]:
-    """The headers of one attempt. Host and length are the connection's matter."""
+    """Return the headers of one attempt, but for host and length: the connection adds those."""
     authentication = push.config.authentication
     fields = {
         "Content-Type": CONTENT_TYPE,

@@ -1,4 +1,4 @@
-"""The secret that signing keys are made from."""
+"""The secret from which the signing keys are made."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError
 
 MAX_AGE_S: Final = 300.0
-"""How old the values get before they are read again: a rotation is seen after that."""
+"""Seconds after which the values are read again: a rotation is seen by then."""
 
 PAUSE_S: Final = 15.0
-"""Between two attempts to read them while Secrets Manager does not answer."""
+"""Seconds between two attempts to read them while Secrets Manager does not answer."""
 
 _CURRENT: Final = "AWSCURRENT"
 _PREVIOUS: Final = "AWSPREVIOUS"
@@ -28,7 +28,7 @@ class SigningSecret(ABC):
 
     @abstractmethod
     async def values(self) -> tuple[str, ...]:
-        """The current value, then the previous one where there is one.
+        """Return the current value, then the previous one if there is one.
 
         Raises:
             UnavailableError: they cannot be read.
@@ -73,11 +73,11 @@ class SecretsManagerSecret(SigningSecret):
         return (current,) if previous in (None, current) else (current, previous)
 
     async def _version(self, stage: str) -> str | None:
-        """A version's text, None when there is no such version.
+        """Return a version's text, None if there is no such version.
 
         Raises:
-            UnavailableError: it cannot be read. Also for want of a permission: what was read before
-                goes on signing meanwhile, and nothing is lost.
+            UnavailableError: it cannot be read, or the permission is missing: the values that were
+                read before go on signing meanwhile.
         """
         client = self._client or aws.client("secretsmanager")
         try:

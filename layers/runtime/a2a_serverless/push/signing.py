@@ -1,6 +1,6 @@
-"""What a receiver can check: a token over each notification, signed with a published key.
+"""The token that a receiver can check: over each notification, signed with a published key.
 
-Imports `cryptography` and `jwt`, which cost a tenth of a second: only the function that signs
+Imports `cryptography` and `jwt`, which takes a tenth of a second: only the function that signs
 imports this module.
 """
 
@@ -31,28 +31,28 @@ logger = logging.getLogger(__name__)
 ALGORITHM: Final = "ES256"
 
 TOKEN_LIFETIME_S: Final = 300
-"""How long a token is good after it was signed, in seconds."""
+"""Seconds that a token is valid after it was signed."""
 
 SETTLED_S: Final = 2 * JWKS_MAX_AGE_S + 60
-"""How long a new key is published before it signs, while there is another. By then neither the API,
-which keeps an old document while the store does not answer, nor a receiver has one without it. The
-minute is for clocks that differ."""
+"""Seconds that a new key is published before it signs, while there is another. By then neither the
+API, which keeps an old document while the store does not answer, nor a receiver has a document
+without it. One minute is for clocks that differ."""
 
 LOOK_AGAIN_S: Final = 60.0
-"""How long a choice of the key holds."""
+"""Seconds that the choice of a key holds."""
 
 MIN_SECRET_LENGTH: Final = 32
-"""Characters of a secret that is no PEM key."""
+"""The fewest characters of a secret that is no PEM key."""
 
 _PEM: Final = "-----BEGIN "
 _PURPOSE: Final = b"a2a-serverless push signing key"
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-"""Of the group of P-256 (SEC 2, section 2.4.2): private keys are 1 to `_ORDER` - 1."""
+"""The order of P-256 (SEC 2, section 2.4.2): private keys are 1 to `_ORDER` - 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A private key and what is published of it."""
+    """A private key and its published part."""
 
     private: ec.EllipticCurvePrivateKey = field(repr=False)
     jwk: Mapping[str, str]
@@ -63,7 +63,7 @@ class SigningKey:
 
 
 def signing_key(secret: str) -> SigningKey:
-    """The P-256 key of a secret: the same one wherever it is made.
+    """Return the P-256 key of a secret: every process makes the same one.
 
     A PEM private key is used as it is. Any other text is stretched by HKDF (RFC 5869) to 384 bits,
     which are reduced to a private key (FIPS 186-5, A.2.1: 128 bits more than the order has).
@@ -78,7 +78,7 @@ def signing_key(secret: str) -> SigningKey:
 
 
 def thumbprint(jwk: Mapping[str, str]) -> str:
-    """RFC 7638: the digest of a key's required members, in order and without spaces."""
+    """Return the RFC 7638 digest of a key's required members, in order and without spaces."""
     members = {name: jwk[name] for name in ("crv", "kty", "x", "y")}
     canonical = json.dumps(members, separators=(",", ":"), sort_keys=True)
     return urlsafe_b64encode(hashlib.sha256(canonical.encode()).digest()).decode().rstrip("=")
@@ -87,10 +87,10 @@ def thumbprint(jwk: Mapping[str, str]) -> str:
 def choose(
     keys: Sequence[SigningKey], published: Iterable[PublishedKey], now_ms: int
 ) -> SigningKey:
-    """The key to sign with: the first one of `keys` that every receiver can know by now.
+    """Return the key to sign with: the first one of `keys` that every receiver can know by now.
 
-    While none has been published for long enough, the one that was published first. One of `keys`
-    is published.
+    While none has been published for long enough, it is the one that was published first. At least
+    one of `keys` is published.
     """
     since = {key.kid: key.published_at for key in published}
     known = [key for key in keys if key.kid in since]
@@ -103,9 +103,9 @@ class Signer:
     """Signs notifications, and publishes the keys that it signs with.
 
     Args:
-        secret: what the keys are made from.
-        store: where the public keys are published.
-        issuer: who signs, as receivers know the agent.
+        secret: the source of the keys.
+        store: publishes the public keys.
+        issuer: the agent's name for receivers.
         clock: by default the system's.
     """
 
@@ -121,16 +121,16 @@ class Signer:
         self._chosen_at = 0
 
     async def sign(self, body: bytes, *, audience: str, task_id: str, event_id: str) -> str:
-        """A token (RFC 7519) for one attempt to deliver `body`; no two have the same `jti`.
+        """Return a token (RFC 7519) for one attempt to deliver `body`; no two have the same `jti`.
 
         Args:
             body: the request's body; the token has its SHA-256, in hexadecimal.
             audience: the origin of the receiver's URL.
             task_id: the subject.
-            event_id: equal in all attempts at one event.
+            event_id: the same for all attempts at one event.
 
         Raises:
-            UnavailableError: neither the secret nor a key made earlier can be had.
+            UnavailableError: the secret cannot be read, and there is no earlier key.
             ConfigurationError: the secret is no key.
         """
         key = await self._key()
@@ -148,7 +148,7 @@ class Signer:
         return jwt.encode(claims, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})
 
     async def _key(self) -> SigningKey:
-        """The key to sign with. A choice outlives the secret's and the store's absence."""
+        """Return the key to sign with: the last choice while secret or store do not answer."""
         now_ms = self._clock.now_ms()
         if self._chosen is not None and now_ms - self._chosen_at < LOOK_AGAIN_S * 1000:
             return self._chosen
@@ -168,16 +168,16 @@ class Signer:
         return chosen
 
     async def _publish(self, key: SigningKey, published: dict[str, PublishedKey]) -> None:
-        """Have a key published for as long as what is signed with it from now on is checked."""
+        """Publish a key for longer than the tokens that it signs from now on are valid."""
         held = published.get(key.kid)
         if held is None or not held.is_fresh(self._clock.now_ms()):
             published[key.kid] = await self._store.publish(key.jwk)
 
     def _usable(self, secrets: Iterable[str]) -> list[SigningKey]:
-        """The keys of those secrets that are one: a rotation to what is none stops nothing.
+        """Return the keys of the valid secrets: a rotation to an invalid one stops nothing.
 
         Raises:
-            ConfigurationError: there is no key at all.
+            ConfigurationError: none of them is valid.
         """
         keys: list[SigningKey] = []
         refused: ConfigurationError | None = None

@@ -1,8 +1,7 @@
 """From the table's stream to push jobs.
 
-A record says that a task was committed up to a version, and no more is made of it: DynamoDB
-Streams keeps the order of an item, not of a task, so that what is sent, and in which order, is
-decided where the log is read.
+A record only says that a task was committed up to a version. DynamoDB Streams keeps the order of an
+item, not of a task: so the events to send, and their order, are decided where the log is read.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A commit that a record tells of."""
+    """A commit, as a record names it."""
 
     number: str
     """The record's sequence number."""
@@ -54,8 +53,8 @@ class PushStream:
 
     Args:
         storage: the configurations, seen through any scope.
-        jobs: where the jobs go.
-        which: which events are pushed; what else is committed makes no job.
+        jobs: takes the jobs.
+        which: the events to push; other commits make no job.
     """
 
     def __init__(
@@ -66,9 +65,9 @@ class PushStream:
         self._which = which
 
     async def process(self, records: Iterable[Record]) -> list[str]:
-        """Send the jobs of these records; return the sequence numbers of those to be passed again.
+        """Send the jobs of these records; return the sequence numbers of those to pass again.
 
-        One job for each configuration of a task is enough: its delivery reads all up to then.
+        One job for each configuration of a task is enough: its delivery reads all commits by then.
         """
         tasks: dict[tuple[str, str, str], list[Committed]] = {}
         for committed in committed_by(records, self._which):
@@ -114,9 +113,9 @@ class PushStream:
 
 
 def committed_by(records: Iterable[Record], which: PushEvents) -> Iterable[Committed]:
-    """Return the commits that `records` tell of and that may have an event to push.
+    """Return the commits of `records` that may have an event to push.
 
-    The event source filters by the same rule, so that what is dropped here is not paid for there.
+    The event source filters by the same rule, so that dropped records cost no invocation.
     """
     for record in records:
         change = record["dynamodb"]
@@ -140,7 +139,7 @@ def committed_by(records: Iterable[Record], which: PushEvents) -> Iterable[Commi
 
 
 def _may_have_event(state: str | None, which: PushEvents) -> bool:
-    """Tell whether a commit that led to `state` counts; None: it changed no status."""
+    """Return True if a commit that led to `state` counts; None: it changed no status."""
     match which:
         case "ends":
             return state in _ENDS
