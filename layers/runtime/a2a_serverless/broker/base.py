@@ -27,7 +27,7 @@ class OperationHandle:
 
     @property
     def attempt(self) -> int:
-        """How often the operation was delivered, from 1.
+        """Deliveries of the operation so far, from 1.
 
         SQS also counts receives that never ran (throttling): attempts of the agent are counted in
         HEAD, not here.
@@ -37,8 +37,8 @@ class OperationHandle:
     async def ack(self) -> None:
         """Remove the operation for good.
 
-        Of an expired delivery nothing is removed: the operation comes again, and its next consumer
-        drops it as finished.
+        An expired delivery removes nothing: the operation comes again, and its next consumer drops
+        it as finished.
 
         Raises:
             UnavailableError: no answer within the retry budget; the operation may come again.
@@ -72,17 +72,17 @@ class Broker:
     was acknowledged or given back, or when its visibility ran out.
 
     Args:
-        queue: where the operations go, in memory or on SQS.
+        queue: takes the operations, in memory or on SQS.
     """
 
     def __init__(self, queue: FifoQueue[Operation]) -> None:
         self.queue = queue
 
     async def check(self) -> None:
-        """Make sure that the queues exist, so that a start can stop with one sentence.
+        """Return if the queues exist; else a start can stop with one sentence.
 
         Raises:
-            ConfigurationError: one does not; the sentence names it.
+            ConfigurationError: one does not exist; the sentence names it.
         """
         await self.queue.check()
 
@@ -93,7 +93,7 @@ class Broker:
         is_new_task: bool = False,
         request_context: Mapping[str, str] | None = None,
     ) -> None:
-        """Enqueue the run of a turn. The same send of the same turn is enqueued once.
+        """Enqueue the run of a turn; a repetition of the same send is dropped.
 
         Raises:
             UnavailableError: the queue did not take it; the due index will repair the turn.
@@ -115,17 +115,17 @@ class Broker:
         await self.queue.send(operation_of("cancel", params, request_context=request_context))
 
     async def keep_undecodable(self, body: str, *, reason: str) -> bool:
-        """Copy a message that no consumer can read to the queue that nothing consumes.
+        """Copy a message that cannot be read to a queue without consumers, for a person.
 
-        False when there is no such queue; the caller then leaves the message to its own queue.
+        Return False if there is no such queue; the caller then leaves the message in its own.
 
         Raises:
-            UnavailableError, ConfigurationError: as `run_task`; the message is still where it was.
+            UnavailableError, ConfigurationError: as `run_task`; the message is still in its queue.
         """
         return await self.queue.keep_undecodable(body, reason=reason)
 
     async def shutdown(self) -> None:
-        """Stop receiving: `receive_task_operations` ends after what it has handed out."""
+        """Stop receiving: `receive_task_operations` ends after the operations it has handed out."""
         await self.queue.shutdown()
 
     async def receive_task_operations(self) -> AsyncIterator[OperationHandle]:
@@ -137,8 +137,8 @@ class Broker:
     def decode_record(self, record: Mapping[str, Any]) -> OperationHandle:
         """Return the delivery behind a record that an event source passed to the worker function.
 
-        `record` has the form of an SQS event's. The event source deletes what was not reported as
-        failed, so that an `ack` of such a handle may do nothing.
+        `record` has the form of an SQS event's. The event source deletes records that were
+        not reported as failed, so that an `ack` of such a handle may do nothing.
 
         Raises:
             UndecodableMessageError: the record does not hold an operation; report it failed.

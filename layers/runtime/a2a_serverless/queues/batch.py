@@ -17,20 +17,20 @@ T = TypeVar("T")
 class EventFunction(ABC):
     """A Lambda function behind event sources, one invocation at a time.
 
-    The event loop lives as long as the function: what is bound to it survives from one invocation
-    to the next. A constructor calls this one last, so that one that raises leaves no loop behind.
+    The event loop lives as long as the function: objects that are bound to it survive from one
+    invocation to the next. Subclasses call this constructor last: if theirs raises, no loop leaks.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
 
     def handle(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Process an event; a partial batch response names the records to pass again.
+        """Process an event; return a partial batch response that names the records to pass again.
 
         `context` is Lambda's; without one (None) there is no deadline.
 
         Raises:
-            InvalidArgumentError: the event is of a source that the function is not made for.
+            InvalidArgumentError: the event comes from a source that the function does not handle.
         """
         try:
             with log_context(request_id=getattr(context, "aws_request_id", None)):
@@ -39,7 +39,7 @@ class EventFunction(ABC):
             metrics.flush()
 
     def close(self) -> None:
-        """Give the event loop back."""
+        """Close the event loop."""
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
@@ -49,7 +49,7 @@ class EventFunction(ABC):
 
     @abstractmethod
     async def _answer(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Return what `handle` does; nothing may be left running then."""
+        """Return the answer of `handle`; leave nothing running."""
 
 
 def left_s(context: Any) -> float | None:
@@ -62,8 +62,8 @@ async def process_batch(
 ) -> dict[str, Any]:
     """Process the records of an SQS event and return the partial batch response.
 
-    Groups run at the same time, the records of one group in their order. `process` says whether a
-    record is done; after one that is not, the rest of its group is reported unprocessed, as FIFO
+    Groups run at the same time, the records of one group in their order. `process` returns True if
+    a record is done; after one that is not, the rest of its group is reported unprocessed, as FIFO
     order demands.
     """
     groups = _groups(records)
@@ -72,7 +72,7 @@ async def process_batch(
 
 
 def partial_response(failed: Iterable[str]) -> dict[str, Any]:
-    """Return the answer that has an event source pass these records again, and no others.
+    """Return the answer that makes an event source pass these records again, and no others.
 
     A record is named by its message id, one of a stream by its sequence number.
     """
@@ -82,7 +82,7 @@ def partial_response(failed: Iterable[str]) -> dict[str, Any]:
 async def _in_order(
     group: Sequence[Record], process: Callable[[Record], Awaitable[bool]]
 ) -> list[str]:
-    """Return the ids of the first record that failed and of those behind it."""
+    """Return the ids of the first record that failed and of those after it."""
     for position, record in enumerate(group):
         if not await process(record):
             return [failed["messageId"] for failed in group[position:]]

@@ -25,7 +25,7 @@ class Message(Protocol):
 
     @property
     def deduplication_id(self) -> str:
-        """Equal for repetitions of one send, which count once within 5 minutes."""
+        """The same for repetitions of one send, which count once within 5 minutes."""
 
     @property
     def task_id(self) -> str:
@@ -53,7 +53,7 @@ def decode_message(kind: type[M], body: object) -> M:
     """Return the message behind a body.
 
     Raises:
-        UndecodableMessageError: it is none; the text repeats nothing of the body.
+        UndecodableMessageError: the body is invalid; the text repeats nothing of it.
     """
     if not isinstance(body, str):
         raise UndecodableMessageError("The message has no text body.")
@@ -68,7 +68,7 @@ def decode_message(kind: type[M], body: object) -> M:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What becomes of a delivery.
+    """The decision on a delivery.
 
     `is_done`: acknowledge it. Else give it back after `delay_s`; None: leave it to expire.
     """
@@ -79,7 +79,7 @@ class Verdict:
 
 DONE = Verdict(is_done=True)
 LOST = Verdict(is_done=False)
-"""Another consumer has the delivery, or will: this one has no say in it any more."""
+"""Another consumer has the message, or will: leave it alone."""
 
 
 def again(delay_s: float) -> Verdict:
@@ -97,7 +97,7 @@ class Handle(ABC, Generic[M]):
     def __init__(self, kind: type[M], record: Record) -> None:
         self.message = decode_message(kind, record.get("body"))
         self.attempt = int(record["attributes"]["ApproximateReceiveCount"])
-        """How often the message was delivered, from 1.
+        """Deliveries of the message so far, from 1.
 
         SQS also counts receives that never ran (throttling).
         """
@@ -107,7 +107,7 @@ class Handle(ABC, Generic[M]):
     async def ack(self) -> None:
         """Remove the message for good.
 
-        Of an expired delivery nothing is removed: the message comes again.
+        An expired delivery removes nothing: the message comes again.
 
         Raises:
             UnavailableError: no answer within the retry budget; the message may come again.
@@ -115,7 +115,7 @@ class Handle(ABC, Generic[M]):
 
     @abstractmethod
     async def nack(self, *, delay_s: float = 0) -> None:
-        """Give the message back; it, and what is behind it, comes after `delay_s` at the earliest.
+        """Give the message back; it, and those behind it, come after `delay_s` at the earliest.
 
         An expired delivery has been given back already: nothing happens.
 
@@ -145,11 +145,11 @@ class FifoQueue(ABC, Generic[M]):
         self.kind = kind
 
     async def check(self) -> None:
-        """Make sure that the queue exists, so that a start can stop with one sentence."""
+        """Raise ConfigurationError, with one sentence for the start, if the queue is missing."""
 
     @abstractmethod
     async def send(self, message: M) -> None:
-        """Enqueue a message, unless one with its deduplication id was sent a short while ago."""
+        """Enqueue a message, unless one with its deduplication id was sent within 5 minutes."""
 
     @abstractmethod
     def deliveries(self) -> AsyncGenerator[Handle[M]]:
@@ -157,14 +157,14 @@ class FifoQueue(ABC, Generic[M]):
 
     @abstractmethod
     async def shutdown(self) -> None:
-        """Stop receiving: every `deliveries` ends after what it has handed out."""
+        """Stop receiving: every `deliveries` ends after the deliveries it has handed out."""
 
     @abstractmethod
     def decode_record(self, record: Record) -> Handle[M]:
         """Return the delivery behind a record of an SQS event (push mode).
 
-        The event source deletes what was not reported as failed, so that an `ack` of such a handle
-        may do nothing.
+        The event source deletes records that were not reported as failed, so that an `ack` of such
+        a handle may do nothing.
 
         Raises:
             UndecodableMessageError: the record does not hold a message of this kind.
@@ -174,9 +174,9 @@ class FifoQueue(ABC, Generic[M]):
     async def keep_undecodable(
         self, body: str, *, reason: str, message_id: str | None = None
     ) -> bool:
-        """Copy a body that cannot be read to the place that nothing consumes.
+        """Copy a body that cannot be read to a queue without consumers, for a person.
 
-        False when there is no such place; the caller then leaves the message to its own queue.
-        `message_id` tells the message from another with the same body; without it the two are kept
-        once.
+        Return False if there is no such queue; the caller then leaves the message in its own.
+        `message_id` tells the message from another with the same body; without it both are kept as
+        one.
         """

@@ -1,6 +1,6 @@
 """A queue in the process's memory, with the group order and the redelivery of SQS FIFO.
 
-Safe under threads: the local stack's doors send from loops of their own.
+Safe under threads: the local stack's HTTP servers send from event loops of their own.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.queues.fifo import FifoQueue, Handle, M, Record, decode_message
 
 DEDUPLICATION_S: Final = 300
-"""As SQS FIFO: a deduplication id counts for 5 minutes, also after the message was deleted."""
+"""Seconds that a deduplication id counts, also after the message was deleted, as on SQS FIFO."""
 
 LONGEST_WAIT_S: Final = 1.0
-"""Between two looks at an idle queue, in seconds."""
+"""Seconds between two looks at an idle queue."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,7 @@ class _Entry:
     number: int
     """Unique in its queue."""
     attempt: int = 0
-    """How often the message was received."""
+    """Receives of the message so far."""
     visible_at: float = 0.0
 
     @property
@@ -67,8 +67,8 @@ class MemoryQueue(FifoQueue[M]):
 
     Args:
         kind: the messages' model.
-        visibility_s: how long a delivery is kept from other consumers.
-        clock: tells when it comes back; by default the system's.
+        visibility_s: seconds that a delivery is kept from other consumers.
+        clock: times the visibility; by default that of the system.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class MemoryQueue(FifoQueue[M]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no message is left, delivered or not."""
+        """True if no message is left, delivered or not."""
         return not self._groups
 
     @property
     def messages(self) -> list[M]:
-        """What is left, delivered or not, in the order of the sends."""
+        """The messages that are left, delivered or not, in the order of the sends."""
         with self._lock:
             entries = [entry for group in self._groups.values() for entry in group]
         entries.sort(key=lambda entry: entry.number)
@@ -151,7 +151,7 @@ class MemoryQueue(FifoQueue[M]):
         return None
 
     def decode_record(self, record: Record) -> MemoryHandle[M]:
-        """As in the contract; of a message that is gone the handle can do nothing."""
+        """Return the delivery, as in the contract; the handle of a deleted message does nothing."""
         return MemoryHandle(self, record)
 
     async def keep_undecodable(
@@ -165,7 +165,7 @@ class MemoryQueue(FifoQueue[M]):
         return True
 
     def hide(self, record: Record, seconds: float) -> bool:
-        """Set the visibility of a delivery; False when the delivery has expired."""
+        """Set the visibility of a delivery; return False if the delivery has expired."""
         with self._lock:
             entry = self._held(record)
             if entry is None:
@@ -175,7 +175,7 @@ class MemoryQueue(FifoQueue[M]):
         return True
 
     async def delete(self, record: Record) -> None:
-        """Remove a delivered message; nothing when the delivery has expired."""
+        """Remove a delivered message; do nothing if the delivery has expired."""
         with self._lock:
             entry = self._held(record)
             if entry is None:

@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from types_boto3_sqs.type_defs import MessageTypeDef
 
 LONG_POLL_S: Final = 20
-"""The longest that SQS holds a receive."""
+"""Seconds that SQS holds a receive at most."""
 
 LONGEST_LEASE_S: Final = 43_170
-"""SQS allows 12 h of visibility since the receive; asking for its very end fails in practice."""
+"""SQS allows 12 h of visibility since the receive; a request for the last seconds fails."""
 
 _MISSING_CODES: Final = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
 _EXPIRED_CODES: Final = frozenset(
     {"InvalidParameterValue", "MessageNotInflight", "ReceiptHandleIsInvalid"}
 )
-"""How SQS says that a receipt is not the latest one, has run out, or is at the end of its 12 h."""
+"""Errors of SQS for a receipt that is not the latest, has expired, or has used up its 12 h."""
 
 logger = logging.getLogger(__name__)
 
 
 class SqsRequests:
-    """The requests that are made of one queue, which is known by its URL or by its name.
+    """The requests to one queue, which is known by its URL or by its name.
 
     Every method raises:
         UnavailableError: no answer within the retry budget.
@@ -66,7 +66,7 @@ class SqsRequests:
 
     @property
     def polling_client(self) -> SQSClient:
-        """A client that waits for a long poll's answer."""
+        """The client whose read time-out is longer than a long poll."""
         return self._client or aws.client("sqs", long_poll=True)
 
     async def url(self) -> str:
@@ -77,7 +77,7 @@ class SqsRequests:
         return self._url
 
     async def check(self) -> None:
-        """Make sure that the queue exists."""
+        """Raise ConfigurationError if the queue does not exist."""
         await self._request(
             self.client.get_queue_attributes, QueueUrl=await self.url(), AttributeNames=["QueueArn"]
         )
@@ -89,7 +89,7 @@ class SqsRequests:
         )
 
     async def keep(self, body: str, *, reason: str, message_id: str | None) -> None:
-        """Send a body for a person to read, in a group of its own where the queue has groups."""
+        """Send a body for a person to read, in a group of its own if the queue has groups."""
         own = digest("push-undecodable", message_id or body)  # the name under which they are stored
         is_fifo = self.name.endswith(".fifo")
         await self.send(
@@ -131,18 +131,18 @@ class SqsRequests:
 
     @staticmethod
     def is_missing(error: Exception) -> bool:
-        """Tell whether an error says that there is no such queue."""
+        """Return True if an error says that there is no such queue."""
         return _code(error) in _MISSING_CODES
 
     def misconfigured(self, error: Exception) -> ConfigurationError:
-        """Return what an error means that no repetition mends."""
+        """Return the ConfigurationError for an error that a repetition cannot cure."""
         if self.is_missing(error):
             return ConfigurationError(f"The queue {self.name} does not exist.")
         return ConfigurationError(f"The queue {self.name} cannot be used: {error}")
 
 
 class SqsHandle(Handle[M]):
-    """One receive of a message. It belongs to no event loop: a heartbeat may use its own."""
+    """One receive of a message. It is bound to no event loop: a heartbeat may use another one."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class SqsHandle(Handle[M]):
         self._received_at = requests.clock.monotonic()
 
     async def ack(self) -> None:
-        """As in the contract; in push mode Lambda deletes what is not reported failed."""
+        """Remove the message; in push mode Lambda deletes records that are not reported failed."""
         if not self._is_pulled:
             return
         try:
@@ -168,7 +168,7 @@ class SqsHandle(Handle[M]):
             self._log_expired("ack")
 
     async def nack(self, *, delay_s: float = 0) -> None:
-        """Set the visibility; in push mode before the record is reported failed."""
+        """Give the message back by its visibility; in push mode before it is reported failed."""
         seconds = min(max(0, math.ceil(delay_s)), max(0, self._rest_s()))
         try:
             await self._requests.hide(self._receipt, seconds)
@@ -182,7 +182,7 @@ class SqsHandle(Handle[M]):
         await self._requests.hide(self._receipt, seconds)
 
     def _rest_s(self) -> int:
-        """Seconds that are left of the longest lease."""
+        """Return the seconds that are left of the longest lease."""
         return int(LONGEST_LEASE_S - (self._requests.clock.monotonic() - self._received_at))
 
     def _log_expired(self, call: str) -> None:
@@ -204,8 +204,8 @@ class SqsFifoQueue(FifoQueue[M]):
         kind: the messages' model.
         queue: URL or name of the queue; a name is looked up at the first use.
         undecodable_queue: URL or name of the queue for bodies that cannot be read, FIFO or not.
-        client: by default the process's own.
-        clock: by default the system's.
+        client: by default that of the process.
+        clock: by default that of the system.
         visibility_s: the lease of a pulled message, in whole seconds; its consumer extends it.
     """
 
@@ -241,7 +241,7 @@ class SqsFifoQueue(FifoQueue[M]):
             MessageGroupId=message.group,
             # A send whose answer was lost is repeated under the same id: SQS keeps one.
             MessageDeduplicationId=message.deduplication_id,
-            # For X-Ray to link the invocation to; what continues the trace is in the message.
+            # X-Ray links the invocation to it; the message itself carries the trace on.
             MessageSystemAttributes=system_attributes(message.trace),
         )
 
@@ -254,18 +254,18 @@ class SqsFifoQueue(FifoQueue[M]):
         return True
 
     async def shutdown(self) -> None:
-        """End every `deliveries`, also one that waits in a long poll.
+        """End every `deliveries`, even in a long poll.
 
-        What the abandoned poll still receives is given back, or its visibility runs out.
+        Messages that the abandoned poll still receives are given back, or their visibility ends.
         """
         self._closed = True
         for poll in tuple(self._polls):
             _resolve(poll, [])
 
     async def deliveries(self) -> AsyncGenerator[Handle[M]]:
-        """As in the contract.
+        """Yield deliveries as in the contract.
 
-        A message that cannot be decoded is kept where there is a queue for it, else left to the
+        A message that cannot be decoded is kept if there is a queue for it, else left to the
         redrive policy. Errors of the network are logged, and receiving goes on.
 
         Raises:
@@ -290,9 +290,9 @@ class SqsFifoQueue(FifoQueue[M]):
         return SqsHandle(self._requests, self.kind, record, is_pulled=False)
 
     async def _receive(self, url: str) -> list[Record]:
-        """One long poll, in a daemon thread of its own.
+        """Make one long poll, in a daemon thread of its own.
 
-        In the pool of `aws.call` it would keep other calls waiting, and the process from ending.
+        In the pool of `aws.call` it would delay other calls, and the end of the process.
         """
         poll: Future[list[Record]] = Future()
         self._polls.add(poll)
@@ -323,7 +323,7 @@ class SqsFifoQueue(FifoQueue[M]):
             self._give_back(url, records)
 
     def _give_back(self, url: str, records: list[Record]) -> None:
-        """Return what came after its receiver had left; else it would wait for the visibility."""
+        """Give back messages that came after their receiver had left: they are visible at once."""
         for record in records:
             try:
                 self._requests.client.change_message_visibility(
@@ -346,7 +346,7 @@ class SqsFifoQueue(FifoQueue[M]):
         await self._clock.sleep(aws.pause_s(failures))
 
     async def _decode(self, record: Record) -> SqsHandle[M] | None:
-        """Return the delivery of a pulled message; None when it could not be read."""
+        """Return the delivery of a pulled message; None if it could not be read."""
         try:
             return SqsHandle(self._requests, self.kind, record, is_pulled=True)
         except UndecodableMessageError as error:
@@ -377,7 +377,7 @@ def _record(message: MessageTypeDef) -> Record:
 
 
 def _resolve(poll: Future[list[Record]], outcome: list[Record] | Exception) -> bool:
-    """Hand a poll's outcome over, once; False when its receiver has one already or has left."""
+    """Hand over a poll's outcome, once; return False if its receiver has one, or has left."""
     try:
         if isinstance(outcome, Exception):
             poll.set_exception(outcome)
