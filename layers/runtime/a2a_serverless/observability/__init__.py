@@ -1,7 +1,7 @@
-"""What an operator sees: log lines, metrics and traces, and never what a task is about.
+"""Log lines, metrics and traces for operators, without the content of tasks.
 
-Nothing is observed in a process that does not ask for it: the Lambda functions do, with `start`.
-The library itself logs with the standard library, and counts into nothing until then.
+A process is observed if it calls `start`, as the Lambda functions do. Without it the library logs
+with the standard library, and its metrics are dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["start"]
 def start(environment: Mapping[str, str] = os.environ) -> None:
     """Observe this process if it is a Lambda function: JSON lines and metrics, both on stdout.
 
-    Read are the variables of Powertools for AWS Lambda: POWERTOOLS_SERVICE_NAME,
+    It reads the variables of Powertools for AWS Lambda: POWERTOOLS_SERVICE_NAME,
     POWERTOOLS_LOG_LEVEL, POWERTOOLS_METRICS_NAMESPACE and POWERTOOLS_METRICS_DISABLED. Without a
     namespace there are no metrics. `A2A_LOG_ERROR_TEXTS` is explained at `logs.write_json`. Traces
     need no start, see `tracing`.

@@ -1,4 +1,4 @@
-"""The form of a log line: Powertools' JSON, without the texts of other people's exceptions."""
+"""The form of a log line: Powertools' JSON, without the texts of foreign exceptions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ExceptionInfo = (
 class JsonLines(LambdaPowertoolsFormatter):
     """Formats a record as one JSON object.
 
-    An exception is shown with its type and its frames. Its text is shown where it is this runtime's
-    or botocore's: what agents and validators raise quotes the data that they could not handle, and
-    a log is read by more people than a task. `shows_texts` shows all of them.
+    An exception is shown with its type and its frames. Its text is shown only if it is this
+    runtime's or botocore's: exceptions of agents and validators quote the data that they could not
+    handle, and more people read a log than a task. `shows_texts` shows all texts.
     """
 
     def __init__(self, service: str, *, shows_texts: bool = False) -> None:
@@ -43,10 +43,10 @@ class JsonLines(LambdaPowertoolsFormatter):
         self._shows_texts = shows_texts
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, also for readers who take other characters for the end of one.
+        """Return one line, also for readers that end a line at other characters.
 
-        What does not print (of Unicode, too) is escaped: a client's value cannot colour a terminal
-        or turn the direction of a text.
+        Characters that do not print (of Unicode, too) are escaped: a client's value cannot colour
+        a terminal or turn the direction of a text.
         """
         line = super().format(record)
         if line.isprintable():
@@ -60,7 +60,7 @@ class JsonLines(LambdaPowertoolsFormatter):
 
 
 def _lines(error: BaseException, seen: set[int]) -> Iterator[str]:
-    """A traceback as Python prints it, with the exceptions that led to this one before it."""
+    """Yield a traceback as Python prints it, after those of the exceptions that led to it."""
     seen.add(id(error))
     earlier, link = error.__cause__, _CAUSE
     if earlier is None and not error.__suppress_context__:

@@ -1,4 +1,4 @@
-"""Log lines as JSON, each with what the code around it works on."""
+"""Log lines as JSON, each with the ids of the current task, turn and delivery."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIBRARIES: Final[Mapping[str, int]] = {
     "urllib3": logging.INFO,
     "uvicorn": logging.INFO,
 }
-"""Libraries that log what passes through them, and from which level on they do not."""
+"""Libraries that log the data of their requests, and the level from which they do not."""
 
 _WEB_SERVER: Final = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
@@ -34,7 +34,7 @@ _fields: ContextVar[Mapping[str, object]] = ContextVar(
 
 @contextmanager
 def log_context(**fields: object) -> Iterator[None]:
-    """Put fields on every line that is logged inside, also by the agent and by its libraries.
+    """Put fields on every line that is logged in the block, also by the agent and its libraries.
 
     Tasks and `aws.call` inherit them. A value that is None or empty is left out; a line's own
     `extra` counts more.
@@ -55,12 +55,12 @@ class Output(Protocol):
         ...
 
     def flush(self) -> object:
-        """Keep nothing back."""
+        """Write out all that is buffered."""
         ...
 
 
 class _Stdout:
-    """The stdout of the moment: the runtime and the tests put others in its place."""
+    """The current `sys.stdout`: Lambda's runtime and the tests replace it."""
 
     def write(self, text: str) -> None:
         sys.stdout.write(text)
@@ -88,8 +88,8 @@ def write_json(
     Args:
         service: the value of the field of that name.
         level: the lowest level that is logged, by name; an unknown one counts as INFO.
-        shows_texts: whether tracebacks have the text of each exception, see `JsonLines`.
-        stream: where to.
+        shows_texts: True to show the text of each exception, see `JsonLines`.
+        stream: takes the lines.
     """
     lowest = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     root = logging.getLogger()
@@ -97,7 +97,7 @@ def write_json(
     root.setLevel(lowest)
     for name, harmless in LIBRARIES.items():
         logging.getLogger(name).setLevel(max(lowest, harmless))
-    for name in _WEB_SERVER:  # it has set up its own lines before it imports the application
+    for name in _WEB_SERVER:  # it sets up its own lines before it imports the application
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
@@ -106,7 +106,7 @@ def write_json(
 def json_handler(
     stream: Output, service: str, *, shows_texts: bool = False
 ) -> logging.StreamHandler[Output]:
-    """A handler that writes one JSON object a line."""
+    """Return a handler that writes one JSON object a line."""
     # Here and not above: only a process that writes JSON loads Powertools.
     from a2a_serverless.observability.json_lines import JsonLines  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def json_handler(
 
 
 def _without_repr(record: logging.LogRecord) -> bool:
-    """Cut a line of asyncio's: the rest repeats the exception that a task has ended with."""
+    """Cut the repr off a line of asyncio; return True. It repeats the text of an exception."""
     if record.name == "asyncio":
         record.msg, record.args = record.getMessage().partition("\n")[0], None
     return True

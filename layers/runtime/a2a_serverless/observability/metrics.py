@@ -1,6 +1,6 @@
-"""Metrics by CloudWatch's embedded metric format: lines on stdout, without a call of AWS.
+"""Metrics by CloudWatch's embedded metric format: lines on stdout, without a call to AWS.
 
-What is counted waits in the process until `flush`, which the functions call once an invocation.
+Counts wait in the process until `flush`, which the functions call once an invocation.
 Dimensions have few values that are known beforehand: never an id, a host or a user.
 """
 
@@ -17,12 +17,12 @@ from typing import Final, TypeAlias
 _Dimensions: TypeAlias = tuple[tuple[str, str], ...]
 
 _MOST_VALUES: Final = 90
-"""Values of one metric in one line. The format takes 100, at which Powertools prints by itself."""
+"""Values of one metric in one line. At 100, the format's bound, Powertools prints by itself."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """What was counted under the same dimensions."""
+    """The counts under the same dimensions."""
 
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     times: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -41,7 +41,7 @@ _sink: _Sink | None = None
 
 
 def start(namespace: str, *, service: str, write: Callable[[str], object] | None = None) -> None:
-    """Count from now on, into `namespace` and under the dimension `service`.
+    """Start to count, into `namespace` and under the dimension `service`.
 
     `write` takes a line; by default it goes to stdout at once.
     """
@@ -53,7 +53,7 @@ def start(namespace: str, *, service: str, write: Callable[[str], object] | None
 
 
 def stop() -> None:
-    """Count no more; what was not flushed is forgotten."""
+    """Stop counting; drop what was not flushed."""
     global _sink  # noqa: PLW0603 - as above
     _sink = None
 
@@ -73,7 +73,7 @@ def time(name: str, milliseconds: float, **dimensions: str) -> None:
 
 
 def flush() -> None:
-    """Write what was counted since the last time: a line for each set of dimensions."""
+    """Write the counts since the last flush: a line for each set of dimensions."""
     with _lock:
         if _sink is None or not _sink.groups:
             return

@@ -1,10 +1,10 @@
 """One trace from a request through the queue to the attempt and to the webhook.
 
 X-Ray knows a trace by its id, and its pieces by the piece above them. The runtime carries both in
-`X-Amzn-Trace-Id`: with the operation on the queue, with the commits of a task, with a webhook. So
-that the pieces of one request stay together, each is written as a document of its own that names
-the carried trace, and not that of the invocation it happens in: Lambda begins a new trace for every
-message of a queue, and merely links the two.
+`X-Amzn-Trace-Id`: with the operation on the queue, with the commits of a task, with a webhook. Each
+piece is written as a document of its own that names the carried trace and not the invocation's: so
+the pieces of one request stay together. Lambda begins a new trace for every message of a queue, and
+only links the two.
 
 Documents go to the X-Ray daemon, which Lambda runs beside a function whose tracing is active.
 Nothing is written without a daemon (`AWS_XRAY_DAEMON_ADDRESS`), for a trace that was not sampled
@@ -30,14 +30,14 @@ from a2a_serverless.errors import A2AServerlessError, UnavailableError
 from a2a_serverless.observability.logs import log_context
 
 HEADER: Final = "x-amzn-trace-id"
-"""The name of the carried header, as ASGI and the operation's context have it."""
+"""The name of the carried header, in ASGI and in the operation's context."""
 
 INVOCATION: Final = "_X_AMZN_TRACE_ID"
 """The variable in which Lambda's runtime names the trace of the invocation."""
 
 _W3C: Final = ("traceparent", "tracestate")
 _LONGEST: Final = 512
-"""Characters of a carried value; what is longer was not made by a tracer."""
+"""The most characters of a carried value; no tracer makes a longer one."""
 
 _FORMS: Final = {
     "Root": re.compile(r"1-[0-9a-f]{8}-[0-9a-f]{24}"),
@@ -57,10 +57,9 @@ _current: ContextVar[Mapping[str, str]] = ContextVar(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceHeader:
-    """X-Ray's header: the trace, the piece that one's own belongs to, and whether it is kept.
+    """X-Ray's header: the trace, the parent piece, and the decision to keep it.
 
-    `lineage` is Lambda's, which counts with it how often a function has called itself; it travels
-    along.
+    `lineage` is Lambda's count of a function's calls of itself; it is passed on.
     """
 
     root: str
@@ -70,7 +69,7 @@ class TraceHeader:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The header in `text`, without what is malformed; None when it names no trace."""
+        """Return the header in `text` without malformed fields; None if it names no trace."""
         fields = dict(part.strip().partition("=")[::2] for part in text[:_LONGEST].split(";"))
         known = {
             name.lower(): fields[name]
@@ -93,15 +92,15 @@ class Segment:
     annotations: dict[str, str | int | float | bool] = field(default_factory=dict)
 
     def annotate(self, **annotations: str | float | bool | None) -> None:
-        """Add what the piece is found by: ids and counts, nothing of a task's content."""
+        """Add fields to search by: ids and counts, no content of a task."""
         self.annotations |= {k: v for k, v in annotations.items() if v is not None}
 
 
 def incoming(headers: Mapping[str, str]) -> dict[str, str]:
-    """The trace context of a request, from its headers in lower case, to be carried on.
+    """Return the trace context of a request, from its headers in lower case, to carry on.
 
-    Inside of a Lambda function that is called with events, its own trace counts: API Gateway's
-    header knows neither Lambda's piece of the trace nor its decision to keep it. (The Lambda Web
+    In a Lambda function that is called with events, the function's own trace counts: API Gateway's
+    header has neither Lambda's piece of the trace nor its decision to keep it. (The Lambda Web
     Adapter puts Lambda's into the header.)
     """
     found = {name: headers[name] for name in _W3C if 0 < len(headers.get(name, "")) <= _LONGEST}
@@ -110,19 +109,19 @@ def incoming(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def carried() -> dict[str, str]:
-    """The trace context of the code that asks, for a message or a request that it causes."""
+    """Return the trace context of the calling code, for a message or a request that it sends."""
     return dict(_current.get())
 
 
 def header() -> str | None:
-    """X-Ray's header of the code that asks; None outside of a trace."""
+    """Return X-Ray's header for the calling code; None outside a trace."""
     return _current.get().get(HEADER)
 
 
 def system_attributes(carried: Mapping[str, str]) -> dict[str, Any]:
-    """The attribute by which SQS links the trace of the consumer to the sender's; `{}` for none.
+    """Return the attribute by which SQS links the traces of consumer and sender; `{}` for none.
 
-    It counts neither as content nor as attribute of the message.
+    It counts neither as content nor as an attribute of the message.
     """
     found = TraceHeader.parse(carried.get(HEADER, ""))
     if found is None:
@@ -134,7 +133,7 @@ def system_attributes(carried: Mapping[str, str]) -> dict[str, Any]:
 def segment(
     name: str, carried: Mapping[str, str], **annotations: str | float | bool | None
 ) -> Iterator[Segment]:
-    """Work that belongs to the carried trace; what it causes is carried on as a part of it.
+    """Record the block as a piece of the carried trace, and as the parent of its own messages.
 
     The document is written at the end. An exception marks it, by its type alone: as a fault, or as
     an error where it is one of this runtime's refusals.
@@ -171,7 +170,7 @@ def _carrying(carried: Mapping[str, str], header: TraceHeader | None) -> Iterato
 
 
 def _document(name: str, above: TraceHeader, own_id: str, began: float) -> dict[str, Any]:
-    """What X-Ray demands; without a piece above it, this one is the trace's first."""
+    """Return the fields that X-Ray demands; without a parent the piece is the trace's first."""
     document: dict[str, Any] = {
         "name": name,
         "id": own_id,
@@ -194,7 +193,7 @@ def _failed(failure: Exception | None) -> dict[str, Any]:
 
 
 def _daemon() -> tuple[str, int] | None:
-    """Where the daemon listens; None when nothing is to be written."""
+    """Return the daemon's address; None if nothing is to be written."""
     if os.environ.get("POWERTOOLS_TRACE_DISABLED", "").lower() in _TRUE:
         return None
     found = _DAEMON.search(os.environ.get("AWS_XRAY_DAEMON_ADDRESS", ""))
@@ -203,7 +202,7 @@ def _daemon() -> tuple[str, int] | None:
 
 def _send(document: Mapping[str, Any], daemon: tuple[str, int]) -> None:
     datagram = _PROTOCOL + json.dumps(document, separators=(",", ":")).encode()
-    # A trace that gets lost is no reason to hold up the task, or to fail it.
+    # A lost trace must neither delay nor fail the task.
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         out.setblocking(False)  # noqa: FBT003 - has no name
         out.sendto(datagram, daemon)
