@@ -1,7 +1,7 @@
 """The command line: the local stack, and the parts of a deployment as plain processes.
 
-Each command is a module: `add` describes its arguments, `run` does its work. What the work needs is
-imported inside `run`: a worker loads no web framework, and `--help` loads nothing.
+Each command is a module: `add` describes its arguments, `run` does its work. The imports for that
+are inside `run`: a worker loads no web framework, and `--help` loads nothing.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def _log_to_stderr(*, verbose: bool) -> None:
 class PlainLines(logging.Formatter):
     """Formats a record as one line, and a traceback below it, indented.
 
-    A client can forge and colour no line: what does not print, such as the characters that begin an
-    escape sequence of a terminal, is shown as Python writes it in a string.
+    A client can neither forge nor colour a line: characters that do not print, such as those that
+    begin an escape sequence of a terminal, are shown as Python writes them in a string.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -1,4 +1,4 @@
-"""What the commands' arguments have in common."""
+"""The arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn, TypeAlias
 PROGRAM = "a2a-serverless"
 
 EXIT_UNUSABLE = 2
-"""The call, the agent, the card, the table or the queue is not usable; one sentence says which."""
+"""The exit code if call, agent, card, table or queue is unusable; one sentence says which."""
 
 _HIGHEST_PORT = 65_534  # the stream door takes the next one
 
@@ -24,13 +24,13 @@ class Parser(argparse.ArgumentParser):
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - has no public name
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
-"""Do a command's work and return the exit code; a `ConfigurationError` is printed."""
+"""Does a command's work and returns the exit code; a `ConfigurationError` is printed."""
 
 
 def add_command(
     commands: Commands, name: str, run: Run, *, summary: str, description: str
 ) -> Parser:
-    """Add a command without arguments of its own, and return its parser for those that it has."""
+    """Add a command, and return its parser to add its own arguments."""
     command = commands.add_parser(name, help=summary, description=description)
     command.set_defaults(run=run)
     command.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
@@ -79,7 +79,7 @@ def add_concurrency(command: Parser, default: int, of: str) -> None:
 
 
 def add_backend(command: Parser) -> None:
-    """Add `--backend`, hidden: `aws` is all there is beside `dev`, and may be said."""
+    """Add `--backend`, hidden: outside `dev` `aws` is the only value, and may be named."""
     command.add_argument("--backend", choices=("aws",), default="aws", help=argparse.SUPPRESS)
 
 

@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Show two tasks; return 1 when the client gets anything but what it should."""
+    """Show two tasks; return 1 if the client gets anything unexpected."""
     from a2a_serverless.local.demo import DemoError, show
 
     if not options.verbose:

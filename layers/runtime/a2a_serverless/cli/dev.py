@@ -7,8 +7,8 @@ from argparse import Namespace
 from a2a_serverless.cli.arguments import Commands, add_agent, add_card, add_command, add_port
 
 HERE = "127.0.0.1,::1,localhost,example.com"
-"""Webhooks that may be private here, and only here; and the one that clients are tried with, also
-where no name server is.
+"""Webhooks that may be private in `dev`; and example.com, which clients are tried with, also
+without a name server.
 """
 
 
@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
         description="Opens two doors as a deployment does. The first one answers at --port through "
         "API Gateway events and Mangum, each answer in one piece; the second one at the next port, "
         "streamed. Messages pass through the worker's Lambda handler, and webhooks on this machine "
-        "are told. Without A2A_AUTH anybody on this machine may call.",
+        "are called. Without A2A_AUTH every process on this machine may call.",
     )
     add_agent(dev)
     add_card(dev)

@@ -1,4 +1,4 @@
-"""`a2a-serverless push`: tells webhooks what was committed, until a signal."""
+"""`a2a-serverless push`: sends committed events to webhooks, until a signal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from argparse import Namespace
 from a2a_serverless.cli.arguments import Commands, add_backend, add_command, add_concurrency
 
 LONG_POLL_S = 1
-"""Stopping waits for it."""
+"""Seconds of a long poll; stopping waits for it."""
 
 
 def add(commands: Commands) -> None:
@@ -29,8 +29,8 @@ def add(commands: Commands) -> None:
 def run(options: Namespace) -> int:
     """Push until SIGINT or SIGTERM. A webhook that is being called is called again later.
 
-    Each start reads the stream from its oldest record on: what was committed while no process
-    pushed is told, and what was told is not told again, because the cursors are behind it.
+    Each start reads the stream from its oldest record on: events that were committed while no
+    process pushed are sent, and no event twice, because its cursor has moved past it.
     """
     from a2a_serverless.cli.serving import check, named_aws_errors, say, until_signal
     from a2a_serverless.local.event_sources import SqsSource

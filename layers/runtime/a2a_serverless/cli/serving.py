@@ -1,4 +1,4 @@
-"""What the commands that serve have in common: a checked start, and an end by a signal."""
+"""The frame of commands that serve: a checked start, and an end by a signal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal; stdout is for what programs read."""
+    """Print to stderr, for the person at the terminal; stdout is for programs."""
     print(text, file=sys.stderr, flush=True)
 
 
 def check(backends: Backends, settings: Settings) -> None:
-    """Make sure that table and queues are there.
+    """Return if table and queues exist.
 
     Raises:
         ConfigurationError: one sentence that names what is missing or does not answer.
@@ -39,7 +39,7 @@ def check(backends: Backends, settings: Settings) -> None:
 
 @contextmanager
 def named_aws_errors() -> Iterator[None]:
-    """Turn what boto3 raises in a `with` block into a `ConfigurationError`."""
+    """Turn boto3's exceptions in a `with` block into a `ConfigurationError`."""
     try:
         yield
     except (BotoCoreError, ClientError, UnavailableError) as error:
@@ -48,7 +48,7 @@ def named_aws_errors() -> Iterator[None]:
 
 @contextmanager
 def until_signal() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second signal ends the process at once."""
+    """Yield an event that SIGINT and SIGTERM set; a second signal ends the process at once."""
     ended = threading.Event()
 
     def end(number: int, _: FrameType | None) -> None:
@@ -67,7 +67,7 @@ def until_signal() -> Iterator[threading.Event]:
 def serve(backends: Backends, serving: Coroutine[Any, Any, None], *, drain_s: float) -> int:
     """Run `serving` until it ends or a signal comes.
 
-    A signal closes the broker; what then still runs after `drain_s` seconds is cancelled.
+    A signal closes the broker; work that still runs `drain_s` seconds later is cancelled.
     """
     with asyncio.Runner() as runner:
         return run_to_end(runner.get_loop(), _serve(backends, serving, drain_s))

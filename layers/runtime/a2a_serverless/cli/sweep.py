@@ -1,4 +1,4 @@
-"""`a2a-serverless sweep`: repairs what is overdue, handles the dead letters."""
+"""`a2a-serverless sweep`: repairs overdue tasks, handles the dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`a2a-serverless worker`: runs the agent on what the queue delivers, until a signal."""
+"""`a2a-serverless worker`: runs the agent on the queue's operations, until a signal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from a2a_serverless.cli.arguments import (
 )
 
 DRAIN_S = 10.0
-"""How long running turns may go on after a signal; then their leases run out."""
+"""Seconds that running turns may go on after a signal; then their leases run out."""
 
 
 def add(commands: Commands) -> None:

@@ -18,11 +18,11 @@ _TEXT_TYPES = (
     "application/javascript",
     "application/xml",
 )
-"""Every other body arrives in base64, `application/a2a+json` among them."""
+"""All other bodies arrive in base64, `application/a2a+json` among them."""
 
 
 def api_event(scope: MutableMapping[str, Any], body: bytes) -> dict[str, Any]:
-    """The event by which API Gateway passes on a request of the `$default` route and stage."""
+    """Return API Gateway's event for a request to the `$default` route and stage."""
     headers = _combined(scope["headers"])
     cookies = [c.strip() for c in headers.pop("cookie", "").split(";") if c.strip()]
     client = (scope.get("client") or ("127.0.0.1", 0))[0]
@@ -70,10 +70,10 @@ def api_event(scope: MutableMapping[str, Any], body: bytes) -> dict[str, Any]:
 
 
 def response_of(answer: Any) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """Status, headers and body of what the function answered.
+    """Return status, headers and body of the function's answer.
 
     Raises:
-        TypeError, KeyError, ValueError: the answer has not the form that API Gateway takes.
+        TypeError, KeyError, ValueError: the answer does not have the form that API Gateway takes.
     """
     body = answer.get("body") or ""
     content = base64.b64decode(body) if answer.get("isBase64Encoded") else body.encode()
@@ -92,7 +92,7 @@ def _combined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Repeated names with their values joined by commas, as payload format 2.0 has them."""
+    """Return each name once, its values joined by commas, as payload format 2.0 has them."""
     joined: dict[str, str] = {}
     for name, value in pairs:
         joined[name] = f"{joined[name]},{value}" if name in joined else value

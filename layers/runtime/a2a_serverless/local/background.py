@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class Background:
-    """Runs a coroutine from the beginning of a `with` block to its end, where it is cancelled.
+    """Runs a coroutine beside a `with` block, at whose end it is cancelled.
 
     Args:
         name: the thread's name.

@@ -30,7 +30,7 @@ from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import load_settings
 
 LIMIT_S = 60.0
-"""The tasks take 5 s; on a machine where they take longer than this, something is stuck."""
+"""Bound of the two tasks in seconds; they take 5 s, unless something is stuck."""
 
 STREAMED = "Two days in Lisbon, please"
 UNCLEAR = "Plan a trip to Oslo"
@@ -48,14 +48,14 @@ _QUIET, _STRONG, _ARTIFACT = "2", "1", "36"
 
 
 class DemoError(Exception):
-    """What the client got is not what the demo is to show."""
+    """The client did not get what the demo has to show."""
 
 
 def show(out: TextIO) -> None:
     """Run two tasks on a simulated AWS and print what the client sees of them.
 
     Raises:
-        DemoError: it saw anything else than it should, or nothing for `LIMIT_S`.
+        DemoError: it saw something unexpected, or nothing for `LIMIT_S`.
     """
     transcript = Transcript(out)
     transcript.plain("API Gateway, Lambda, DynamoDB and SQS FIFO, simulated in this process")
@@ -90,7 +90,7 @@ async def _show(transcript: Transcript, stack: Stack) -> None:
 async def _converse(
     agent: _Agent, transcript: Transcript, text: str, *, task: Task | None = None
 ) -> Task:
-    """Send one message, show what comes, and compare it with what is stored."""
+    """Send one message, print the events, and compare them with the stored task."""
     transcript.client_says(text)
     task_id, chunks, streamed = "", 0, ""
     async for event in agent.send(message_of(text, task=task)):
@@ -116,7 +116,7 @@ def _expect(task: Task, state: TaskState) -> None:
 
 
 class _Agent:
-    """The agent as its card describes it: streamed from the first interface, loaded by the API."""
+    """The agent by its card: streams come from the first interface, tasks from the API."""
 
     def __init__(self, card: AgentCard, streaming: Client, plain: Client) -> None:
         self.card = card
@@ -141,7 +141,7 @@ class _Agent:
 
 
 def _at_door(card: AgentCard, url: str) -> AgentCard:
-    """The card with those of its interfaces alone that are at `url`."""
+    """Return the card with only those of its interfaces that are at `url`."""
     narrowed = AgentCard()
     narrowed.CopyFrom(card)
     del narrowed.supported_interfaces[:]
@@ -154,7 +154,7 @@ def _at_door(card: AgentCard, url: str) -> AgentCard:
 
 
 class Transcript:
-    """Three columns: seconds since the last message of the client, what came, its text.
+    """Prints three columns: seconds since the client's last message, the event, its text.
 
     Colours are used at a terminal, unless `NO_COLOR` is set (no-color.org).
     """
@@ -174,12 +174,12 @@ class Transcript:
         self._line(text)
 
     def client_says(self, text: str) -> None:
-        """A message of the client; the clock starts anew."""
+        """Print a message of the client, and restart the clock."""
         self._sent_at = time.monotonic()
         self._row("", "client", _STRONG, text)
 
     def event(self, event: StreamResponse) -> None:
-        """One event of a stream."""
+        """Print one event of a stream."""
         match event.WhichOneof("payload"):
             case "task":
                 self._status(event.task.status)
@@ -215,23 +215,23 @@ class Transcript:
 
 
 def state_label(state: TaskState) -> str:
-    """The state as people write it, such as `input-required`."""
+    """Return the state in its short form, such as `input-required`."""
     name: str = TaskState.Name(state)
     return name.removeprefix("TASK_STATE_").lower().replace("_", "-")
 
 
 def text_of(parts: Sequence[Part]) -> str:
-    """The text of the parts that have one."""
+    """Return the text of the parts that have one."""
     return "".join(part.text for part in parts)
 
 
 def artifact_text(task: Task) -> str:
-    """The text of all of a task's artifacts."""
+    """Return the text of all artifacts of a task."""
     return "".join(text_of(artifact.parts) for artifact in task.artifacts)
 
 
 def message_of(text: str, *, task: Task | None = None) -> Message:
-    """A user's message, a new task's or the next one of `task`."""
+    """Return a user's message: for a new task, or the next one of `task`."""
     return new_text_message(
         text,
         role=Role.ROLE_USER,

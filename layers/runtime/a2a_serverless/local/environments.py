@@ -1,8 +1,8 @@
 """A Lambda function's environments: a thread, an event loop and a handler each.
 
 On AWS every concurrent invocation has a process of its own that is frozen in between. Threads with
-loops of their own keep what matters of it: nothing is shared that a loop owns, and a background
-task that an invocation leaves behind stands still until the next one.
+event loops of their own behave alike where it matters: they share no object of a loop, and a
+background task that an invocation leaves behind stands still until the next one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Handler = Callable[[dict[str, Any], Any], Any]
 """A Lambda handler: an event and a context give an answer."""
 
 JOIN_S = 2.0
-"""How long closing waits for an invocation that is running."""
+"""Seconds that closing waits for running invocations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalContext:
-    """What Lambda tells a handler about its invocation."""
+    """The context of an invocation, as Lambda passes it to a handler."""
 
     function_name: str
     deadline: float
@@ -57,10 +57,10 @@ class Environments:
 
     Args:
         name: the function's name.
-        make_handler: makes one environment's handler, in the thread that will call it; what it
-            puts on the stack is called when the environment ends.
+        make_handler: makes one environment's handler, in the thread that will call it; the
+            callbacks that it puts on the stack run when the environment ends.
         limit: concurrent invocations; more of them wait.
-        timeout_s: the function's timeout, as its context shows it. Nothing is stopped by it.
+        timeout_s: the function's timeout, as its context shows it. It stops nothing.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Environments:
         self._closed = False
 
     def invoke(self, event: dict[str, Any]) -> Future[Any]:
-        """The handler's answer to `event`, or the exception that it raised.
+        """Return a future of the handler's answer to `event`.
 
         Raises:
             RuntimeError: the environments are closed.
@@ -99,7 +99,7 @@ class Environments:
         return answer
 
     def close(self) -> None:
-        """Let running invocations end for `JOIN_S` seconds, then leave them to the process."""
+        """Wait up to `JOIN_S` seconds for running invocations, then leave them to the process."""
         with self._lock:
             self._closed = True
             threads = list(self._threads)

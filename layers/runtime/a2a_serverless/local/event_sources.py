@@ -1,4 +1,4 @@
-"""Where the queue pump's records come from: a queue of SQS, or one in memory."""
+"""Sources of the queue pump's records: a queue of SQS, or one in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class EventSource(ABC):
 
     @abstractmethod
     def records(self) -> AsyncIterator[dict[str, Any]]:
-        """Deliveries as they come, without end."""
+        """Yield deliveries as they come, without end."""
 
     @abstractmethod
     async def delete(self, record: Mapping[str, Any]) -> None:
@@ -61,7 +61,7 @@ class SqsSource(EventSource):
                 await asyncio.sleep(self._pause_s)
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next record, None when `wait_s` brought none.
+        """Return the next record, None if none came within `wait_s`.
 
         Raises:
             ClientError, BotoCoreError: as boto3.

@@ -17,9 +17,9 @@ from a2a_serverless.local.environments import Environments
 logger = logging.getLogger(__name__)
 
 BODY_LIMIT = 10 * 1024 * 1024
-"""Of an HTTP API's request, in bytes."""
+"""The most bytes of an HTTP API's request."""
 RESPONSE_LIMIT = 6 * 1024 * 1024
-"""Of a buffered Lambda answer, in bytes."""
+"""The most bytes of a buffered Lambda answer."""
 INTEGRATION_TIMEOUT_S = 30.0
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -63,7 +63,7 @@ class FrontDoor:
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """The request's body, None when it is longer than API Gateway takes."""
+    """Return the request's body, None if it is longer than API Gateway takes."""
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -79,7 +79,7 @@ async def _read(receive: Receive) -> bytes | None:
 
 
 def _refusal(status: int, message: str) -> Response:
-    """What API Gateway answers by itself."""
+    """Return an answer of API Gateway's own."""
     content = json.dumps({"message": message}).encode()
     headers = [
         (b"content-type", b"application/json"),

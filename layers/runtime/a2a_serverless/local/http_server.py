@@ -17,18 +17,18 @@ _uvicorn_logger = logging.getLogger("uvicorn.error")
 HOST = "127.0.0.1"
 START_S = 15.0
 DRAIN_S = 1
-"""How long open streams may go on when the server stops."""
+"""Seconds that open streams may go on when the server stops."""
 KEEP_ALIVE_S = 60
-"""Longer than clients keep an idle connection: else one is closed just as a request goes out."""
+"""Longer than clients keep an idle connection: else one may close while a request is sent."""
 
 
 def bind(port: int) -> socket.socket:
-    """A socket that holds `port` of the loopback; 0 takes a free one.
+    """Return a socket that holds `port` of the loopback; 0 takes a free one.
 
     Raises:
         ConfigurationError: the port is taken.
     """
-    # With its protocol named: asyncio sets TCP_NODELAY on the connections of no other socket.
+    # asyncio sets TCP_NODELAY only on connections of a socket that names its protocol.
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -42,7 +42,7 @@ def bind(port: int) -> socket.socket:
 
 
 def bind_neighbours(port: int) -> tuple[socket.socket, socket.socket]:
-    """Sockets on `port` and `port + 1`; with 0 a free pair of neighbours.
+    """Return sockets on `port` and `port + 1`; 0 takes a free pair.
 
     Raises:
         ConfigurationError: one of the ports is taken.
@@ -80,7 +80,7 @@ class HttpServer:
         """Return when the server takes requests.
 
         Raises:
-            ConfigurationError: it does not; the log says why.
+            ConfigurationError: it failed to start; the log says why.
         """
         self._thread.start()
         deadline = time.monotonic() + START_S
@@ -90,7 +90,7 @@ class HttpServer:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Close the port; open streams are cut off after `DRAIN_S` seconds."""
+        """Close the port, and cut off open streams after `DRAIN_S` seconds."""
         self._server.should_exit = True
         if self._thread.ident is not None:
             _uvicorn_logger.addFilter(self._is_news)
@@ -99,7 +99,7 @@ class HttpServer:
         self._socket.close()
 
     def _is_news(self, record: logging.LogRecord) -> bool:
-        """Not so while stopping: uvicorn reports every stream that it cuts off as an error."""
+        """Return False while stopping: uvicorn reports each stream that it cuts off as an error."""
         return record.thread != self._thread.ident
 
     def __enter__(self) -> Self:

@@ -13,9 +13,9 @@ _CARD = Path("functions/api/agent_card.json")
 
 
 def agent_spec(named: str | None) -> str:
-    """The agent as `FILE.py:NAME`.
+    """Return the agent as `FILE.py:NAME`.
 
-    Taken from the argument, `A2A_AGENT`, functions/worker/agent.py of the project, ./agent.py.
+    The first of: the argument, `A2A_AGENT`, functions/worker/agent.py of the project, ./agent.py.
 
     Raises:
         ConfigurationError: the file does not exist.
@@ -31,9 +31,9 @@ def agent_spec(named: str | None) -> str:
 
 
 def card_path(named: str | None) -> Path:
-    """The agent card's file.
+    """Return the agent card's file.
 
-    Taken from the argument, `A2A_CARD`, functions/api/agent_card.json of the project,
+    The first of: the argument, `A2A_CARD`, functions/api/agent_card.json of the project,
     ./agent_card.json.
 
     Raises:
@@ -46,7 +46,7 @@ def card_path(named: str | None) -> Path:
 
 
 def _found(relative: Path) -> Path | None:
-    """`relative` beside the nearest template.yaml that has it."""
+    """Return `relative` beside the nearest template.yaml that has it."""
     for folder in _folders():
         if (folder / "template.yaml").is_file() and (folder / relative).is_file():
             found = folder / relative

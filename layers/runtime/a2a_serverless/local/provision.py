@@ -1,4 +1,4 @@
-"""Creates the table and the queues of template.yaml at whatever endpoint the clients speak to."""
+"""Creates the table and the queues of template.yaml at the endpoint of the given clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProvisionError(ConfigurationError):
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """What the table and the queues are called; three letters or more, FIFO queues with .fifo."""
+    """The names of table and queues: three letters or more, FIFO queues with .fifo."""
 
     table: str
     queue: str
@@ -34,7 +34,7 @@ class Names:
 
     @classmethod
     def with_prefix(cls, prefix: str) -> Names:
-        """Names of their own for a test or a second stack."""
+        """Return separate names for a test or a second stack."""
         return cls(
             table=f"{prefix}-tasks",
             queue=f"{prefix}-operations.fifo",
@@ -48,7 +48,7 @@ class Names:
     def from_environment(
         cls, environment: Mapping[str, str] | None = None, *, prefix: str = "a2a"
     ) -> Names:
-        """Those of the variables that the functions get, where set; else those of `prefix`.
+        """Return the names in the functions' variables, and those of `prefix` for unset ones.
 
         A2A_TABLE, A2A_QUEUE, A2A_DEAD_LETTER_QUEUE, A2A_UNDECODABLE_QUEUE, A2A_PUSH_QUEUE,
         A2A_PUSH_DEAD_LETTER_QUEUE; a queue as name or URL.
@@ -73,7 +73,7 @@ class Names:
 
 @dataclass(frozen=True, kw_only=True)
 class Provisioned:
-    """What exists now: the table's name and the queues' URLs."""
+    """The created resources: the table's name and the queues' URLs."""
 
     table: str
     queue: str
@@ -83,7 +83,7 @@ class Provisioned:
     push_dead_letter_queue: str
 
     def environment(self) -> dict[str, str]:
-        """The variables by which the functions find it."""
+        """Return the variables by which the functions find table and queues."""
         return {
             "A2A_TABLE": self.table,
             "A2A_QUEUE": self.queue,
@@ -102,15 +102,15 @@ def provision(
     template: Template | None = None,
     stream: bool = True,
 ) -> Provisioned:
-    """Create what is missing of the table and the queues; what exists stays as it is.
+    """Create the table and the queues that are missing; those that exist stay as they are.
 
     Args:
         dynamodb: client of the endpoint that gets the table.
         sqs: client of the endpoint that gets the queues.
         names: by default `Names.from_environment()`.
         template: by default the project's own.
-        stream: whether the table has its stream. DynamoDB Local slows down to a tenth with a
-            second streamed table; a test that needs a table and no stream leaves it out.
+        stream: True to give the table its stream. With a second streamed table DynamoDB Local is
+            ten times slower; a test that needs no stream leaves it out.
 
     Raises:
         ProvisionError: a queue of that name has other attributes, or the table other keys.
@@ -159,7 +159,7 @@ def _create_table(dynamodb: DynamoDBClient, name: str, template: Template, *, st
 
 
 def _check_table(dynamodb: DynamoDBClient, name: str, definition: Mapping[str, object]) -> None:
-    """A table of an earlier version would fail later, far from the cause."""
+    """Refuse a table of an earlier version, which would fail later, far from the cause."""
     existing = dynamodb.describe_table(TableName=name)["Table"]
     wanted_indexes = definition["GlobalSecondaryIndexes"]
     if not isinstance(wanted_indexes, list):

@@ -20,7 +20,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 
 TIMEOUT_S = 60.0
-"""PushFunction's in template.yaml."""
+"""The timeout of PushFunction in template.yaml."""
 
 STREAM_ENVIRONMENTS = 2
 """Batches at the same time; one of each shard. An emulator's stream has one shard."""
@@ -28,24 +28,24 @@ STREAM_ENVIRONMENTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushSources:
-    """Where the function's records come from; each made in the loop that reads it."""
+    """The sources of the function's records; each is made in the loop that reads it."""
 
     stream: Callable[[], StreamSource]
     queue: Callable[[], EventSource]
     filter: StreamFilter
-    """Of the stream's records."""
+    """The filter of the stream's records."""
 
 
 class Pushing:
-    """Push for a `with` block.
+    """Runs push for a `with` block.
 
     The two sources have environments of their own: as on AWS, slow webhooks do not hold up the
     stream.
 
     Args:
         backends: with push.
-        settings: what is pushed, to whom, and for how long.
-        sources: where the records come from.
+        settings: which events are pushed, allowed receivers, and for how long one may fail.
+        sources: the sources of the records.
         concurrency: webhooks that are called at the same time.
     """
 
@@ -85,10 +85,10 @@ class Pushing:
 
 
 def stream_filter(settings: Settings) -> StreamFilter:
-    """The filter of template.yaml for what these settings push.
+    """Return the filter of template.yaml for the events that these settings push.
 
     Raises:
-        TemplateError: template.yaml is not there, or has a rule that is not known here.
+        TemplateError: template.yaml is missing, or has a rule that is not known here.
     """
     template = Template.load(parameters={"PushEvents": settings.push_events})
     return StreamFilter(template.event_filter("PushFunction", "Commits"))

@@ -13,18 +13,18 @@ from a2a_serverless.local.event_sources import EventSource
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""Between two attempts to read a queue that fails."""
+"""Seconds between two attempts to read a queue that fails."""
 
 
 class QueuePump:
     """Passes records to a function, one each, as many at a time as it has environments.
 
-    What the function does not report as failed is deleted. The rest stays in the queue: it comes
-    again when its visibility runs out, which the worker's back-off has set.
+    Records that the function does not report as failed are deleted. The rest stays in the queue and
+    comes again when its visibility ends, which the worker's back-off has set.
 
     Args:
         make_source: makes the source of records, in the event loop that runs the pump.
-        function: what is invoked.
+        function: the function to invoke.
     """
 
     def __init__(self, make_source: Callable[[], EventSource], function: Environments) -> None:
@@ -32,7 +32,7 @@ class QueuePump:
         self._function = function
 
     async def run(self) -> None:
-        """Pump until cancelled; what then runs goes on in the function, undeleted."""
+        """Pump until cancelled; running invocations go on, and their records are not deleted."""
         while True:
             try:
                 await self._pass_on()
@@ -65,7 +65,7 @@ class QueuePump:
 
 
 def _is_done(record: Mapping[str, Any], answer: Mapping[str, Any] | None) -> bool:
-    """What a partial batch response says about a batch of one.
+    """Return True if a partial batch response does not name the one record of its batch.
 
     Raises:
         KeyError, TypeError: it is malformed; then Lambda counts the whole batch as failed.

@@ -25,15 +25,15 @@ _ENVIRONMENT = {
     "AWS_ACCOUNT_ID_ENDPOINT_MODE": "disabled",  # moto does not know an account's own endpoints
 }
 _FOREIGN = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN")
-"""What a developer's shell may hold, and what must not reach the simulation."""
+"""Variables of a developer's shell that must not reach the simulation."""
 
 
 @contextmanager
 def simulated_aws() -> Iterator[Provisioned]:
-    """An empty AWS with the table and the queues of template.yaml, for all threads of the process.
+    """Simulate AWS with the table and the queues of template.yaml, for all threads of the process.
 
-    moto is not made for threads: it loses puts beside transactions. Under one lock every request
-    is a single step, as it is on AWS. A long poll would keep the lock, so receive without waiting.
+    moto is not safe under threads: it loses puts beside transactions. Under one lock every request
+    is a single step, as on AWS. A long poll would hold the lock, so receive without waiting.
     """
     environment = {k: v for k, v in os.environ.items() if k not in _FOREIGN} | _ENVIRONMENT
     with mock.patch.dict(os.environ, environment, clear=True), mock_aws(), _one_at_a_time():
@@ -49,8 +49,8 @@ def simulated_aws() -> Iterator[Provisioned]:
 def one_step() -> Iterator[None]:
     """Keep all other threads' requests out while those of a block are made, in one thread.
 
-    A transaction that fails puts a copy of its table in the table's place: what was had of the
-    table before, like an iterator of its stream, then belongs to one that nobody writes to.
+    A transaction that fails replaces its table by a copy: an object of the table from before, such
+    as an iterator of its stream, then belongs to a table that gets no more writes.
     """
     with _lock:
         yield

@@ -44,14 +44,14 @@ PUSH_ENVIRONMENTS = 10
 """Webhooks that are called at the same time."""
 
 LONG_POLL_S = 1
-"""Of a real queue; stopping waits for it."""
+"""Seconds of a real queue's long poll; stopping waits for it."""
 MOTO_POLL_S = 0.05
-"""Between two looks at the simulated queue, whose long poll would hold its lock."""
+"""Seconds between two looks at the simulated queue, whose long poll would hold its lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a stack is started: without names with what the project has, at port 0 on a free one."""
+    """Options of a stack: by default the project's agent and card; port 0 takes a free one."""
 
     backend: BackendName = "memory"
     agent: str | None = None
@@ -59,7 +59,7 @@ class Options:
     port: int = 0
     concurrency: int = 4
     push: bool = False
-    """Whether webhooks are offered and told; on `aws` only where A2A_PUSH_QUEUE is set."""
+    """True to offer and call webhooks; on `aws` only if A2A_PUSH_QUEUE is set."""
 
 
 class Stack:
@@ -90,7 +90,7 @@ class Stack:
         self._running.close()
 
     def _start(self, starting: ExitStack) -> None:
-        """Start from the back to the front; the end of the block stops from front to back."""
+        """Start from the back end to the front; the end of the block stops in reverse order."""
         load_agent(self.agent_spec)  # a mistake in it stops the start, not the first task
         api_socket, stream_socket = bind_neighbours(self.options.port)
         starting.callback(api_socket.close)

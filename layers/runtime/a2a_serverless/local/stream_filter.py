@@ -1,7 +1,7 @@
 """The filter of an event source, as Lambda evaluates it over a stream's records.
 
-https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html. Of its rules those are
-known that template.yaml uses; another one is an error and never guessed.
+https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html. It knows the
+rules that template.yaml uses; any other one is an error and never guessed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StreamFilter:
         self._patterns = [_parsed(pattern) for pattern in patterns]
 
     def passes(self, record: Mapping[str, Any]) -> bool:
-        """Whether the function is to have the record."""
+        """Return True if the function gets the record."""
         return not self._patterns or any(_matches(p, record) for p in self._patterns)
 
 
@@ -59,7 +59,7 @@ def _is_known(rule: Any) -> bool:
 
 
 def _matches(pattern: Mapping[str, Any], value: Any) -> bool:
-    """Every name of the pattern matches; a leaf by one of its rules."""
+    """Return True if every name of the pattern matches, a leaf by one of its rules."""
     fields = value if isinstance(value, dict) else {}
     return all(
         _matches(below, fields.get(name))

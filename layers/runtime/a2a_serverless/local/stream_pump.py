@@ -15,20 +15,19 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 10.0
-"""Between two attempts at the same records."""
+"""The longest wait in seconds between two attempts at the same records."""
 
 
 class StreamPump:
     """Passes batches of a stream to a function, those of a shard in order.
 
-    What the function fails at is tried again, and the shard's next records wait for it, as Lambda
-    does for a day. A batch is not cut in halves: a record that the function never gets done is
-    to be seen.
+    Records at which the function fails are tried again, and the shard's next records wait for them,
+    as Lambda does for a day. A batch is not split: a record that always fails shall be noticed.
 
     Args:
         make_source: makes the source of records, in the event loop that runs the pump.
-        function: what is invoked.
-        filter_: which records the function is to have; by default all.
+        function: the function to invoke.
+        filter_: selects the records that the function gets; by default all.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class StreamPump:
                 await asyncio.sleep(pause_s)
 
     async def _invoke(self, records: Records) -> Records:
-        """What is to be tried again."""
+        """Invoke the function; return the records to try again."""
         try:
             answer = await asyncio.wrap_future(self._function.invoke({"Records": records}))
             return _unsettled(records, answer)
@@ -71,7 +70,7 @@ class StreamPump:
 
 
 def _unsettled(records: Records, answer: Mapping[str, Any] | None) -> Records:
-    """What a partial batch response leaves: the first record that it names, and all behind it.
+    """Return the records that a partial batch response leaves: the first named, and all after it.
 
     Raises:
         KeyError, TypeError: it is malformed; then Lambda counts the whole batch as failed.

@@ -1,4 +1,4 @@
-"""Where the stream pump's records come from: a table's stream, or the storage in memory."""
+"""Sources of the stream pump's records: a table's stream, or the storage in memory."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 BATCH = 100
 """Records that a function gets at once, as in template.yaml."""
 POLL_S = 0.25
-"""Between two looks at a shard that had nothing: Lambda looks four times a second."""
+"""Seconds between two looks at an idle shard: Lambda looks four times a second."""
 SHARDS_S = 10.0
-"""Between two looks for new shards, while no shard comes to its end."""
+"""Seconds between two looks for new shards, while no shard ends."""
 RETRY_S = 1.0
-"""Between two attempts to read a stream that does not answer."""
+"""Seconds between two attempts to read a stream that does not answer."""
 
 _ENDPOINT = "AWS_ENDPOINT_URL_DYNAMODB"
 _OWN_ENDPOINT = "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"
@@ -73,7 +73,7 @@ class MemoryStream(StreamSource):
             self._waker = None
 
     def _take(self, committed: StreamedCommit) -> None:
-        """In the thread that commits."""
+        """Take a commit, in the thread that made it."""
         self._committed.put(committed)
         if (waker := self._waker) is not None and not waker[0].is_closed():
             waker[0].call_soon_threadsafe(waker[1].set)
@@ -83,7 +83,7 @@ class MemoryStream(StreamSource):
             yield self._record(self._committed.get())
 
     def _record(self, committed: StreamedCommit) -> dict[str, Any]:
-        """What the stream says of the first item of a commit, but for the commit itself."""
+        """Return the stream's record of the first item of a commit, without its entries."""
         self._number += 1
         keys = {
             "PK": {"S": task_partition(committed.scope, committed.task_id)},
@@ -118,7 +118,7 @@ class TableStream(StreamSource):
 
     Args:
         table: the table's name.
-        one_step: on moto, what makes a block's requests one step; iterators are not kept then.
+        one_step: on moto, makes the requests of a block one step; iterators are not kept then.
         dynamodb, streams: clients; by default those of the environment.
     """
 
@@ -136,7 +136,7 @@ class TableStream(StreamSource):
         self._streams = streams or _client()
 
     async def arn(self) -> str:
-        """The stream's ARN.
+        """Return the stream's ARN.
 
         Raises:
             ConfigurationError: the table has no stream.
@@ -170,7 +170,7 @@ class TableStream(StreamSource):
                 await _happens(one_ended, SHARDS_S)
 
     async def _read(self, arn: str, shard: str, consume: Consume) -> None:
-        """One shard to its end; an open one has none."""
+        """Read one shard to its end; an open one has none."""
         read_to: str | None = None
         iterator: str | None = None
         while True:
@@ -199,7 +199,7 @@ class TableStream(StreamSource):
                 await asyncio.sleep(POLL_S)
 
     def _get(self, arn: str, shard: str, read_to: str | None, iterator: str | None) -> Any:
-        """The next records of a shard; in a thread."""
+        """Return the next records of a shard; runs in a thread."""
         with self._one_step() if self._one_step is not None else nullcontext():
             if iterator is None:
                 start = {"ShardIteratorType": "TRIM_HORIZON"}
@@ -226,7 +226,7 @@ class TableStream(StreamSource):
 
 
 def _client() -> Any:
-    """A client of the stream's endpoint, which an emulator has where the table is."""
+    """Return a client of the stream's endpoint; with an emulator that of the table."""
     is_ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
     table_endpoint = os.environ.get(_ENDPOINT)
     if is_ignored or _OWN_ENDPOINT in os.environ or not table_endpoint:
@@ -235,18 +235,18 @@ def _client() -> Any:
 
 
 def _is_trimmed(error: Exception) -> bool:
-    """Whether the position is older than what the stream still has."""
+    """Return True if the position is older than the oldest record of the stream."""
     return isinstance(error, ClientError) and aws.error_code(error) == "TrimmedDataAccessException"
 
 
 def _record(raw: Mapping[str, Any], arn: str) -> dict[str, Any]:
-    """A record as Lambda passes it on."""
+    """Return a record as Lambda passes it on."""
     record: dict[str, Any] = _json(raw) | {"eventSourceARN": arn}
     return record
 
 
 def _json(value: Any) -> Any:
-    """JSON's form of what boto3 returns: bytes in base64, times in seconds."""
+    """Return a value of boto3 in its JSON form: bytes in base64, times in seconds."""
     match value:
         case dict():
             return {name: _json(below) for name, below in value.items()}

@@ -1,4 +1,4 @@
-"""What SweeperFunction does, as a loop: overdue tasks, and the dead letters."""
+"""The work of SweeperFunction as a loop: overdue tasks, and the dead letters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 5.0
-"""Between two rounds; deployed it is a minute, and dead letters come at once."""
+"""Seconds between two rounds; deployed it is a minute, and dead letters come at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round did."""
+    """The counts of one round."""
 
     swept: SweepReport
     dead_letters: int
@@ -42,11 +42,11 @@ class Round:
 
 
 class SweepRounds:
-    """Rounds over one deployment's backends.
+    """Runs rounds over one deployment's backends.
 
     Args:
-        backends: what is swept.
-        settings: how often a turn is started, and when one is given up.
+        backends: the storage that is swept, and the broker.
+        settings: the attempts of a turn, and the time after which it is given up.
         dead_letters: the dead letter queue; None: there is none to consume.
     """
 
@@ -63,7 +63,7 @@ class SweepRounds:
         self._source = dead_letters
 
     async def once(self) -> Round:
-        """One round: what is overdue, then every dead letter that is visible.
+        """Run one round: overdue turns and cancels, then every visible dead letter.
 
         Raises:
             UnavailableError, ConfigurationError, ClientError, BotoCoreError: the table or the
@@ -73,7 +73,7 @@ class SweepRounds:
         return Round(swept, await self._consume())
 
     async def forever(self) -> None:
-        """A round every `PERIOD_S`; errors are logged, the next round comes anyway."""
+        """Run a round every `PERIOD_S`; errors are logged, and the next round follows."""
         while True:
             try:
                 done = await self.once()

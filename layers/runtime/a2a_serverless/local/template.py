@@ -29,7 +29,7 @@ class TemplateError(ConfigurationError):
 
 
 def find_template() -> Path:
-    """The path of template.yaml: `A2A_TEMPLATE`, else the nearest one above this package.
+    """Return the path of template.yaml: `A2A_TEMPLATE`, else the nearest one above this package.
 
     Raises:
         TemplateError: there is none.
@@ -73,7 +73,7 @@ class Template:
     def load(
         cls, path: Path | None = None, *, parameters: Mapping[str, str] | None = None
     ) -> Template:
-        """Read `path`, by default what `find_template` finds.
+        """Read `path`, by default the one of `find_template`.
 
         Raises:
             TemplateError: the file is missing or not a template.
@@ -90,11 +90,11 @@ class Template:
     def properties(
         self, logical_id: str, attributes: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """The resolved properties of a resource.
+        """Return the resolved properties of a resource.
 
         Args:
             logical_id: the resource's name in the template.
-            attributes: what references to other resources stand for, by `Name` (for `Ref`) and
+            attributes: the values of references to other resources, by `Name` (for `Ref`) and
                 `Name.Attribute` (for `GetAtt`).
 
         Raises:
@@ -105,7 +105,7 @@ class Template:
         return resolved
 
     def table(self, *, stream: bool = True) -> dict[str, Any]:
-        """The arguments of `create_table` but for `TableName`.
+        """Return the arguments of `create_table` but for `TableName`.
 
         Encryption, point-in-time recovery and deletion protection are left out: they guard a
         deployed table, and the emulators do not know all of them.
@@ -128,7 +128,7 @@ class Template:
         return arguments
 
     def time_to_live(self) -> dict[str, Any]:
-        """The `TimeToLiveSpecification` of the table."""
+        """Return the `TimeToLiveSpecification` of the table."""
         specification: dict[str, Any] = self.properties("TaskTable")["TimeToLiveSpecification"]
         return {
             "AttributeName": specification["AttributeName"],
@@ -136,7 +136,7 @@ class Template:
         }
 
     def queue(self, logical_id: str, attributes: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The `Attributes` of `create_queue` for a queue; see `properties` for the arguments."""
+        """Return the `Attributes` of `create_queue` for a queue; for arguments see `properties`."""
         properties = self.properties(logical_id, attributes)
         return {
             name: _queue_attribute(value)
@@ -145,7 +145,7 @@ class Template:
         }
 
     def event_filter(self, function: str, event: str) -> list[str]:
-        """The patterns of an event source, of which an event has to match one.
+        """Return the patterns of an event source, of which an event has to match one.
 
         Raises:
             TemplateError: there is no such function, or it has no such event with a filter.
