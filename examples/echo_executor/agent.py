@@ -1,6 +1,6 @@
-"""An executor of the official SDK, as it would run on the SDK's own server: nothing here is ours.
+"""An executor of the official SDK, unchanged from the SDK's own server.
 
-It says back what it is told, a word at a time, as one artifact.
+It repeats the user's text, a word at a time, as one artifact.
 """
 
 from __future__ import annotations

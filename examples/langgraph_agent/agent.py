@@ -33,7 +33,7 @@ MODEL: BaseChatModel = GenericFakeChatModel(
 
 
 async def answer(state: MessagesState) -> dict[str, list[AnyMessage]]:
-    """The graph's one node: the model answers the chat so far."""
+    """Answer the chat so far with the model; the graph's only node."""
     return {"messages": [await MODEL.ainvoke(state["messages"])]}
 
 
@@ -49,7 +49,7 @@ class Chat(Worker):
         """Stream the model's tokens as one artifact.
 
         The chat is stored in the same commit as the answer: a crash never keeps one without the
-        other, and two tasks of a context cannot overwrite each other's.
+        other, and two tasks of a context cannot overwrite each other's chat.
         """
         chat: list[Any] = messages_from_dict(await ctx.load_context() or [])
         chat.append(HumanMessage(ctx.user_text))

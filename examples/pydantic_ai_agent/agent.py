@@ -27,13 +27,13 @@ class Conversion(BaseModel):
 
 
 class Missing(BaseModel):
-    """What the user has to be asked for."""
+    """A detail that the user has to be asked for."""
 
     question: str
 
 
 def stand_in(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Do what a model would: read the chat, call the tool, fill in the result."""
+    """Act as a model would: read the chat, call the tool, fill in the result."""
     parts = [part for message in messages for part in message.parts]
     said = " ".join(str(part.content) for part in parts if isinstance(part, UserPromptPart))
     number = re.search(r"\d+(?:\.\d+)?", said)
@@ -62,7 +62,7 @@ converter: Agent[None, Conversion | Missing] = Agent(
 
 @converter.tool_plain
 def rate(currency: str) -> float:
-    """What one euro is worth in `currency`."""
+    """Return the value of one euro in `currency`."""
     return RATES[currency]
 
 

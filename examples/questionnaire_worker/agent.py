@@ -1,7 +1,7 @@
 """A Worker that asks one question after the other, over the turns of one task.
 
 Nothing is kept in memory between the turns: the answers are in the task's history, so that any
-worker process can go on where another one stopped.
+worker process can continue where another one stopped.
 """
 
 from __future__ import annotations

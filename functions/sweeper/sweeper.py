@@ -1,4 +1,4 @@
-"""SweeperFunction: repairs what is overdue, every minute, and ends the tasks of dead letters."""
+"""SweeperFunction: repairs overdue tasks every minute, and ends those of dead letters."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """Sweep on a schedule event, handle dead letters on an SQS event.
 
     Returns:
-        The counts of the run, or the batch response: records to be kept in the dead letter queue.
+        The counts of the run, or the batch response: records to keep in the dead letter queue.
     """
     return function.handle(event, context)

@@ -1,6 +1,6 @@
 """The agent: a trip planner that needs no model and no key. Replace it with yours.
 
-It does what agents do: it asks back for what is missing, streams its answer in chunks as one
+It does the usual work of agents: it asks for missing details, streams its answer in chunks as one
 artifact, and stops when the client cancels. `AGENT_CHUNK_DELAY_S` (seconds, default 0.2) makes
 the streaming slow enough to be seen.
 """
@@ -23,7 +23,7 @@ MAX_DAYS = 3
 
 
 class TripPlanner(Worker):
-    """Plans one to three days in a city: "Two days in Lisbon" needs to say no more."""
+    """Plans one to three days in a city: "Two days in Lisbon" is enough."""
 
     def __init__(self, chunk_delay_s: float = 0.2) -> None:
         self.chunk_delay_s = chunk_delay_s
@@ -46,20 +46,20 @@ class TripPlanner(Worker):
 
 
 def find_city(wishes: str) -> str | None:
-    """The city that was named last."""
+    """Return the city that was named last."""
     named = re.findall("|".join(SIGHTS), wishes, re.IGNORECASE)
     return named[-1].title() if named else None
 
 
 def find_days(wishes: str) -> int | None:
-    """The number that was said last, if that many days can be planned."""
+    """Return the last number in the text, if that many days can be planned."""
     numbers = {"one": 1, "two": 2, "three": 3} | {str(n): n for n in range(1, MAX_DAYS + 1)}
     said = re.findall(r"\b(\d+|one|two|three)\b", wishes.lower())
     return numbers.get(said[-1]) if said else None
 
 
 def itinerary(city: str, days: int) -> Iterator[str]:
-    """The plan, a piece at a time, as a model would give it."""
+    """Yield the plan a piece at a time, as a model would."""
     yield f"# {city} in {days} day{'s' * (days > 1)}\n"
     for day in range(1, days + 1):
         morning, afternoon = SIGHTS[city][2 * day - 2 : 2 * day]

@@ -19,5 +19,5 @@ with cold_start():
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Process a batch of operations; the answer names those to be delivered again."""
+    """Process a batch of operations; return the ids of those to deliver again."""
     return function.handle(event, context)
