@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 0.25
 BLOCKED_S: Final = 1.0
 REPORT_AFTER_S: Final = 10.0
-"""Seconds between two questions to the agent's loop; without an answer until it counts as blocked;
-and until a blockage is reported that has not ended by then."""
+"""Seconds between two questions to the agent's loop; without an answer until the loop counts as
+blocked; and until a blockage is reported that has not ended."""
 
 Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Runs in the keeper's loop until the event is set, and returns soon after."""
