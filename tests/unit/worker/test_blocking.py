@@ -12,16 +12,22 @@ from typing import Any
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
+from a2a.types import TaskStatus
 
+from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import UnavailableError
+from a2a_serverless.storage.durable import context_write
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
+from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker import keeper as keepers
 from a2a_serverless.worker.claims import CLAIM_AFTER_S, Ownership, claim_unclaimed
+from a2a_serverless.worker.heartbeat import Heartbeat
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.writer import TurnWriter
 from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, params_of
 
 WAIT_S = 60
@@ -348,3 +354,56 @@ def counted(
 
     monkeypatch.setattr(type(bench.storage), method, noted)
     return calls
+
+
+async def test_a_claim_beside_a_commit_with_state_fails_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """HEAD moves under the attempt's first commit by its own claim: the state is not stale."""
+    bench = Bench(Agent(complete))
+    task = await bench.send()
+    own = Ownership(params=params_of(task), token="own")
+    async with TurnWriter(bench.storage, task, own, clock=bench.clock) as writer:
+        claimed = await claim_unclaimed(bench.storage, task, own)
+        head = type(bench.storage).head
+
+        async def adopted_meanwhile(*args: Any) -> Head | None:
+            writer.adopt(claimed)
+            return await head(*args)
+
+        monkeypatch.setattr(type(bench.storage), "head", adopted_meanwhile)
+        writer.put(
+            StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED)),
+            state=context_write({"n": 1}, 0),
+        )
+        await writer.flush()
+    assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_keeper_whose_thread_has_failed_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The delivery counts as lost, and the next turn gets another thread."""
+    lost = asyncio.Event()
+    bench = Bench(Agent(complete))
+    await bench.send()
+    beat = Heartbeat(await bench.deliver(), visibility_s=60, clock=SystemClock(), on_lost=lost.set)
+    await beat.take()
+    keeper = Keeper()
+
+    def broken(_: object) -> None:
+        raise ValueError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(keepers._Lag, "look", broken)
+        async with keeper.over(beat.beat), asyncio.timeout(WAIT_S):
+            await lost.wait()
+    assert beat.lost
+    ran = threading.Event()
+
+    async def duty(stop: asyncio.Event) -> None:
+        ran.set()
+        await stop.wait()
+
+    async with keeper.over(duty):
+        assert ran.wait(WAIT_S)

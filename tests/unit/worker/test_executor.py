@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import threading
 from collections.abc import Sequence
 from contextvars import ContextVar
 
@@ -442,3 +443,65 @@ async def test_a_fault_of_an_event_reaches_the_loop_that_emits_it() -> None:
     assert await bench.work()
     assert "artifactId" in str(raised[0])
     assert (await bench.task(task)).status.state == S.TASK_STATE_FAILED
+
+
+async def slow_commits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every commit of the bench take several turns of the loop."""
+    commit = type(bench.storage).commit
+
+    async def slowly(*args: object) -> object:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return await commit(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(bench.storage), "commit", slowly)
+
+
+async def test_events_of_many_tasks_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full batches make emitters wait; none overtakes another, and the ending overtakes none."""
+
+    async def many(context: RequestContext, queue: EventQueue) -> None:
+        for number in range(40):
+            text = f"{number:02d}" + "x" * 30_000
+            emitting.append(asyncio.create_task(queue.enqueue_event(chunk(context, text))))
+        await asyncio.sleep(0)
+        await complete(context, queue)
+
+    emitting: list[asyncio.Task[None]] = []
+    bench = Bench(Agent(many))
+    await slow_commits(bench, monkeypatch)
+    task = await bench.send()
+    assert await bench.work()
+    parts = artifact_texts(await bench.task(task))["a"]
+    assert [text[:2] for text in parts] == [f"{number:02d}" for number in range(40)]
+
+
+async def test_an_event_that_fits_alone_fits_behind_another() -> None:
+    """A large artifact waits for the small chunk before it, instead of sharing its commit."""
+
+    async def small_then_large(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "x" * 60_000, artifact_id="small"))
+        await queue.enqueue_event(chunk(context, "x" * 3_970_000, artifact_id="large"))
+        await complete(context, queue)
+
+    _, task = await run(small_then_large)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_thread_that_emits_after_the_end_is_not_kept_waiting() -> None:
+    """A late event from another loop is dropped without asking the queue's own."""
+    queues: list[EventQueue] = []
+
+    async def quick(context: RequestContext, queue: EventQueue) -> None:
+        queues.append(queue)
+        contexts.append(context)
+        await complete(context, queue)
+
+    contexts: list[RequestContext] = []
+    await run(quick)
+    late = threading.Thread(
+        target=lambda: asyncio.run(queues[0].enqueue_event(chunk(contexts[0], "late"))), daemon=True
+    )
+    late.start()
+    late.join(30)  # blocks the queue's own loop
+    assert not late.is_alive()

@@ -76,6 +76,8 @@ class Fold:
     reply: Message | None = None
     restored: list[Artifact] = field(default_factory=list)
     """The artifacts as the last restart left them."""
+    _shared: set[str] = field(default_factory=set)
+    """The ids of the artifacts that `restored` shares with `artifacts`."""
     _opened: dict[int, TurnOpened] = field(default_factory=dict)
     _changes: list[tuple[Record, Undo]] = field(default_factory=list)
     """Every change that no restart has taken back, in the order in which it was made."""
@@ -131,7 +133,8 @@ class Fold:
             for entry in record.entries:
                 if not isinstance(entry, Restarted):
                     self.apply(entry, record)
-        self.restored = [_copy(artifact) for artifact in self.artifacts.values()]
+        self.restored = list(self.artifacts.values())
+        self._shared = set(self.artifacts)
 
     def _taken_back(self, base: int) -> list[Record]:
         """Undo all changes after version `base`; return the records that no attempt wrote."""
@@ -185,10 +188,16 @@ class Fold:
             yield self._set("status", without)
 
     def _write_artifact(self, write: ArtifactWritten) -> Iterator[Undo]:
-        known = self.artifacts.get(write.artifact.artifact_id)
+        artifact_id = write.artifact.artifact_id
+        known = self.artifacts.get(artifact_id)
+        is_shared = artifact_id in self._shared
+        self._shared.discard(artifact_id)
         if known is None or not write.append:
             yield _put(self.artifacts, _copy(write.artifact))
             return
+        if is_shared:  # `restored` shows it as it was
+            known = _copy(known)
+            yield _put(self.artifacts, known)
         yield _extend(known, write.artifact)
         if write.artifact.HasField("metadata"):
             had_none = not known.HasField("metadata")

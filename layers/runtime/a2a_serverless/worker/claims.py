@@ -77,7 +77,8 @@ class Ownership:
         if met is Refused.FENCED:
             raise FencedError(current_version=head.version)
         # The claim stands, also where its answer was lost or the keeper made it.
-        self.claimed = self.claimed or (self.token is not None and head.token == self.token)
+        if self.token is not None and head.token == self.token:
+            self.claimed = True
         return head
 
 
@@ -184,7 +185,9 @@ class Hold:
                 continue
             try:
                 head = await claim_unclaimed(self._log, self._head, self._own)
-            except UnavailableError as error:
+            except (FencedError, TurnFinishedError):
+                raise
+            except Exception as error:  # noqa: BLE001 - the thread's edge: tried again, and logged
                 wait_s = self._failed("claim", error)
             else:
                 self._on_claimed(head)
@@ -199,7 +202,7 @@ class Hold:
             try:
                 if not await self.renew(0):
                     return
-            except UnavailableError as error:
+            except Exception as error:  # noqa: BLE001 - as above
                 wait_s = min(self._failed("renewal", error), wait_s)
 
     async def renew(self, after_s: float) -> bool:
@@ -216,9 +219,9 @@ class Hold:
         await first_of(self._clock.sleep(seconds), stop.wait())
         return stop.is_set()
 
-    def _failed(self, what: str, error: UnavailableError) -> float:
+    def _failed(self, what: str, error: Exception) -> float:
         extra = {"action": f"{what}_failed", "task_id": self._head.task_id}
-        logger.warning("The turn's %s got no answer: %s", what, error, extra=extra)
+        logger.warning("The turn's %s has failed: %r", what, error, extra=extra)
         return AGAIN_S
 
 

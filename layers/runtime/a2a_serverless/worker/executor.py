@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,6 +15,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
+from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.durable import DurableStorage, context_write
@@ -79,11 +81,12 @@ def request_context(
 
 
 class TurnQueue(EventQueue):
-    """The queue of one attempt, which writes its events to the task's log.
+    """The queue of one attempt: what is enqueued becomes the task's log.
 
-    An event that ends the turn is committed when `enqueue_event` returns; others follow in order,
-    within 0.1 s. After the end of the turn and after `close`, events are dropped and a warning is
-    logged. Calls from another event loop, such as that of an agent's thread, run in the queue's.
+    Events are taken in the order in which they come. One that ends the turn is committed when
+    `enqueue_event` returns; others follow within 0.1 s. After the end of the turn and after `close`
+    events are dropped, and logged. Calls from another event loop, as of an agent's thread, run in
+    the queue's own: an agent that blocks that loop until its thread has emitted waits for itself.
     """
 
     def __init__(self, writer: TurnWriter, view: TurnView, storage: DurableStorage) -> None:
@@ -91,6 +94,7 @@ class TurnQueue(EventQueue):
         self._view = view
         self._storage = storage
         self._home = asyncio.get_running_loop()
+        self._taking = asyncio.Lock()
         self._is_closed = False
         self._is_over = False
         self._state: ContextWrite | None = None
@@ -116,7 +120,7 @@ class TurnQueue(EventQueue):
         Raises:
             InvalidAgentEventError: no A2A task can hold it; the turn fails.
         """
-        await self._at_home(self._enqueue(event))
+        await self._emit(event)
 
     async def end_with(self, event: Event) -> None:
         """Log an event that ends the turn, also where its state alone would not.
@@ -124,7 +128,7 @@ class TurnQueue(EventQueue):
         Raises:
             InvalidAgentEventError: as `enqueue_event`.
         """
-        await self._at_home(self._enqueue(event, ends_turn=True))
+        await self._emit(event, ends_turn=True)
 
     async def reply(self, message: Message) -> None:
         """Answer with a message, also after task events; ends the turn."""
@@ -179,11 +183,14 @@ class TurnQueue(EventQueue):
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
 
     async def _reply(self, message: Message) -> None:
-        if self._takes("Message"):
-            status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=message)
-            entries = (Replied(message), StatusChanged(status, archive=True))
+        status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=message)
+        entries = (Replied(message), StatusChanged(status, archive=True))
+        async with self._in_turn(message):
+            if not self._takes("Message"):
+                return
             self._view.add(entries)
-            await self._write(entries)
+            self._put(entries)
+        await self._settle()
 
     async def _load_state(self) -> Any | None:
         if self._state is not None:
@@ -197,19 +204,40 @@ class TurnQueue(EventQueue):
             await self._load_state()
         self._state = context_write(value, self._state_version)
 
+    async def _emit(self, event: Event, *, ends_turn: bool = False) -> None:
+        if asyncio.get_running_loop() is self._home:
+            await self._enqueue(event, ends_turn=ends_turn)
+        elif self._takes(_kind(event)):  # else its loop may be gone with the turn
+            await self._at_home(self._enqueue(event, ends_turn=ends_turn))
+
     async def _enqueue(self, event: Event, *, ends_turn: bool = False) -> None:
-        # Yield first: an agent that emits all the time can still be cancelled.
+        # The agent yields here, so that one that emits all the time can still be cancelled.
         await asyncio.sleep(0)
-        # Each of several tasks that emit at once waits: a commit holds one batch and one event.
-        while self._writer.is_full:
-            await self._writer.drain()
-        if self._takes(type(event).__name__):
-            try:
-                entries = self._view.entries_of(event)
-            except InvalidAgentEventError as fault:
-                self.fault = self.fault or fault
-                raise
-            await self._write(entries, ends_turn=ends_turn)
+        async with self._in_turn(event):
+            if not self._takes(_kind(event)):
+                return
+            self._put(self._entries_of(event), ends_turn=ends_turn)
+        await self._settle(ends_turn=ends_turn)
+
+    def _entries_of(self, event: Event) -> tuple[Entry, ...]:
+        try:
+            return self._view.entries_of(event)
+        except InvalidAgentEventError as fault:
+            self.fault = self.fault or fault
+            raise
+
+    @asynccontextmanager
+    async def _in_turn(self, event: object) -> AsyncIterator[None]:
+        """Wait until the events before this one are taken, and until there is room for it.
+
+        The lock is fair: events keep the order in which they came, also where several tasks emit at
+        once and a full batch makes all of them wait.
+        """
+        size = event.ByteSize() if isinstance(event, ProtobufMessage) else 0
+        async with self._taking:
+            while self._writer.is_full or not self._writer.has_room(size):
+                await self._writer.drain()
+            yield
 
     def _takes(self, kind: str) -> bool:
         if not (self._is_closed or self.has_ended or self.fault):
@@ -228,9 +256,16 @@ class TurnQueue(EventQueue):
         is_final = self.state is not None and is_terminal(self.state)
         return self.has_ended and (is_final or not self.is_cancelled)
 
-    async def _write(self, entries: tuple[Entry, ...], *, ends_turn: bool = False) -> None:
+    def _put(self, entries: tuple[Entry, ...], *, ends_turn: bool = False) -> None:
         self._is_over = ends_turn
         self._writer.put(*entries, state=self._state if self._keeps_state else None)
+
+    async def _settle(self, *, ends_turn: bool = False) -> None:
+        """Wait for the commit of an ending, and of a batch that is full."""
         if self.has_ended or self._writer.is_full:
-            # A failure reaches the attempt by `on_failure`, which stops the agent.
+            # Where it fails, the attempt is told, and stops the agent.
             await self._writer.drain(ends_turn=ends_turn)
+
+
+def _kind(event: object) -> str:
+    return type(event).__name__

@@ -59,6 +59,13 @@ class Heartbeat:
 
         After it has returned there are no more renewals: the delivery may be given back.
         """
+        try:
+            await self._beat(stop)
+        finally:
+            if not stop.is_set() and not self.lost:  # ended unasked, as with its loop
+                self._lose()
+
+    async def _beat(self, stop: asyncio.Event) -> None:
         pause_s = self._visibility_s * RENEW_AFTER
         while True:
             pause_s = min(pause_s, self._left_s())

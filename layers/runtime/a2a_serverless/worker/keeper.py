@@ -31,10 +31,12 @@ Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 OnBlocked = Callable[[float, str], None]
 """Takes the seconds for which the loop was blocked, and the place in the code as FILE:LINE."""
 
-_PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES: Final = (
-    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    _PACKAGE,
+    *(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    f"{Path(__file__).parents[1]}/",
+    "/opt/python/",  # Lambda's layers
+    "/var/runtime/",
+    "/var/lang/",
     "<frozen",
 )
 
@@ -68,16 +70,17 @@ class Keeper:
             self._side = _Side()
         side = self._side
         side.users += 1
+        listener = side.listen(on_blocked) if on_blocked else None
         try:
-            listener = side.listen(on_blocked)
             running = [side.start(duty) for duty in duties]
             try:
                 yield
             finally:
-                side.listeners.discard(listener)
                 await _ended(running)
         finally:
             side.users -= 1
+            if listener is not None:
+                side.listeners.discard(listener)
             if not side.users:
                 if self._side is side:
                     self._side = None
@@ -104,7 +107,7 @@ async def _ended(running: list[_Running]) -> None:
         duty.stop()
     ends = [asyncio.wrap_future(duty.done) for duty in running]
     for error in await asyncio.gather(*ends, return_exceptions=True):
-        if isinstance(error, Exception):
+        if error is not None:
             logger.error("A keeper's duty failed", extra={"action": "keeper"}, exc_info=error)
 
 
@@ -138,13 +141,12 @@ class _Side:
         running.done.add_done_callback(lambda _: self._duties.remove(running))
         return running
 
-    def listen(self, on_blocked: OnBlocked | None) -> OnBlocked:
+    def listen(self, on_blocked: OnBlocked) -> OnBlocked:
         """Call `on_blocked` for blockages, in the context of the caller; return the listener."""
         context = copy_context()
 
         def listener(seconds: float, place: str) -> None:
-            if on_blocked is not None:
-                context.run(on_blocked, seconds, place)
+            context.run(on_blocked, seconds, place)
 
         self.listeners.add(listener)
         return listener
@@ -161,7 +163,11 @@ class _Side:
         try:
             with asyncio.Runner() as runner:
                 runner.run(self._stay())
+        except Exception:
+            # The thread's edge: deliveries count as lost, and the next turn gets another thread.
+            logger.exception("The keeper's thread has failed", extra={"action": "keeper"})
         finally:
+            self.has_left = True
             self._ready.set()  # also if no loop could be made
             with suppress(RuntimeError):  # the home loop is closed: there is nothing to tell
                 self._home.call_soon_threadsafe(self._resolve)
@@ -185,8 +191,7 @@ class _Side:
                 break
             blocked = lag.look()
             if blocked is not None:
-                for listener in tuple(self.listeners):
-                    listener(*blocked)
+                self._tell(*blocked)
         self.has_left = True
         for duty in tuple(self._duties):
             duty.stop()
@@ -194,6 +199,14 @@ class _Side:
             *(asyncio.wrap_future(duty.done) for duty in tuple(self._duties)),
             return_exceptions=True,
         )
+
+    def _tell(self, seconds: float, place: str) -> None:
+        for listener in tuple(self.listeners):
+            try:
+                listener(seconds, place)
+            except Exception:
+                # A warning that cannot be written must not end the heartbeats.
+                logger.exception("A blockage was not reported", extra={"action": "keeper"})
 
 
 class _Lag:

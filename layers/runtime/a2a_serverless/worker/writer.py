@@ -18,6 +18,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnavailableError,
 )
+from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.entries import Entry, encode_entries
 from a2a_serverless.tasks.head import Head
@@ -28,6 +29,8 @@ from a2a_serverless.worker.waiting import first_of
 
 FLUSH_AFTER_S = 0.1
 FLUSH_BYTES = 64 * 1024
+ROOM_FOR_FRAMES = 64 * 1024
+"""What entries may need beyond the size of their event, in bytes: frames, ids that are added."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +92,11 @@ class TurnWriter:
     def is_full(self) -> bool:
         """True if the waiting batch has its full size: flush before the next `put`."""
         return self._batch is not None and self._batch.size >= FLUSH_BYTES
+
+    def has_room(self, size: int) -> bool:
+        """Return True when `size` more bytes fit into the waiting batch's commit."""
+        waiting = 0 if self._batch is None else self._batch.size
+        return not waiting or waiting + size + ROOM_FOR_FRAMES <= MAX_COMMIT_BYTES
 
     async def __aenter__(self) -> Self:
         self._pump_task = asyncio.create_task(self._pump())
@@ -162,10 +170,10 @@ class TurnWriter:
             and head.version < self.head.version
         )
         if not is_older:
-            self._own.check(head)
+            self.adopt(self._own.check(head))
 
     def adopt(self, head: Head) -> None:
-        """Go on from a HEAD that was committed for this attempt beside its writer."""
+        """Go on from a newer HEAD, on which the turn is this attempt's."""
         if head.version > self.head.version:
             self.head = head
 
@@ -214,6 +222,7 @@ class TurnWriter:
             # Asked before every try: the delivery may be lost while others win the race.
             if not self._may_write():
                 raise FencedError("The delivery is lost.")
+            seen = self.head
             commit = Commit(  # a new one each time: a rebased write is another request
                 entries=tuple(batch.entries),
                 token=self._own.token,
@@ -222,11 +231,11 @@ class TurnWriter:
                 context_write=batch.state,
             )
             try:
-                self.head = await self._log.commit(self.head, commit)
+                self.adopt(await self._log.commit(seen, commit))
             except (TaskNotFoundError, TaskTerminalStateError) as error:
                 raise TurnFinishedError from error
             except ConcurrencyError as error:  # also where the keeper has claimed on a newer HEAD
-                await self._rebase(batch, error)
+                await self._rebase(batch, seen, error)
             else:
                 if commit.claims:
                     faults.point("after-claim")
@@ -234,11 +243,11 @@ class TurnWriter:
                 return
         raise UnavailableError(f"The commit lost {MAX_REBASES} races.")
 
-    async def _rebase(self, batch: _Batch, lost: ConcurrencyError) -> None:
-        """Go on from the newest HEAD, if the turn is still this attempt's."""
+    async def _rebase(self, batch: _Batch, seen: Head, lost: ConcurrencyError) -> None:
+        """Go on from the newest HEAD after a commit on `seen`, if the turn is this attempt's."""
         # Checked before the next try: no commit goes to a turn that another attempt owns.
-        head = self._own.check(await self._log.head(self.head.task_id))
-        if head.version == self.head.version and batch.state is not None:
+        head = self._own.check(await self._log.head(seen.task_id))
+        if head.version == seen.version and batch.state is not None:
             # HEAD did not move, so the condition on the conversation's state has failed.
             raise StaleStateError from lost
         self.head = head
