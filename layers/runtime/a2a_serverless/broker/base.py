@@ -22,12 +22,12 @@ class OperationHandle:
 
     @property
     def operation(self) -> Operation:
-        """The delivered operation."""
+        """Return the delivered operation."""
         return self._delivery.message
 
     @property
     def attempt(self) -> int:
-        """Deliveries of the operation so far, from 1.
+        """Return the deliveries of the operation so far, from 1.
 
         SQS also counts receives that never ran (throttling): attempts of the agent are counted in
         HEAD, not here.

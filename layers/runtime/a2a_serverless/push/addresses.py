@@ -107,19 +107,19 @@ class Receiver:
 
     @property
     def is_plain(self) -> bool:
-        """True if the request goes out without TLS."""
+        """Return True if the request goes out without TLS."""
         return self.scheme == "http"
 
     @property
     def authority(self) -> str:
-        """Host and port as the `Host` header has them."""
+        """Return host and port as the `Host` header has them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         default = HTTP_PORT if self.is_plain else HTTPS_PORT
         return host if self.port == default else f"{host}:{self.port}"
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port (RFC 6454): the part of a URL that is no secret."""
+        """Return scheme, host and port (RFC 6454): the part of a URL that is no secret."""
         return f"{self.scheme}://{self.authority}"
 
 

@@ -66,7 +66,7 @@ class PushClient:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """The trust, made once: reading all certificates is slow."""
+        """Return the trust, made once: reading all certificates is slow."""
         if self._tls is None:
             self._tls = ssl.create_default_context()
             self._tls.load_verify_locations(certifi.where())

@@ -161,7 +161,7 @@ class _Delivery:
 
     @property
     def known(self) -> dict[str, Any]:
-        """The fields that the task's log has shown so far, for our log lines."""
+        """Return the fields that the task's log has shown so far, for our log lines."""
         return {} if self._head is None else {"context_id": self._head.context_id}
 
     async def verdict(self) -> Verdict:
@@ -340,7 +340,7 @@ class _Attempt:
 
     @property
     def number(self) -> int:
-        """1 for the first. An attempt whose process died before it was counted is missing."""
+        """Return the attempt's number, from 1; one whose process died uncounted is left out."""
         return self.push.failures + 1
 
     @property

@@ -33,12 +33,12 @@ class PushJob(BaseModel):
 
     @property
     def group(self) -> str:
-        """The FIFO message group: one per configuration, so that a slow receiver delays itself."""
+        """Return the FIFO group: one per configuration, so that a slow receiver delays itself."""
         return digest("push-group", *self._names)
 
     @property
     def deduplication_id(self) -> str:
-        """The same for jobs of one commit: SQS drops a repetition within 5 minutes."""
+        """Return an id that jobs of one commit share: SQS drops a repetition within 5 minutes."""
         return digest("push-wake", *self._names, str(self.version))
 
     @property
@@ -65,22 +65,22 @@ class PushLetter(BaseModel):
 
     @property
     def group(self) -> str:
-        """The FIFO message group: that of the job."""
+        """Return the FIFO message group: that of the job."""
         return self.job.group
 
     @property
     def deduplication_id(self) -> str:
-        """The same for letters about one event."""
+        """Return an id that letters about one event share."""
         return digest("push-letter", self.event_id)
 
     @property
     def task_id(self) -> str:
-        """The event's task."""
+        """Return the event's task."""
         return self.job.task_id
 
     @property
     def trace(self) -> Mapping[str, str]:
-        """No headers: nothing continues the trace of a letter."""
+        """Return no headers: nothing continues the trace of a letter."""
         return {}
 
 

@@ -43,7 +43,7 @@ class Notification:
 
     @property
     def committed_at(self) -> int | None:
-        """The time of the status, in milliseconds since the epoch; None for an artifact."""
+        """Return the time of the status, in milliseconds since the epoch; None for an artifact."""
         if isinstance(self.event, TaskStatusUpdateEvent):
             return int(self.event.status.timestamp.ToMilliseconds())
         return None

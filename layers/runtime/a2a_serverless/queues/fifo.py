@@ -21,19 +21,19 @@ class Message(Protocol):
 
     @property
     def group(self) -> str:
-        """The FIFO message group, inside which order is kept."""
+        """Return the FIFO message group, inside which order is kept."""
 
     @property
     def deduplication_id(self) -> str:
-        """The same for repetitions of one send, which count once within 5 minutes."""
+        """Return an id that repetitions of one send share: they count once within 5 minutes."""
 
     @property
     def task_id(self) -> str:
-        """The task that the message is about, for lines of the log."""
+        """Return the task that the message is about, for lines of the log."""
 
     @property
     def trace(self) -> Mapping[str, str]:
-        """The trace headers of the sender."""
+        """Return the trace headers of the sender."""
 
     def model_dump_json(self) -> str:
         """Return the message's body."""

@@ -40,7 +40,7 @@ class _Entry:
 
     @property
     def receipt(self) -> str:
-        """The name of the latest receive."""
+        """Return the name of the latest receive."""
         return f"{self.number}.{self.attempt}"
 
 
@@ -88,12 +88,12 @@ class MemoryQueue(FifoQueue[M]):
 
     @property
     def is_empty(self) -> bool:
-        """True if no message is left, delivered or not."""
+        """Return True if no message is left, delivered or not."""
         return not self._groups
 
     @property
     def messages(self) -> list[M]:
-        """The messages that are left, delivered or not, in the order of the sends."""
+        """Return the messages that are left, delivered or not, in the order of the sends."""
         with self._lock:
             entries = [entry for group in self._groups.values() for entry in group]
         entries.sort(key=lambda entry: entry.number)

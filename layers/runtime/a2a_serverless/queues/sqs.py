@@ -66,7 +66,7 @@ class SqsRequests:
 
     @property
     def polling_client(self) -> SQSClient:
-        """The client whose read time-out is longer than a long poll."""
+        """Return the client whose read time-out is longer than a long poll."""
         return self._client or aws.client("sqs", long_poll=True)
 
     async def url(self) -> str:

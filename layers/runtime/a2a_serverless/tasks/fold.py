@@ -84,7 +84,7 @@ class Fold:
 
     @property
     def version(self) -> int:
-        """The version of the newest record; 0 before the first."""
+        """Return the version of the newest record; 0 before the first."""
         return self.newest.version if self.newest else 0
 
     def add(self, record: Record) -> None:

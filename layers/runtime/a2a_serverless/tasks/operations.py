@@ -27,7 +27,7 @@ class OperationParams(BaseModel):
 
     @property
     def group(self) -> str:
-        """The FIFO message group: one per task, so that a task's operations never overlap."""
+        """Return the FIFO group: one per task, so that a task's operations never overlap."""
         return digest("group", self.scope, self.task_id)
 
 
@@ -46,22 +46,22 @@ class Operation(BaseModel):
 
     @property
     def group(self) -> str:
-        """The FIFO message group: that of the task."""
+        """Return the FIFO message group: that of the task."""
         return self.params.group
 
     @property
     def task_id(self) -> str:
-        """The task that the operation is about."""
+        """Return the task that the operation is about."""
         return self.params.task_id
 
     @property
     def trace(self) -> Mapping[str, str]:
-        """The trace headers of the request."""
+        """Return the trace headers of the request."""
         return self.request_context
 
     @property
     def deduplication_id(self) -> str:
-        """The same for each repetition of one send of a turn: SQS drops these within 5 minutes."""
+        """Return an id that repetitions of one send share: SQS drops them within 5 minutes."""
         p = self.params
         return digest(
             self.operation, p.scope, p.task_id, p.incarnation, str(p.turn), str(p.copy_number)

@@ -128,7 +128,7 @@ class Step:
 
     @property
     def changes_status(self) -> bool:
-        """True if the task's status is written, even with the same state."""
+        """Return True if the task's status is written, even with the same state."""
         return any(isinstance(entry, StatusChanged) for entry in self.entries)
 
 

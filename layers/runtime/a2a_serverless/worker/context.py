@@ -49,12 +49,12 @@ class TaskContext(UserTurn):
 
     @property
     def is_cancelled(self) -> bool:
-        """True if the client has asked to cancel; the next `await` raises CancelledError."""
+        """Return True if the client has asked to cancel; the next `await` raises CancelledError."""
         return self._queue.is_cancelled
 
     @property
     def turn_ended(self) -> bool:
-        """True if an ending was called on this turn."""
+        """Return True if an ending was called on this turn."""
         return self._has_ended or self._queue.has_ended
 
     # -- endings -------------------------------------------------------------------------------

@@ -106,12 +106,12 @@ class TurnQueue(EventQueue):
 
     @property
     def state(self) -> TaskState | None:
-        """The last state that the agent has emitted on this turn."""
+        """Return the last state that the agent has emitted on this turn."""
         return self._view.state
 
     @property
     def has_ended(self) -> bool:
-        """True if the agent has emitted an event that ends the turn."""
+        """Return True if the agent has emitted an event that ends the turn."""
         return self._is_over or on_return(self._view.state) is Returned.ENDED
 
     async def enqueue_event(self, event: Event) -> None:
@@ -248,7 +248,7 @@ class TurnQueue(EventQueue):
 
     @property
     def _keeps_state(self) -> bool:
-        """True if the agent has ended the turn, and nothing else ends the task in its place.
+        """Return True if the agent has ended the turn, and nothing else ends the task in its place.
 
         A failure and a cancel leave the state as it was; so does a pause of a task that is being
         canceled, which the cancel ends.

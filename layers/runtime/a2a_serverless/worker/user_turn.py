@@ -58,22 +58,22 @@ class UserTurn:
 
     @property
     def message_id(self) -> str:
-        """The id of the user's message, as the client chose it."""
+        """Return the id of the user's message, as the client chose it."""
         return self._message.message_id
 
     @property
     def user_text(self) -> str:
-        """The text parts of the user's message, joined by newlines."""
+        """Return the text parts of the user's message, joined by newlines."""
         return self._request.get_user_input()
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts of the user's message."""
+        """Return the parts of the user's message."""
         return tuple(self._message.parts)
 
     @property
     def files(self) -> list[FileInfo]:
-        """The files of the user's message, by content or by URL."""
+        """Return the files of the user's message, by content or by URL."""
         kinds = ((part, part.WhichOneof("content")) for part in self._message.parts)
         return [
             FileInfo(
@@ -88,32 +88,32 @@ class UserTurn:
 
     @property
     def data_parts(self) -> list[Any]:
-        """The JSON values of the user's message."""
+        """Return the JSON values of the user's message."""
         return get_data_parts(self._message.parts)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata of the user's message."""
+        """Return the metadata of the user's message."""
         return MessageToDict(self._message.metadata)
 
     @property
     def reference_task_ids(self) -> tuple[str, ...]:
-        """The tasks that the user's message refers to."""
+        """Return the tasks that the user's message refers to."""
         return tuple(self._message.reference_task_ids)
 
     @property
     def message_extensions(self) -> tuple[str, ...]:
-        """URIs of the extensions that the user's message makes use of."""
+        """Return the URIs of the extensions that the user's message uses."""
         return tuple(self._message.extensions)
 
     @property
     def requested_extensions(self) -> frozenset[str]:
-        """URIs of the extensions that the request has asked for."""
+        """Return the URIs of the extensions that the request has asked for."""
         return frozenset(self._request.requested_extensions)
 
     @property
     def user(self) -> str:
-        """The sender of the message; empty on an endpoint without authentication.
+        """Return the sender of the message; empty on an endpoint without authentication.
 
         With API keys the key's name; with OIDC a digest of the token's issuer and subject: the
         same for all requests of one user, and of no use to find out their name.
@@ -122,12 +122,12 @@ class UserTurn:
 
     @property
     def tenant(self) -> str:
-        """The tenant that the request was addressed to; empty without one."""
+        """Return the tenant that the request was addressed to; empty without one."""
         return self._request.tenant
 
     @property
     def history(self) -> list[HistoryMessage]:
-        """The messages before the user's, oldest first; empty on the first turn of a task."""
+        """Return the messages before the user's, oldest first; empty on a task's first turn."""
         if self._task is None:
             return []
         messages = list(self._task.history)
@@ -137,7 +137,7 @@ class UserTurn:
 
     @property
     def previous_artifacts(self) -> list[PreviousArtifact]:
-        """The artifacts of earlier turns; empty on the first turn of a task."""
+        """Return the artifacts of earlier turns; empty on the first turn of a task."""
         artifacts = self._task.artifacts if self._task is not None else ()
         return [
             PreviousArtifact(artifact_id=a.artifact_id, name=a.name, parts=tuple(a.parts))

@@ -81,7 +81,7 @@ class TurnWriter:
 
     @property
     def claimed(self) -> bool:
-        """True if HEAD names this attempt as the owner of the turn."""
+        """Return True if HEAD names this attempt as the owner of the turn."""
         return not self._own.must_claim
 
     @property
@@ -90,7 +90,7 @@ class TurnWriter:
 
     @property
     def is_full(self) -> bool:
-        """True if the waiting batch has its full size: flush before the next `put`."""
+        """Return True if the waiting batch has its full size: flush before the next `put`."""
         return self._batch is not None and self._batch.size >= FLUSH_BYTES
 
     def has_room(self, size: int) -> bool:
