@@ -268,7 +268,10 @@ async def test_an_unexpected_error_gives_the_delivery_back(
 
 
 async def test_an_event_beyond_the_limit_fails_the_task() -> None:
-    """A chunk that no transaction takes fails the task, which says the limit and the way out."""
+    """A chunk that no transaction takes fails the task, which says the limit and the way out.
+
+    What the agent had emitted before it stays: it was committed on its own.
+    """
 
     async def verbose(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "small"))
@@ -284,4 +287,4 @@ async def test_an_event_beyond_the_limit_fails_the_task() -> None:
     sentence = status_text(done)
     assert "exceeds the limit of 4000000 bytes: artifact 'a' has 4100" in sentence
     assert sentence.endswith(" bytes, split it with append=True.")
-    assert artifact_texts(done) == {}
+    assert artifact_texts(done) == {"a": ["small"]}
