@@ -1,4 +1,7 @@
-"""Time as a dependency: nothing in the runtime reads the system's clock by itself."""
+"""Time as a dependency: the runtime decides by this clock, and by no other.
+
+Only the measuring of a blocked event loop (`worker/keeper.py`) reads the system's clock itself.
+"""
 
 from __future__ import annotations
 

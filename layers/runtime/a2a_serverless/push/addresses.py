@@ -155,10 +155,6 @@ class AllowedHosts:
         return any(address in network for network in self.networks)
 
 
-NOBODY: Final = AllowedHosts()
-"""No exceptions: every receiver has to be public, with TLS."""
-
-
 async def system_resolver(host: str, port: int) -> Sequence[str]:
     """Return the addresses that the system's resolver finds, in its order of preference."""
     loop = asyncio.get_running_loop()

@@ -231,7 +231,7 @@ class _Delivery:
             return DONE
         except ConcurrencyError as error:  # fenced, or the delivery has expired
             metrics.count("FencedWrites")
-            _log(self._handle, logging.WARNING, "fenced", f"Attempt not started: {error}")
+            _log(self._handle, logging.WARNING, "fenced", f"Attempt stopped: {error}")
             return LOST
 
     def _attempt(self, log: Log, params: OperationParams) -> Attempt:

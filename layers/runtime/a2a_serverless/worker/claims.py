@@ -123,7 +123,7 @@ async def _claim(
             raise TurnFinishedError from error
         except ConcurrencyError:
             head = check(await log.head(head.task_id))
-            if head.token == own.token:  # by the other one that writes for this attempt
+            if head.token == own.token:  # by the attempt's writer, or by its keeper
                 own.claimed = True
                 return head
         else:

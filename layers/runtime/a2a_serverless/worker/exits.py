@@ -1,4 +1,4 @@
-"""Keeping a worker alive whose agent wants to end the process.
+"""Keeping a worker alive when its agent tries to end the process.
 
 asyncio lets SystemExit and KeyboardInterrupt out of the event loop, from whichever task or callback
 raises them. So an agent that calls `sys.exit()` in a child task would end every turn of the
