@@ -123,8 +123,9 @@ async def _unsent(world: World) -> str:
 
 
 async def _cancel(client: Patient) -> str:
-    """A task that its client has cancelled."""
+    """A task that its client cancels while its agent runs: its worker has to look to hear of it."""
     task_id = str((await client.send("silent")).task["id"])
+    await client.world.state(task_id, TaskState.TASK_STATE_WORKING)
     await client.cancel(task_id)
     return task_id
 
