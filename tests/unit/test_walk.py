@@ -1,0 +1,177 @@
+"""The walk of ARCHITECTURE.md, "One blocking send, step by step", held against a real send."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+
+import a2a_serverless
+from a2a_serverless.http.app import create_app
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.context import WorkerExecutor
+
+PACKAGE = Path(a2a_serverless.__file__).parent
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "ARCHITECTURE.md"
+SECTION = re.compile(r"## One blocking send, step by step\n(.*?)\n## ", re.DOTALL)
+LEG = re.compile(r"\*\*(\w+): [^*]*\*\*\n(.*?)(?=\n\*\*|\Z)", re.DOTALL)
+STEP = re.compile(r"^\d+\. \[`([^`]*)`\]\(([^)]*)\) `([^`]*)`", re.MULTILINE)
+
+MOST_STEPS = 25
+MOST_MODULES = 40
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the walk: a leg (Request, Turn, Answer), a module's path, a function's name."""
+
+    leg: str
+    module: str
+    link: str
+    function: str
+
+    @property
+    def room(self) -> str:
+        """The folder of the module."""
+        return self.module.partition("/")[0]
+
+
+def walk() -> list[Step]:
+    """The steps of the page, in its order."""
+    section = SECTION.search(PAGE.read_text(encoding="utf-8"))
+    assert section is not None
+    return [
+        Step(leg, module, link, function)
+        for leg, text in LEG.findall(section[1])
+        for module, link, function in STEP.findall(text)
+    ]
+
+
+class Trace:
+    """The package's functions in the order in which they are entered while it runs."""
+
+    def __init__(self) -> None:
+        self.entered: list[tuple[str, str]] = []
+        self._is_running = False
+
+    @property
+    def modules(self) -> set[str]:
+        return {module for module, _ in self.entered}
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or not self._is_running:
+            return
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(PACKAGE):
+            name = frame.f_code.co_qualname.replace(".<locals>", "")
+            self.entered.append((path.relative_to(PACKAGE).as_posix(), name))
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """See this thread, and those that are started meanwhile."""
+        before = sys.getprofile()
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+            threading.setprofile(before)  # type: ignore[arg-type]  # None ends it too
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._is_running = True
+        try:
+            yield
+        finally:
+            self._is_running = False
+
+
+class Greeter(Worker):
+    """Answers at once."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.respond("Hello.")
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    """A send whose process has answered one before: what is made once is made by then."""
+    trace = Trace()
+    with trace.installed():
+        asyncio.run(_send_twice(trace))
+    return trace
+
+
+async def _send_twice(trace: Trace) -> None:
+    settings = Settings(auth="none", blocking_limit_s=20)
+    backends = memory_backends(settings)
+    card = AgentCard(name="Greeter", version="1", default_input_modes=["text/plain"])
+    transport = httpx.ASGITransport(create_app(settings, backends, card))
+    adapter = WorkerAdapter(backends, WorkerExecutor(Greeter()), settings)
+    serving = asyncio.create_task(adapter.serve(concurrency=1))
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            await _send(client)
+            with trace.running():
+                await _send(client)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _send(client: httpx.AsyncClient) -> None:
+    message = {"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "parts": [{"text": "Hi."}]}
+    answer = await client.post(
+        "/message:send", json={"message": message}, headers={"A2A-Version": "1.0"}
+    )
+    assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED", answer.text
+
+
+def test_the_walk_is_a_send(trace: Trace) -> None:
+    """The functions that the page names are entered in the page's order."""
+    rest = iter(trace.entered)
+    missed = [
+        step for step in walk() if not any(seen == (step.module, step.function) for seen in rest)
+    ]
+    assert not missed, "entered earlier, or not at all: the first of these"
+
+
+def test_the_walk_is_short(trace: Trace) -> None:
+    """A reader passes 25 functions at most, and a send as many modules as the page says."""
+    assert len(walk()) <= MOST_STEPS
+    assert len(trace.modules) <= MOST_MODULES, sorted(trace.modules)
+
+
+def test_the_walk_enters_each_room_once_in_a_leg() -> None:
+    """A room that the walk has left is not entered again on the same leg."""
+    for leg, steps in groupby(walk(), key=lambda step: step.leg):
+        rooms = [room for room, _ in groupby(step.room for step in steps)]
+        assert len(rooms) == len(set(rooms)), (leg, rooms)
+
+
+def test_the_walk_leads_to_the_functions() -> None:
+    """Each step's link is the file that it names."""
+    steps = walk()
+    assert [step.leg for step in steps] == sorted(
+        (step.leg for step in steps), key=["Request", "Turn", "Answer"].index
+    )
+    for step in steps:
+        assert (REPOSITORY / step.link).resolve() == PACKAGE / step.module, step
