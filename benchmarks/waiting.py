@@ -17,7 +17,6 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Role, SendMessageRequest, TaskState, TaskStatus, TaskStatusUpdateEvent
 
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.local.template import Template
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
@@ -68,7 +67,7 @@ async def send(backends: Backends) -> None:
         incarnation=head.incarnation,
         turn=head.turn,
     )
-    await backends.broker.run_task(params)
+    await backends.operations.send(Operation.to_run(params))
 
 
 async def measure(client: Any, turns: int, seconds: float) -> None:
@@ -76,7 +75,7 @@ async def measure(client: Any, turns: int, seconds: float) -> None:
     settings, agent, requests = Settings(), WaitingAgent(turns), Counter[str]()
     backends = Backends(
         storage=DynamoStorage(TABLE, client=client, timing=settings.timing()),
-        broker=Broker(MemoryQueue(Operation, visibility_s=settings.visibility_s)),
+        operations=MemoryQueue(Operation, visibility_s=settings.visibility_s),
     )
     client.meta.events.register(
         "before-send.dynamodb", lambda request, **_: requests.update([_operation_of(request)])
@@ -97,7 +96,7 @@ async def measure(client: Any, turns: int, seconds: float) -> None:
         f"{turns} waiting turns: {100 * used / passed:.1f} % of a core, requests a second: {each}"
     )
     agent.released.set()
-    await backends.broker.shutdown()
+    await backends.operations.shutdown()
     await serving
 
 

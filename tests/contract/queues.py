@@ -13,7 +13,7 @@ import pytest
 from moto import mock_aws
 from pydantic import BaseModel
 
-from a2a_serverless.broker.base import Broker
+from a2a_serverless.contract.broker import Broker
 from a2a_serverless.local.template import Template
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.queues.memory import MemoryQueue
@@ -55,9 +55,13 @@ class MemoryQueues:
         """A queue of notes."""
         return MemoryQueue(Note, **options)
 
+    def operations(self, **options: Any) -> MemoryQueue[Operation]:
+        """A queue of operations."""
+        return MemoryQueue(Operation, **options)
+
     def broker(self, **options: Any) -> Broker:
-        """A broker over a queue of operations."""
-        return Broker(MemoryQueue(Operation, **options))
+        """The Broker contract over a queue of operations."""
+        return Broker(self.operations(**options))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +77,13 @@ class SqsQueues:
         """A queue of notes on these queues; several share them."""
         return SqsFifoQueue(Note, self.main, **self._defaults(options))
 
+    def operations(self, **options: Any) -> SqsFifoQueue[Operation]:
+        """A queue of operations on these queues; several share them."""
+        return SqsFifoQueue(Operation, self.main, **self._defaults(options))
+
     def broker(self, **options: Any) -> Broker:
-        """A broker on these queues; several share them."""
-        return Broker(SqsFifoQueue(Operation, self.main, **self._defaults(options)))
+        """The Broker contract on these queues; several share them."""
+        return Broker(self.operations(**options))
 
     def _defaults(self, options: dict[str, Any]) -> dict[str, Any]:
         return {"client": self.client, "undecodable_queue": self.undecodable, **options}

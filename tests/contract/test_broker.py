@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.broker.base import Broker, OperationHandle
+from a2a_serverless.contract.broker import Broker, OperationHandle
 from a2a_serverless.errors import UndecodableMessageError
 from tests.contract.queues import (
     PATIENCE_S,

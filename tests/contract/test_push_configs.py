@@ -17,7 +17,6 @@ from a2a.types import (
     TaskState,
 )
 
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import (
@@ -459,8 +458,8 @@ class Desk:
     def __init__(self, storage: DurableStorage) -> None:
         self._user = Caller()
         self.storage = storage.for_scope(scope_of(self._context(None)))
-        broker = Broker(MemoryQueue(Operation, clock=storage.clock))
-        backends = Backends(storage=storage, broker=broker)
+        operations = MemoryQueue(Operation, clock=storage.clock)
+        backends = Backends(storage=storage, operations=operations)
         self._intake = Intake(backends, CarriedVariables({}))
 
     async def send(

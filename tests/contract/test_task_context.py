@@ -54,7 +54,7 @@ def backends(request: pytest.FixtureRequest) -> Iterator[Backends]:
     with fauxqs_queues(fauxqs) as queues:
         yield Backends(
             storage=database.storage(scope=scope),
-            broker=queues.broker(),
+            operations=queues.operations(),
         )
 
 

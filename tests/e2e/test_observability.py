@@ -21,7 +21,6 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless import aws, observability
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
@@ -31,6 +30,7 @@ from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.json_lines import WITHHELD
 from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.agents import load_agent
@@ -247,13 +247,13 @@ def in_memory_functions(
 ) -> Iterator[Deployment]:
     """A deployment of `agent` in this process."""
     backends = memory_backends(settings)
-    assert isinstance(backends.broker.queue, MemoryQueue)
+    assert isinstance(backends.operations, MemoryQueue)
     card = load_card(str(FUNCTIONS / "api" / "agent_card.json"))
     worker = WorkerFunction(backends, agent, settings)
     yield Deployment(
         api=lambda_handler(create_app(settings, backends, card)),
         worker=worker.handle,
-        operations=MemorySource(backends.broker.queue),
+        operations=MemorySource(backends.operations),
         monkeypatch=monkeypatch,
         capsys=capsys,
     )
@@ -486,7 +486,7 @@ def test_a_turn_that_the_sweeper_has_sent_stays_in_its_trace(
     monkeypatch.setenv("AWS_XRAY_DAEMON_ADDRESS", daemon.address)
     with Receiver() as receiver:
         with monkeypatch.context() as broken:
-            broken.setattr(Broker, "run_task", refuse)
+            broken.setattr(SqsFifoQueue, "send", refuse)
             push = {"url": receiver.url()}
             task = on_aws.send("Two days in Lisbon", taskPushNotificationConfig=push)
         assert on_aws.metrics.values("SendFailures") == [1.0]

@@ -229,10 +229,10 @@ class World:
         assert await worker.end() == 0, worker.said()
         return head
 
-    # -- the queue, past the broker ------------------------------------------------------------
+    # -- the queue, past the senders ------------------------------------------------------------
 
     async def put(self, operation: Operation, *, group: str = "") -> None:
-        """Send an operation in a group and under a deduplication id that the broker never uses."""
+        """Send an operation in a group and under a deduplication id that no sender uses."""
         await self.put_body(operation.model_dump_json(), group=group or operation.params.group)
 
     async def put_body(self, body: str, *, group: str) -> None:

@@ -14,7 +14,6 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoStorage
@@ -89,11 +88,11 @@ async def _worker(
     faults.attach(client)
     backends = Backends(
         storage=DynamoStorage(world.made.table, client=client, timing=SETTINGS.timing()),
-        broker=Broker(SqsFifoQueue(Operation, world.made.queue, client=world.sqs, visibility_s=2)),
+        operations=SqsFifoQueue(Operation, world.made.queue, client=world.sqs, visibility_s=2),
     )
     serving = asyncio.create_task(WorkerAdapter(backends, agent, SETTINGS).serve(concurrency=12))
     try:
         yield
     finally:
-        await backends.broker.shutdown()
+        await backends.operations.shutdown()
         await serving

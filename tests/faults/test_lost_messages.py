@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.faults import processes
@@ -55,7 +53,7 @@ async def test_a_long_queue_gets_a_bounded_number_of_copies(
     """Tasks that wait for an hour cost the queue six copies each, whoever sweeps how often."""
     tasks = 1000 if IS_LONG else 60
     clock = ManualClock()
-    broker = _Counting()
+    queue = _Counting()
     async with emulators.world(tmp_path) as world:
         storage = DynamoStorage(
             world.made.table, client=world.dynamodb, clock=clock, timing=Timing(waiting_s=60)
@@ -63,22 +61,22 @@ async def test_a_long_queue_gets_a_bounded_number_of_copies(
         for start in range(0, tasks, 50):
             batch = range(start, min(tasks, start + 50))
             await asyncio.gather(*(storage.open_task(f"c-{n}", request()) for n in batch))
-        sweeper = Sweeper(storage, broker, clock=clock, budget_s=3600)
+        sweeper = Sweeper(storage, queue, clock=clock, budget_s=3600)
         for _ in range(12):  # every five minutes: oftener finds nothing new, and takes longer
             clock.advance(300)
             while (await sweeper.sweep()).sent:
                 pass
-    assert len(broker.copies) == tasks
-    assert max(broker.copies.values()) <= 6
-    assert sum(broker.copies.values()) <= 6 * tasks
+    assert len(queue.copies) == tasks
+    assert max(queue.copies.values()) <= 6
+    assert sum(queue.copies.values()) <= 6 * tasks
 
 
-class _Counting(Broker):
+class _Counting(MemoryQueue[Operation]):
     """Counts the copies of each task."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryQueue(Operation))
+        super().__init__(Operation)
         self.copies: Counter[str] = Counter()
 
-    async def run_task(self, params: OperationParams, **_: Any) -> None:
-        self.copies[params.task_id] += 1
+    async def send(self, message: Operation) -> None:
+        self.copies[message.task_id] += 1

@@ -15,10 +15,10 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import TaskNotCancelableError
 from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoStorage
@@ -57,7 +57,7 @@ async def test_cancel_against_completion_on_dynamodb(emulators: Emulators, tmp_p
     async with emulators.world(tmp_path) as world:
         backends = Backends(
             storage=DynamoStorage(world.made.table, client=world.dynamodb),
-            broker=Broker(MemoryQueue(Operation)),
+            operations=MemoryQueue(Operation),
         )
         ends = await _races(backends, RACES)
         assert set(ends) == {COMPLETED, CANCELED}, ends
@@ -74,7 +74,7 @@ async def _races(backends: Backends, count: int) -> Counter[TaskState]:
 
     async with _working(backends):
         ends = Counter(await asyncio.gather(*(one(seed) for seed in range(count))))
-        await until(_is_empty(backends.broker), "all operations are acknowledged")
+        await until(_is_empty(backends.operations), "all operations are acknowledged")
     return ends
 
 
@@ -85,7 +85,7 @@ async def _race(backends: Backends, chance: random.Random) -> TaskState:
     params = OperationParams(
         scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn
     )
-    await backends.broker.run_task(params)
+    await backends.operations.send(Operation.to_run(params))
     cancels = [_cancel(backends, head.task_id, chance.uniform(0, WITHIN_S)) for _ in range(2)]
     answers = await asyncio.gather(*cancels[: chance.choice([1, 1, 2])])
     for unused in cancels:
@@ -116,7 +116,7 @@ async def _cancel(backends: Backends, task_id: str, after_s: float) -> TaskState
 
 @asynccontextmanager
 async def _working(backends: Backends) -> AsyncIterator[None]:
-    """A worker on the broker, that looks at the flags every 10 ms."""
+    """A worker on the queue, that looks at the flags every 10 ms."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await asyncio.sleep(float(context.get_user_input()))
@@ -130,13 +130,13 @@ async def _working(backends: Backends) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await backends.broker.shutdown()
+        await backends.operations.shutdown()
         await serving
 
 
-def _is_empty(broker: Broker) -> Callable[[], Awaitable[bool]]:
+def _is_empty(queue: FifoQueue[Operation]) -> Callable[[], Awaitable[bool]]:
     async def is_empty() -> bool:
-        assert isinstance(broker.queue, MemoryQueue)
-        return broker.queue.is_empty
+        assert isinstance(queue, MemoryQueue)
+        return queue.is_empty
 
     return is_empty

@@ -80,7 +80,7 @@ async def test_of_two_workers_with_one_message_one_commits(
 ) -> None:
     """The other one stops with its first commit, and nothing of it is ever stored.
 
-    The second copy has a group of its own, which no broker gives it: both are delivered at once,
+    The second copy has a group of its own, which no sender gives it: both are delivered at once,
     as first deliveries. The agents wait for each other before their first chunk.
     """
     async with emulators.world(tmp_path, A2A_VISIBILITY_S="4") as world:

@@ -81,7 +81,7 @@ def backends(environment: pytest.MonkeyPatch) -> Backends:
     scope = Scope.of("", "default")
     return Backends(
         storage=backends.storage.for_scope(scope),
-        broker=backends.broker,
+        operations=backends.operations,
     )
 
 

@@ -14,14 +14,13 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless import aws
-from a2a_serverless.broker.base import operation_of
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.local.provision import Provisioned
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
 from tests.support.messages import message, request
@@ -102,7 +101,7 @@ def dead(head: Head, **options: Any) -> dict[str, Any]:
     params = OperationParams(
         scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn
     )
-    return record_of(operation_of("run", params).model_dump_json(), **options)
+    return record_of(Operation.to_run(params).model_dump_json(), **options)
 
 
 def test_a_schedule_event_sweeps(

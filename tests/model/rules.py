@@ -1,7 +1,7 @@
 """The project's own decisions that the model drives.
 
 A guard is switched off by replacing one of these; see `guards.py`. Two are no decisions but
-the order of two requests: those are switches, and tests of the worker and of the brokers show that
+the order of two requests: those are switches, and tests of the worker and of the queues show that
 the order is kept.
 """
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
-from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.contract.cancels import CancelRegistry
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
+from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, Replied, StatusChanged
 from a2a_serverless.tasks.head import Head
@@ -100,26 +100,26 @@ class ScriptedWorker:
         try:
             yield self
         finally:
-            await self.backends.broker.shutdown()
+            await self.backends.operations.shutdown()
             for task in (receiving, *self._running):
                 task.cancel()
             await asyncio.gather(receiving, *self._running, return_exceptions=True)
 
     async def _receive(self) -> None:
-        async for handle in self.backends.broker.receive_task_operations():
+        async for handle in self.backends.operations.deliveries():
             task = asyncio.create_task(self._run(handle))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    async def _run(self, handle: OperationHandle) -> None:
-        params = handle.operation.params
+    async def _run(self, handle: Handle[Operation]) -> None:
+        params = handle.message.params
         scope = Scope(params.scope)
         storage = self.backends.storage.for_scope(scope)
         log = await storage.read(params.task_id)
         if log is None or log.head.is_terminal:
             await handle.ack()
             return
-        if handle.operation.operation == "cancel":
+        if handle.message.operation == "cancel":
             with suppress(TaskTerminalStateError):
                 await Storage(storage).update_task(params.task_id, TaskState.TASK_STATE_CANCELED)
             await handle.ack()
@@ -129,7 +129,7 @@ class ScriptedWorker:
             return
         watch = CancelRegistry(storage).on_cancel(params.task_id)
         request, caller = log.fold().opening(params.turn)
-        turn = Turn(storage, handle.operation, request, caller, log.head, watch.wait)
+        turn = Turn(storage, handle.message, request, caller, log.head, watch.wait)
         self.started.append(turn)
         try:
             await self.script(turn, self)

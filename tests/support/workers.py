@@ -23,13 +23,13 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
-from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.clock import Clock
+from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller, TurnOpened
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
@@ -163,7 +163,7 @@ class Bench:
         self.settings = Settings().model_copy(update=settings)
         self.backends = backends or memory_backends(self.settings, clock)
         self.storage = self.backends.storage
-        self.broker = self.backends.broker
+        self.operations = self.backends.operations
         self.adapter = WorkerAdapter(
             self.backends,
             agent,
@@ -189,16 +189,18 @@ class Bench:
 
     async def enqueue(self, head: Head, *, turn: int | None = None, copy_number: int = 0) -> None:
         """Send the operation that runs a turn."""
-        await self.broker.run_task(params_of(head, turn=turn, copy_number=copy_number))
+        await self.operations.send(
+            Operation.to_run(params_of(head, turn=turn, copy_number=copy_number))
+        )
 
     async def cancel(self, head: Head) -> None:
         """Ask to cancel a task: raise the flag and send the operation."""
         await self.storage.request_cancel(head.task_id)
-        await self.broker.cancel_task(params_of(head))
+        await self.operations.send(Operation.to_cancel(params_of(head)))
 
-    async def deliver(self) -> OperationHandle:
-        """The next delivery of the broker."""
-        return await anext(self.broker.receive_task_operations())
+    async def deliver(self) -> Handle[Operation]:
+        """The next delivery of the queue."""
+        return await anext(self.operations.deliveries())
 
     async def work(self, *, deadline: float | None = None) -> bool:
         """Take the next delivery and run it."""

@@ -10,11 +10,11 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
-from a2a_serverless.broker.base import operation_of
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.tasks.endings import CANCELED, never_started
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import Sweeper
@@ -41,12 +41,12 @@ async def by_the_worker(bench: Bench, task: Head) -> None:
 async def by_the_sweeper(bench: Bench, task: Head) -> None:
     await bench.storage.request_cancel(task.task_id)
     later = ManualClock(start_ms=bench.clock.now_ms() + 3_600_000)
-    await Sweeper(bench.storage, bench.broker, clock=later).sweep()
+    await Sweeper(bench.storage, bench.operations, clock=later).sweep()
 
 
 async def by_a_dead_letter(bench: Bench, task: Head) -> None:
-    letters = DeadLetters(bench.storage, bench.broker, retry=bench.settings.retry())
-    await letters.handle(operation_of("cancel", params_of(task)).model_dump_json())
+    letters = DeadLetters(bench.storage, bench.operations, retry=bench.settings.retry())
+    await letters.handle(Operation.to_cancel(params_of(task)).model_dump_json())
 
 
 @pytest.mark.parametrize("was_claimed", [False, True])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.broker.base import Broker, operation_of
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.cancellation import cancel
@@ -15,6 +14,7 @@ from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters, ids_in
@@ -60,7 +60,7 @@ async def second_turn(backends: Backends) -> Head:
 def dead_letters(backends: Backends) -> DeadLetters:
     """A consumer for which one attempt is all that a turn gets."""
     retry = RetryPolicy(max_attempts=1)
-    return DeadLetters(backends.storage, backends.broker, retry=retry)
+    return DeadLetters(backends.storage, backends.operations, retry=retry)
 
 
 def ids_of(head: Head) -> Line:
@@ -71,7 +71,7 @@ async def test_the_sweepers_lines(backends: Backends, clock: ManualClock) -> Non
     """A turn that is sent again, and a task that is canceled at its deadline."""
     head = await second_turn(backends)
     assert head.turn == 3
-    sweeper = Sweeper(backends.storage, backends.broker, clock=clock)
+    sweeper = Sweeper(backends.storage, backends.operations, clock=clock)
     with logged() as lines:
         clock.advance(7200)
         await sweeper.sweep()
@@ -94,10 +94,10 @@ async def test_the_line_of_a_repair_that_failed(
         raise UnavailableError
 
     head = await second_turn(backends)
-    sweeper = Sweeper(backends.storage, backends.broker, clock=clock)
+    sweeper = Sweeper(backends.storage, backends.operations, clock=clock)
     with logged() as lines:
         with monkeypatch.context() as queue_down:
-            queue_down.setattr(Broker, "run_task", refuse)
+            queue_down.setattr(backends.operations, "send", refuse)
             clock.advance(7200)
             await sweeper.sweep()
         monkeypatch.setattr(MemoryStorage, "head", refuse)
@@ -110,7 +110,7 @@ async def test_the_line_of_a_repair_that_failed(
 async def test_the_lines_of_dead_letters(backends: Backends) -> None:
     """One that has failed its task, and one that came too late."""
     head = await second_turn(backends)
-    body = operation_of("run", params_of(head)).model_dump_json()
+    body = Operation.to_run(params_of(head)).model_dump_json()
     letters = dead_letters(backends)
     with logged() as lines:
         await letters.handle(body)
@@ -126,14 +126,14 @@ async def test_the_conversation_of_another_incarnation_is_not_named(backends: Ba
     await backends.storage.open_task("another", request(), task_id=head.task_id)
     letters = dead_letters(backends)
     with logged() as lines:
-        await letters.handle(operation_of("run", params_of(head)).model_dump_json())
+        await letters.handle(Operation.to_run(params_of(head)).model_dump_json())
     assert fields(lines, "dead_letter_dropped", *IDS) == [ids_of(head) | {"context_id": None}]
 
 
 async def test_what_an_unhandled_letter_is_about(backends: Backends) -> None:
     """A letter's own ids, or nothing."""
     head = await second_turn(backends)
-    body = operation_of("run", params_of(head)).model_dump_json()
+    body = Operation.to_run(params_of(head)).model_dump_json()
     assert ids_in(body) == {"operation": "run", "task_id": head.task_id, "turn": head.turn}
     assert ids_in("poison") == {}
 

@@ -14,7 +14,6 @@ from a2a.types import TaskState
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from a2a_serverless.broker.base import operation_of
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.http.cancellation import cancel
@@ -25,6 +24,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters
@@ -47,7 +47,7 @@ def backends(clock: ManualClock) -> Backends:
 
 async def sweep(backends: Backends, clock: ManualClock, *, after_s: float) -> None:
     clock.advance(after_s)
-    sweeper = Sweeper(backends.storage, backends.broker, clock=clock)
+    sweeper = Sweeper(backends.storage, backends.operations, clock=clock)
     await sweeper.sweep()
 
 
@@ -99,7 +99,7 @@ async def test_a_task_that_cannot_be_repaired_is_counted(
     async def broken(*_: object, **__: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(backends.broker, "run_task", broken)
+    monkeypatch.setattr(backends.operations, "send", broken)
     with counted() as seen:
         await sweep(backends, clock, after_s=7200)
     assert seen.values("SweepFailures") == [1.0]
@@ -165,7 +165,7 @@ async def test_a_cancel_that_cannot_be_sent_is_counted(monkeypatch: pytest.Monke
     async def broken(*_: object, **__: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(backends.broker, "cancel_task", broken)
+    monkeypatch.setattr(backends.operations, "send", broken)
     with counted() as seen:
         await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
     assert seen.values("SendFailures") == [1.0]
@@ -183,9 +183,9 @@ async def test_an_overdue_cancel_is_counted(backends: Backends, clock: ManualClo
 async def test_dead_letters_are_counted_by_their_outcome(backends: Backends) -> None:
     """A turn sent again, a failed task, a dropped operation, a message that is no operation."""
     head = (await backends.storage.open_task("ctx", request())).head
-    body = operation_of("run", params_of(head)).model_dump_json()
+    body = Operation.to_run(params_of(head)).model_dump_json()
     retry = RetryPolicy(max_attempts=1)
-    dead_letters = DeadLetters(backends.storage, backends.broker, retry=retry)
+    dead_letters = DeadLetters(backends.storage, backends.operations, retry=retry)
     with counted() as seen:
         await dead_letters.handle(body)
         await backends.storage.commit(await current(backends, head), Commit(token="t", claims=True))

@@ -35,12 +35,12 @@ async def test_a_missing_table_is_named(
 async def test_a_missing_queue_is_named(
     backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker's own sentence."""
+    """The queue's own sentence."""
 
     async def refuse() -> None:
         raise ConfigurationError("The queue my-queue does not exist.")
 
-    monkeypatch.setattr(backends.broker, "check", refuse)
+    monkeypatch.setattr(backends.operations, "check", refuse)
     with pytest.raises(ConfigurationError, match="my-queue"):
         await check_backends(backends, Settings())
 

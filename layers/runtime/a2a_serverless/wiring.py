@@ -1,4 +1,4 @@
-"""Putting a process together: the storage and the broker that it runs on."""
+"""Putting a process together: the storage and the queues that it runs on."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.keys import KeyStore
+from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.operations import Operation
@@ -46,7 +46,7 @@ class Backends:
     """
 
     storage: DurableStorage
-    broker: Broker
+    operations: FifoQueue[Operation]
     push: PushBackends | None = None
 
     def pushing(self) -> PushBackends:
@@ -68,7 +68,7 @@ def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     clock = clock or SystemClock()
     return Backends(
         storage=MemoryStorage(clock=clock, timing=settings.timing()),
-        broker=Broker(MemoryQueue(Operation, visibility_s=settings.visibility_s, clock=clock)),
+        operations=MemoryQueue(Operation, visibility_s=settings.visibility_s, clock=clock),
         push=_push_in_memory(clock) if settings.pushes else None,
     )
 
@@ -92,14 +92,12 @@ def aws_backends(
     clock = clock or SystemClock()
     return Backends(
         storage=DynamoStorage(settings.table, clock=clock, timing=settings.timing()),
-        broker=Broker(
-            SqsFifoQueue(
-                Operation,
-                settings.queue,
-                undecodable_queue=settings.undecodable_queue or None,
-                clock=clock,
-                visibility_s=settings.visibility_s,
-            )
+        operations=SqsFifoQueue(
+            Operation,
+            settings.queue,
+            undecodable_queue=settings.undecodable_queue or None,
+            clock=clock,
+            visibility_s=settings.visibility_s,
         ),
         push=_push_on_aws(settings, clock) if settings.pushes else None,
     )
@@ -118,7 +116,7 @@ async def check_backends(backends: Backends, settings: Settings) -> None:
     except Exception as error:
         # From the backend's library: the table cannot be used.
         raise ConfigurationError(f"The table {settings.table} cannot be used: {error}") from error
-    await backends.broker.check()
+    await backends.operations.check()
     if backends.push is not None:
         await backends.push.queue.check()
 

@@ -13,6 +13,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.intake import storable
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message
 from tests.support.scripted_worker import ScriptedWorker
@@ -264,7 +265,7 @@ class TestSendingTheTurn:
         async def refuse(*_: Any, **__: Any) -> None:
             raise UnavailableError
 
-        monkeypatch.setattr(backends.broker, "run_task", refuse)
+        monkeypatch.setattr(backends.operations, "send", refuse)
         answer = await agent.send("go", configuration=IMMEDIATELY)
         assert answer.state == "SUBMITTED"
         in_an_hour = backends.storage.clock.now_ms() + 3_600_000
@@ -277,10 +278,10 @@ class TestSendingTheTurn:
         """A retry that finds its turn unclaimed hands it to the queue once more."""
         sent: list[Any] = []
 
-        async def record(params: Any, **_: Any) -> None:
-            sent.append(params)
+        async def record(operation: Operation) -> None:
+            sent.append(operation.params)
 
-        monkeypatch.setattr(backends.broker, "run_task", record)
+        monkeypatch.setattr(backends.operations, "send", record)
         headers = {"Idempotency-Key": "key-1"}
         for _ in range(2):
             await agent.send("go", headers=headers, configuration=IMMEDIATELY)
@@ -293,9 +294,9 @@ class TestSendingTheTurn:
         """The worker continues the client's trace; no other header leaves the API."""
         headers = {"traceparent": "00-1-2-01", "Authorization": "Bearer secret"}
         await agent.send("go", headers=headers, configuration=IMMEDIATELY)
-        handle = await anext(aiter(backends.broker.receive_task_operations()))
-        assert handle.operation.request_context == {"traceparent": "00-1-2-01"}
-        assert handle.operation.is_new_task
+        handle = await anext(aiter(backends.operations.deliveries()))
+        assert handle.message.request_context == {"traceparent": "00-1-2-01"}
+        assert handle.message.is_new_task
 
 
 def test_the_log_holds_no_push_credentials() -> None:

@@ -48,7 +48,7 @@ class LongTask:
         self.clock = Timetable()
         plain = memory_backends(settings, self.clock)
         self.storage = PolledStorage(clock=self.clock, timing=settings.timing())
-        self.backends = Backends(storage=self.storage, broker=plain.broker)
+        self.backends = Backends(storage=self.storage, operations=plain.operations)
         self.words = [f"word {n}. " for n in range(29)]
         self._head: Head | None = None
 

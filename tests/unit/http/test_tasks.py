@@ -161,7 +161,7 @@ class TestCancel:
         async def refuse(*_: Any, **__: Any) -> None:
             raise UnavailableError
 
-        monkeypatch.setattr(backends.broker, "cancel_task", refuse)
+        monkeypatch.setattr(backends.operations, "send", refuse)
         agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
         sent = await agent.send("go", configuration=IMMEDIATELY)
         answer = await agent.call("CancelTask", {"id": sent.task["id"]})
@@ -215,7 +215,7 @@ class TestCancel:
             state = TaskState.TASK_STATE_COMPLETED
             await Storage(backends.storage).update_task(sent.task["id"], state)
 
-        monkeypatch.setattr(backends.broker, "cancel_task", complete)
+        monkeypatch.setattr(backends.operations, "send", complete)
         answer = await agent.call("CancelTask", {"id": sent.task["id"]})
         assert answer.state == "COMPLETED"
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from a2a_serverless import aws
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.local import queue_pump
 from a2a_serverless.local.environments import Environments, Handler
 from a2a_serverless.local.event_sources import EventSource, MemorySource, SqsSource
@@ -140,28 +139,27 @@ async def test_failing_queue_is_read_again(
 async def test_memory_speaks_in_records() -> None:
     """A delivery in memory becomes a record of the form that SQS has, and the same delivery."""
     queue = MemoryQueue(Operation)
-    broker = Broker(queue)
-    await broker.run_task(PARAMS)
+    await queue.send(Operation.to_run(PARAMS))
     source = MemorySource(queue)
 
     record = await anext(source.records())
-    handle = broker.decode_record(record)
+    handle = queue.decode_record(record)
     await handle.extend(30)
 
     assert record.keys() <= RECORDED.keys()
     assert record["attributes"].keys() <= RECORDED["attributes"].keys()
-    assert handle.operation.params == PARAMS
+    assert handle.message.params == PARAMS
     assert handle.attempt == 1
     await source.delete(record)
-    await broker.run_task(PARAMS.model_copy(update={"turn": 2}))
-    assert broker.decode_record(await anext(source.records())).operation.params.turn == 2
+    await queue.send(Operation.to_run(PARAMS.model_copy(update={"turn": 2})))
+    assert queue.decode_record(await anext(source.records())).message.params.turn == 2
 
 
 async def test_queue_speaks_in_records() -> None:
     """A message of SQS becomes a record with the fields of one that Lambda's poller has made."""
     with simulated_aws() as names:
-        broker = Broker(SqsFifoQueue(Operation, names.queue))
-        await broker.run_task(PARAMS)
+        queue = SqsFifoQueue(Operation, names.queue)
+        await queue.send(Operation.to_run(PARAMS))
         source = SqsSource(names.queue.rsplit("/", 1)[-1], wait_s=0)
 
         record = await source.receive()
@@ -170,7 +168,7 @@ async def test_queue_speaks_in_records() -> None:
         assert record.keys() == RECORDED.keys()
         assert record["attributes"].keys() >= {"MessageGroupId", "ApproximateReceiveCount"}
         assert record["awsRegion"] == "us-east-1"
-        assert broker.decode_record(record).operation.params == PARAMS
+        assert queue.decode_record(record).message.params == PARAMS
         await source.delete(record)
         counts = aws.client("sqs").get_queue_attributes(
             QueueUrl=names.queue, AttributeNames=["ApproximateNumberOfMessagesNotVisible"]

@@ -3,12 +3,11 @@ from __future__ import annotations
 from a2a.types import TaskState
 
 from a2a_serverless import aws
-from a2a_serverless.broker.base import operation_of
 from a2a_serverless.local.event_sources import SqsSource
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.local.sweeping import SweepRounds
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import aws_backends, memory_backends
 from tests.support.clocks import ManualClock
@@ -28,8 +27,8 @@ async def test_round_sends_a_lost_turn_again() -> None:
     done = await rounds.once()
 
     assert str(done).startswith("sent 1, ")
-    handle = await anext(aiter(backends.broker.receive_task_operations()))
-    assert handle.operation.params.task_id == opened.head.task_id
+    handle = await anext(aiter(backends.operations.deliveries()))
+    assert handle.message.params.task_id == opened.head.task_id
 
 
 async def test_round_ends_the_tasks_of_dead_letters() -> None:
@@ -46,7 +45,7 @@ async def test_round_ends_the_tasks_of_dead_letters() -> None:
         params = OperationParams(
             scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn
         )
-        for body in ("not an operation", operation_of("run", params).model_dump_json()):
+        for body in ("not an operation", Operation.to_run(params).model_dump_json()):
             aws.client("sqs").send_message(
                 QueueUrl=names.dead_letter_queue,
                 MessageBody=body,

@@ -11,8 +11,9 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskStatus
 
-from a2a_serverless.broker.base import OperationHandle
+from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from tests.support.messages import said
 from tests.support.workers import (
@@ -62,7 +63,7 @@ async def returning(context: RequestContext, queue: EventQueue) -> None:
 
 
 @asynccontextmanager
-async def waiting(bench: Bench, clock: PacedClock) -> AsyncIterator[OperationHandle]:
+async def waiting(bench: Bench, clock: PacedClock) -> AsyncIterator[Handle[Operation]]:
     """A first attempt that waits for credentials, and waits on when its delivery is another's.
 
     What happens when its worker is killed is shown in tests/faults/test_waiting_agents.py.

@@ -152,7 +152,7 @@ async def test_threads_of_the_agent_do_not_hold_up_its_end() -> None:
     try:
         async with asyncio.timeout(WAIT_S / 2):
             assert await bench.work()
-        assert bench.broker.queue.is_empty  # type: ignore[attr-defined]
+        assert bench.operations.is_empty  # type: ignore[attr-defined]
     finally:
         release.set()
     assert keepers_alive() == []
@@ -234,7 +234,7 @@ async def test_a_long_turn_is_claimed_once_and_never_sent_again() -> None:
 
     bench = Bench(Agent(long), clock=clock, visibility_s=10_000)
     task = await bench.send()
-    sweeper = Sweeper(bench.storage, bench.broker, clock=clock)
+    sweeper = Sweeper(bench.storage, bench.operations, clock=clock)
     working = asyncio.create_task(bench.work())
     for _ in range(49):
         await clock.pass_time(60)
@@ -244,7 +244,7 @@ async def test_a_long_turn_is_claimed_once_and_never_sent_again() -> None:
     assert await working
     now = await bench.head(task)
     assert (now.attempts, now.sends, now.due_at) == (1, 0, None)
-    assert bench.broker.queue.is_empty  # type: ignore[attr-defined]
+    assert bench.operations.is_empty  # type: ignore[attr-defined]
 
 
 async def test_a_short_turn_renews_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from a2a.types import TaskState
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskTerminalStateError
 from a2a_serverless.storage.memory import _Flag
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from tests.support.messages import request
 from tests.support.workers import (
@@ -276,7 +277,7 @@ async def test_a_cancel_of_an_ended_task_only_removes_its_flag() -> None:
     # The flag went up between the last look at it and the end of the task.
     flag = _Flag(deadline=0, incarnation=task.incarnation)
     bench.storage._tables.flags[task.scope, task.task_id] = flag  # type: ignore[attr-defined]
-    await bench.broker.cancel_task(params_of(task))
+    await bench.operations.send(Operation.to_cancel(params_of(task)))
     assert await bench.work()
     assert await bench.head(task) == before
     assert agent.cancelled == []
@@ -303,7 +304,7 @@ async def race(seed: int) -> tuple[TaskState, TaskState | None]:
         await bench.storage.request_cancel(task.task_id)
     except TaskTerminalStateError:
         is_refused = True
-    await bench.broker.cancel_task(params_of(task))
+    await bench.operations.send(Operation.to_cancel(params_of(task)))
     await clock.pass_time(dice.uniform(0, 1))
     if dice.random() < 0.5 and not is_refused:  # the client asks again
         with contextlib.suppress(TaskTerminalStateError):

@@ -14,6 +14,7 @@ from a2a.types import Part, SendMessageConfiguration, SendMessageRequest, Task
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
@@ -519,7 +520,7 @@ async def test_a_cancel_that_pauses_leaves_the_state() -> None:
     head = await bench.send()
     await bench.work()
     assert await Storage(bench.storage).load_context("ctx") is None
-    await bench.broker.cancel_task(params_of(head))
+    await bench.operations.send(Operation.to_cancel(params_of(head)))
     assert await bench.work()
     assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
     assert await Storage(bench.storage).load_context("ctx") is None

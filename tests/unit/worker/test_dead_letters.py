@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.broker.base import Broker, operation_of
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
@@ -28,6 +28,8 @@ from tests.support.messages import request
 SCOPE = Scope.of("tenant", "someone")
 RETRY = RetryPolicy(max_attempts=2)
 
+Kind = Literal["run", "cancel"]
+
 
 @dataclass
 class Stack:
@@ -38,9 +40,8 @@ class Stack:
     def __post_init__(self) -> None:
         storage = MemoryStorage(clock=self.clock)
         self.queue = MemoryQueue(Operation, clock=self.clock)
-        self.broker = Broker(self.queue)
-        self.dead_letters = DeadLetters(storage, self.broker, retry=RETRY)
-        self.sweeper = Sweeper(storage, self.broker, clock=self.clock)
+        self.dead_letters = DeadLetters(storage, self.queue, retry=RETRY)
+        self.sweeper = Sweeper(storage, self.queue, clock=self.clock)
         self.storage = storage.for_scope(SCOPE)
 
     async def open(self) -> Head:
@@ -74,7 +75,7 @@ class Stack:
         return str(task.status.message.parts[0].text)
 
 
-def body(head: Head, kind: str = "run", *, turn: int | None = None) -> str:
+def body(head: Head, kind: Kind = "run", *, turn: int | None = None) -> str:
     """The message of an operation."""
     params = OperationParams(
         scope=head.scope,
@@ -82,7 +83,7 @@ def body(head: Head, kind: str = "run", *, turn: int | None = None) -> str:
         incarnation=head.incarnation,
         turn=turn or head.turn,
     )
-    return operation_of(kind, params).model_dump_json()
+    return Operation(operation=kind, params=params).model_dump_json()
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ async def test_handling_twice_does_it_once(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("kind", ["run", "cancel"])
-async def test_a_flag_turns_failed_into_canceled(stack: Stack, kind: str) -> None:
+async def test_a_flag_turns_failed_into_canceled(stack: Stack, kind: Kind) -> None:
     """The client asked for a cancel, and gets one; the flag is gone after it."""
     head = await stack.open()
     await stack.storage.request_cancel(head.task_id)
@@ -223,7 +224,7 @@ async def test_a_dead_cancel_cancels_a_paused_task(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("kind", ["run", "cancel"])
-async def test_an_ended_task_is_left_alone(stack: Stack, kind: str) -> None:
+async def test_an_ended_task_is_left_alone(stack: Stack, kind: Kind) -> None:
     """The letter is dropped; a flag that was left behind is removed."""
     head = await stack.open()
     await stack.storage.request_cancel(head.task_id)
@@ -259,7 +260,7 @@ async def test_an_expired_task_is_dropped(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("kind", ["run", "cancel"])
-async def test_a_later_task_of_the_same_id_is_left_alone(stack: Stack, kind: str) -> None:
+async def test_a_later_task_of_the_same_id_is_left_alone(stack: Stack, kind: Kind) -> None:
     """An operation of another incarnation ends nothing, and takes no flag away."""
     old = await stack.open()
     await stack.storage.delete_task(old.task_id)
@@ -298,7 +299,7 @@ async def test_without_a_queue_for_it_the_letter_stays(
     async def no_queue(body: str, *, reason: str) -> bool:
         return False
 
-    monkeypatch.setattr(stack.broker, "keep_undecodable", no_queue)
+    monkeypatch.setattr(stack.queue, "keep_undecodable", no_queue)
     with pytest.raises(ConfigurationError, match="A2A_UNDECODABLE_QUEUE"):
         await stack.dead_letters.handle("poison")
 

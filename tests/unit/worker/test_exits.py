@@ -13,6 +13,7 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.exits import contained, run_to_end, survive_exits
 from a2a_serverless.worker.failures import AgentFailedError
@@ -90,8 +91,8 @@ async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
 
 async def _of(bench: Bench, task_id: str) -> Any:
     """The delivery of a task; others are given back."""
-    while (handle := await bench.deliver()).operation.params.task_id != task_id:
-        await handle.nack(delay_seconds=0.01)
+    while (handle := await bench.deliver()).message.params.task_id != task_id:
+        await handle.nack(delay_s=0.01)
     return handle
 
 
@@ -115,9 +116,9 @@ def test_an_exit_in_a_callback_does_not_end_the_function(
         made = []
         for text in ("exit", "work"):
             opened = await backends.storage.open_task("ctx", request(text))
-            await backends.broker.run_task(params_of(opened.head))
-            assert isinstance(backends.broker.queue, MemoryQueue)
-            made.append(backends.broker.queue.take())
+            await backends.operations.send(Operation.to_run(params_of(opened.head)))
+            assert isinstance(backends.operations, MemoryQueue)
+            made.append(backends.operations.take())
         return made
 
     try:

@@ -36,7 +36,7 @@ class Source:
 
         async def send() -> tuple[Head, dict[str, Any]]:
             head = await self.bench.send(text)
-            queue = self.bench.broker.queue
+            queue = self.bench.operations
             assert isinstance(queue, MemoryQueue)
             record = queue.take()
             assert record is not None

@@ -12,9 +12,9 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.worker.heartbeat import RENEW_AFTER, Heartbeat
@@ -25,10 +25,13 @@ BEAT_S = 0.6
 WAIT_S = 30
 
 
-class Handle(OperationHandle):
+class Delivery(Handle[Operation]):
     """A delivery that counts its extensions and fails as it is told."""
 
     def __init__(self, *failures: Exception | None, hangs: bool = False) -> None:
+        params = OperationParams(scope="s", task_id="t", incarnation="i", turn=1)
+        self.message = Operation.to_run(params)
+        self.attempt = 1
         self._failures = list(failures)
         self._hangs = hangs
         self.extended: list[float] = []
@@ -36,23 +39,14 @@ class Handle(OperationHandle):
         self.thrice = threading.Event()
         self.told: list[str] = []
 
-    @property
-    def operation(self) -> Operation:
-        params = OperationParams(scope="s", task_id="t", incarnation="i", turn=1)
-        return Operation(operation="run", params=params)
-
-    @property
-    def attempt(self) -> int:
-        return 1
-
     async def ack(self) -> None:
         self.told.append("ack")
 
-    async def nack(self, *, delay_seconds: float = 0) -> None:
+    async def nack(self, *, delay_s: float = 0) -> None:
         self.told.append("nack")
 
-    async def extend(self, seconds: float) -> None:
-        self.extended.append(seconds)
+    async def extend(self, lease_s: float) -> None:
+        self.extended.append(lease_s)
         self.threads.add(threading.current_thread().name)
         if len(self.extended) >= 3:
             self.thrice.set()
@@ -64,7 +58,9 @@ class Handle(OperationHandle):
 
 
 @asynccontextmanager
-async def heartbeat(handle: Handle, lost: asyncio.Event | None = None) -> AsyncIterator[Heartbeat]:
+async def heartbeat(
+    handle: Delivery, lost: asyncio.Event | None = None
+) -> AsyncIterator[Heartbeat]:
     on_lost = (lost or asyncio.Event()).set
     beat = Heartbeat(handle, visibility_s=BEAT_S, clock=SystemClock(), on_lost=on_lost)
     await beat.take()
@@ -78,7 +74,7 @@ def beating() -> list[threading.Thread]:
 
 async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
     """The delivery is renewed while the agent blocks the loop; nothing of it is left behind."""
-    handle = Handle()
+    handle = Delivery()
     async with heartbeat(handle) as beat:
         assert handle.thrice.wait(WAIT_S)  # blocks this event loop
     assert not beat.lost
@@ -88,8 +84,8 @@ async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
 
 
 async def test_an_expired_delivery_is_lost() -> None:
-    """Once the broker refuses a renewal nobody may write any more."""
-    handle, lost = Handle(None, ConcurrencyError()), asyncio.Event()
+    """Once the queue refuses a renewal nobody may write any more."""
+    handle, lost = Delivery(None, ConcurrencyError()), asyncio.Event()
     async with heartbeat(handle, lost) as beat, asyncio.timeout(WAIT_S):
         await lost.wait()
         assert beat.lost
@@ -97,10 +93,10 @@ async def test_an_expired_delivery_is_lost() -> None:
 
 @pytest.mark.parametrize(
     "handle",
-    [Handle(None, *[UnavailableError()] * 100), Handle(hangs=True)],
+    [Delivery(None, *[UnavailableError()] * 100), Delivery(hangs=True)],
     ids=["fails", "hangs"],
 )
-async def test_a_delivery_without_renewals_is_lost_before_it_expires(handle: Handle) -> None:
+async def test_a_delivery_without_renewals_is_lost_before_it_expires(handle: Delivery) -> None:
     """Three quarters of the visibility without a renewal is where an attempt has to stop."""
     lost = asyncio.Event()
     began = time.monotonic()
@@ -112,7 +108,7 @@ async def test_a_delivery_without_renewals_is_lost_before_it_expires(handle: Han
 
 async def test_a_failed_renewal_is_tried_again() -> None:
     """One lost renewal costs nothing: the next one comes before the delivery counts as lost."""
-    handle = Handle(None, UnavailableError())
+    handle = Delivery(None, UnavailableError())
     async with heartbeat(handle) as beat:
         assert handle.thrice.wait(WAIT_S)
     assert not beat.lost
@@ -148,11 +144,11 @@ async def test_an_agent_that_lost_its_delivery_writes_nothing() -> None:
     real_extend = type(handle).extend
     calls = []
 
-    async def refuse_second(self: OperationHandle, seconds: float) -> None:
-        calls.append(seconds)
+    async def refuse_second(self: Handle[Operation], lease_s: float) -> None:
+        calls.append(lease_s)
         if len(calls) > 1:
             raise ConcurrencyError
-        await real_extend(self, seconds)
+        await real_extend(self, lease_s)
 
     type(handle).extend = refuse_second  # type: ignore[method-assign]
     try:
@@ -191,15 +187,15 @@ async def test_a_cancel_keeps_its_delivery() -> None:
     handle = await bench.deliver()
     extended, extend = [], handle.extend
 
-    async def counted(seconds: float) -> None:
-        await extend(seconds)
-        extended.append(seconds)
+    async def counted(lease_s: float) -> None:
+        await extend(lease_s)
+        extended.append(lease_s)
         if len(extended) > 1 / RENEW_AFTER + 1:  # by now it would have expired
             renewed.set()
 
     handle.extend = counted  # type: ignore[method-assign]
     assert await bench.adapter.process(handle)
-    assert bench.broker.queue.is_empty  # type: ignore[attr-defined]
+    assert bench.operations.is_empty  # type: ignore[attr-defined]
     assert len(agent.cancelled) == 1
     assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
     assert beating() == []
@@ -218,11 +214,11 @@ async def test_a_cancel_that_has_lost_its_delivery_writes_nothing() -> None:
     handle = await bench.deliver()
     extend, calls = handle.extend, []
 
-    async def refused(seconds: float) -> None:
-        calls.append(seconds)
+    async def refused(lease_s: float) -> None:
+        calls.append(lease_s)
         if len(calls) > 1:
             raise ConcurrencyError
-        await extend(seconds)
+        await extend(lease_s)
 
     handle.extend = refused  # type: ignore[method-assign]
     version = (await bench.head(task)).version
@@ -331,5 +327,5 @@ async def test_pull_mode_runs_so_many_turns_at_a_time() -> None:
     assert len(running) == 2
     await clock.pass_time(10)
     assert {(await bench.head(task)).state for task in sent} == {S.TASK_STATE_COMPLETED}
-    await bench.broker.shutdown()
+    await bench.operations.shutdown()
     await serving

@@ -18,7 +18,6 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Task, TaskState
 
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
 from a2a_serverless.local.template import Template
 from a2a_serverless.queues.fifo import Record
@@ -54,7 +53,7 @@ TABLE: dict[type, tuple[str, ...]] = {
 }
 """All that is a request to the table in a deployed stack."""
 
-SENDS: dict[type, tuple[str, ...]] = {Broker: ("run_task", "cancel_task")}
+SENDS: dict[type, tuple[str, ...]] = {MemoryQueue: ("send",)}
 
 
 class HoursClock(PacedClock):
@@ -85,8 +84,8 @@ class Deployment:
         self.settings = Settings(visibility_s=float(queue["VisibilityTimeout"]))
         self.clock = HoursClock()
         self.backends = memory_backends(self.settings, self.clock)
-        assert isinstance(self.backends.broker.queue, MemoryQueue)
-        self.operations = self.backends.broker.queue  # what an event source polls
+        assert isinstance(self.backends.operations, MemoryQueue)
+        self.operations = self.backends.operations  # what an event source polls
         self.letters = MemoryQueue(
             Operation,
             visibility_s=float(_attributes("DeadLetterQueue")["VisibilityTimeout"]),
@@ -113,11 +112,11 @@ class Deployment:
 
     def accept(self, count: int) -> list[Head]:
         """New tasks, whose operations are sent unless the queue is down, as the API does it."""
-        storage, broker = self.backends.storage, self.backends.broker
+        storage = self.backends.storage
         heads: list[Head] = []
         for _ in range(count):
             heads.append(self.run(storage.open_task("context", request())).head)
-            self._tried(lambda: broker.run_task(params_of(heads[-1])))
+            self._tried(lambda: self.operations.send(Operation.to_run(params_of(heads[-1]))))
         return heads
 
     def pass_time(self, seconds: float) -> None:
@@ -141,7 +140,7 @@ class Deployment:
     async def _sweep(self) -> None:
         sweeper = Sweeper(
             self.backends.storage,
-            self.backends.broker,
+            self.backends.operations,
             clock=self.clock,
             give_up_s=self.settings.give_up_s,
         )
@@ -164,7 +163,7 @@ class Deployment:
 
     def _handle_letter(self, record: Record) -> bool:
         backends = self.backends
-        letters = DeadLetters(backends.storage, backends.broker, retry=self.settings.retry())
+        letters = DeadLetters(backends.storage, backends.operations, retry=self.settings.retry())
         return self._tried(lambda: letters.handle(record["body"]))
 
     # -- what has become of it -------------------------------------------------------------------

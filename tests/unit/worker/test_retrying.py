@@ -75,9 +75,9 @@ async def test_a_failed_attempt_waits_longer_each_time(monkeypatch: pytest.Monke
     for _ in range(3):
         handle = await bench.deliver()
 
-        async def nack(*, delay_seconds: float = 0, handle: Any = handle) -> None:
-            delays.append(delay_seconds)
-            await type(handle).nack(handle, delay_seconds=0)
+        async def nack(*, delay_s: float = 0, handle: Any = handle) -> None:
+            delays.append(delay_s)
+            await type(handle).nack(handle, delay_s=0)
 
         monkeypatch.setattr(handle, "nack", nack)
         assert await bench.adapter.process(handle) is False

@@ -10,6 +10,7 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.attempt import NO_ENDING
 from tests.support.messages import request
@@ -228,7 +229,7 @@ async def test_an_operation_without_its_task_is_dropped(fate: str) -> None:
     params = params_of(head).model_copy(update=changed.get(fate, {}))
     if fate == "deleted":
         await bench.storage.delete_task(head.task_id)
-    await bench.broker.run_task(params)
+    await bench.operations.send(Operation.to_run(params))
     assert await bench.work()
     assert agent.started == []
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
@@ -56,10 +55,9 @@ class Stack:
         timing = Timing(waiting_s=WAITING_S, lease_s=LEASE_S, cancel_s=TIMEOUT_S)
         self.storage = MemoryStorage(clock=self.clock, timing=timing)
         self.queue = RecordingQueue(self.clock)
-        self.broker = Broker(self.queue)
 
     def sweeper(self, **options: Any) -> Sweeper:
-        return Sweeper(self.storage, self.broker, clock=self.clock, **options)
+        return Sweeper(self.storage, self.queue, clock=self.clock, **options)
 
     async def sweep(self, limit: int = 500, **options: Any) -> SweepReport:
         return await self.sweeper(**options).sweep(limit)
@@ -238,7 +236,7 @@ async def test_a_claim_beside_a_send_that_fails_stays(
         await stack.claim(await stack.head(head))
         raise UnavailableError
 
-    monkeypatch.setattr(stack.broker, "run_task", taken)
+    monkeypatch.setattr(stack.queue, "send", taken)
     assert await stack.sweep() == SweepReport(failed=1)
     claimed = await stack.head(head)
     assert (claimed.token, claimed.sends) == ("t", 1)

@@ -67,7 +67,7 @@ def until_signal() -> Iterator[threading.Event]:
 def serve(backends: Backends, serving: Coroutine[Any, Any, None], *, drain_s: float) -> int:
     """Run `serving` until it ends or a signal comes.
 
-    A signal closes the broker; work that still runs `drain_s` seconds later is cancelled.
+    A signal closes the queue; work that still runs `drain_s` seconds later is cancelled.
     """
     with asyncio.Runner() as runner:
         return run_to_end(runner.get_loop(), _serve(backends, serving, drain_s))
@@ -81,7 +81,7 @@ async def _serve(backends: Backends, serving: Coroutine[Any, Any, None], drain_s
     signalled = asyncio.create_task(ended.wait())
     await asyncio.wait([work, signalled], return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()
-    await backends.broker.shutdown()
+    await backends.operations.shutdown()
     await asyncio.wait([work], timeout=drain_s)
     work.cancel()
     await asyncio.wait([work])

@@ -55,7 +55,7 @@ def create_app(
 
     Args:
         settings: the deployment's choices.
-        backends: storage and broker, in the anonymous scope.
+        backends: storage and queues, in the anonymous scope.
         card: the agent's card; interfaces and security schemes are filled in here.
         entrypoint: `api` ends streams after `blocking_limit_s`, because its answer goes out in one
             piece; `stream` after `stream_limit_s`.

@@ -17,6 +17,7 @@ from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.tail import Tail, settle
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.repairs import operation_of
 from a2a_serverless.tasks.states import state_name
 from a2a_serverless.wiring import Backends
@@ -66,7 +67,8 @@ async def _send(backends: Backends, head: Head) -> None:
     params = operation_of(head, head.turn, secrets.randbelow(_MANY))
     extra = _ids(head)
     try:
-        await backends.broker.cancel_task(params, request_context=tracing.carried())
+        operation = Operation.to_cancel(params, request_context=tracing.carried())
+        await backends.operations.send(operation)
     except Exception:
         # The flag is up, and the end comes at the deadline with or without a worker.
         metrics.count("SendFailures")

@@ -37,7 +37,7 @@ from a2a_serverless.tasks.identity import (
     keyed_context_id,
     new_context_id,
 )
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import operation_of, repeated_turn
 from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
 from a2a_serverless.tasks.states import is_interrupted
@@ -185,8 +185,8 @@ class Intake:
         extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": params.turn}
         faults.point("after-create")
         try:
-            await self._backends.broker.run_task(
-                params, is_new_task=is_new_task, request_context=tracing.carried()
+            await self._backends.operations.send(
+                Operation.to_run(params, is_new_task=is_new_task, request_context=tracing.carried())
             )
         except Exception:
             # The message is committed: the task is submitted even if the queue has failed.

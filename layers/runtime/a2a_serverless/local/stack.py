@@ -191,7 +191,7 @@ class Stack:
         return function.handle
 
     def _operations(self, backends: Backends) -> EventSource:
-        operations = backends.broker.queue
+        operations = backends.operations
         if isinstance(operations, MemoryQueue):
             return MemorySource(operations)
         return self._queue(self.settings.queue)

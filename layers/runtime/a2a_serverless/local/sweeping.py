@@ -45,7 +45,7 @@ class SweepRounds:
     """Runs rounds over one deployment's backends.
 
     Args:
-        backends: the storage that is swept, and the broker.
+        backends: the storage that is swept, and the queue of operations.
         settings: the attempts of a turn, and the time after which it is given up.
         dead_letters: the dead letter queue; None: there is none to consume.
     """
@@ -55,11 +55,11 @@ class SweepRounds:
     ) -> None:
         self._sweeper = Sweeper(
             backends.storage,
-            backends.broker,
+            backends.operations,
             clock=backends.storage.clock,
             give_up_s=settings.give_up_s,
         )
-        self._letters = DeadLetters(backends.storage, backends.broker, retry=settings.retry())
+        self._letters = DeadLetters(backends.storage, backends.operations, retry=settings.retry())
         self._source = dead_letters
 
     async def once(self) -> Round:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -34,6 +34,8 @@ class OperationParams(BaseModel):
 class Operation(BaseModel):
     """One message on the queue: run a turn, or cancel a task.
 
+    `is_new_task` says that this is a task's first run. Nothing in the engine reads it: HEAD tells
+    the same. It is stored because the Broker contract (`contract/broker.py`) has it.
     `request_context` holds trace propagation fields (W3C `traceparent`, X-Ray header) only.
     """
 
@@ -43,6 +45,29 @@ class Operation(BaseModel):
     params: OperationParams
     is_new_task: bool = False
     request_context: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def to_run(
+        cls,
+        params: OperationParams,
+        *,
+        is_new_task: bool = False,
+        request_context: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return the operation that runs a turn; the queue drops a repetition of the same send."""
+        return cls(
+            operation="run",
+            params=params,
+            is_new_task=is_new_task,
+            request_context=dict(request_context or {}),
+        )
+
+    @classmethod
+    def to_cancel(
+        cls, params: OperationParams, *, request_context: Mapping[str, str] | None = None
+    ) -> Self:
+        """Return the operation that cancels a task, behind the operations it already has."""
+        return cls(operation="cancel", params=params, request_context=dict(request_context or {}))
 
     @property
     def group(self) -> str:

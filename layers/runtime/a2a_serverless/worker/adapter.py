@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from a2a.server.agent_execution import AgentExecutor
 
 from a2a_serverless import faults
-from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.carried import carried_variables
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import (
@@ -20,7 +19,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.queues.fifo import DONE, LOST, Verdict, again
+from a2a_serverless.queues.fifo import DONE, LOST, Handle, Verdict, again
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import (
@@ -31,7 +30,7 @@ from a2a_serverless.tasks.attempts import (
 )
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, new_token
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent
 from a2a_serverless.worker.attempt import Attempt, Companions, Limits
@@ -54,15 +53,15 @@ PULL_LIMIT_S = 11.5 * 3600
 
 
 class WorkerAdapter:
-    """Runs one agent on the operations of a broker.
+    """Runs one agent on the operations of a queue.
 
     Args:
-        backends: storage and broker, seen through any scope.
+        backends: storage and queue, seen through any scope.
         agent: runs all turns, several at a time.
         settings: retries, visibility and the time a cancel may take.
         clock: by default that of the machine.
         deadline_margin_s: how long before its deadline a turn is given back.
-        has_heartbeat: False where the broker keeps a delivery for as long as a turn can take.
+        has_heartbeat: False where the queue keeps a delivery for as long as a turn can take.
         keeper: runs the heartbeat and claims, also while the agent blocks its event loop.
 
     Raises:
@@ -92,7 +91,7 @@ class WorkerAdapter:
         self.deadline_margin_s = deadline_margin_s
         self.has_heartbeat = has_heartbeat
 
-    async def process(self, handle: OperationHandle, *, deadline: float | None = None) -> bool:
+    async def process(self, handle: Handle[Operation], *, deadline: float | None = None) -> bool:
         """Run one delivery to its end; nothing runs on afterwards.
 
         Return True if it is done and acknowledged, False if it will be delivered again: an event
@@ -114,7 +113,7 @@ class WorkerAdapter:
             return await self._conclude(handle, verdict)
 
     async def serve(self, *, concurrency: int) -> None:
-        """Pull operations, `concurrency` at a time, until the broker is shut down.
+        """Pull operations, `concurrency` at a time, until the queue is shut down.
 
         Cancelled, it gives back what it works on.
         """
@@ -123,18 +122,18 @@ class WorkerAdapter:
                 consumers.create_task(self._consume())
 
     async def _consume(self) -> None:
-        async for handle in self.backends.broker.receive_task_operations():
+        async for handle in self.backends.operations.deliveries():
             await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
 
-    async def _conclude(self, handle: OperationHandle, verdict: Verdict) -> bool:
-        """Tell the broker. An error is logged: a finished turn that comes again is dropped."""
+    async def _conclude(self, handle: Handle[Operation], verdict: Verdict) -> bool:
+        """Tell the queue. An error is logged: a finished turn that comes again is dropped."""
         try:
             if verdict.is_done:
                 faults.point("before-ack")
                 await handle.ack()
             elif verdict.delay_s is not None:
                 faults.point("before-nack")
-                await handle.nack(delay_seconds=verdict.delay_s)
+                await handle.nack(delay_s=verdict.delay_s)
         except Exception:  # noqa: BLE001 - as above: the delivery expires by itself
             _log(handle, logging.WARNING, "broker_not_told", "Broker not told", exc_info=True)
         return verdict.is_done
@@ -144,12 +143,12 @@ class _Delivery:
     """One delivery on its way through the adapter."""
 
     def __init__(
-        self, adapter: WorkerAdapter, handle: OperationHandle, deadline: float | None
+        self, adapter: WorkerAdapter, handle: Handle[Operation], deadline: float | None
     ) -> None:
         self._adapter = adapter
         self._handle = handle
-        self._operation = handle.operation
-        self._params = handle.operation.params
+        self._operation = handle.message
+        self._params = handle.message.params
         self._deadline = deadline
         scope = Scope(self._params.scope)
         self._storage = adapter.backends.storage.for_scope(scope)
@@ -307,7 +306,7 @@ class _Delivery:
 
 
 def _log(
-    handle: OperationHandle,
+    handle: Handle[Operation],
     level: int,
     action: str,
     text: str,
@@ -315,10 +314,10 @@ def _log(
     exc_info: bool = False,
     **fields: object,
 ) -> None:
-    params = handle.operation.params
+    params = handle.message.params
     extra = {
         "action": action,
-        "operation": handle.operation.operation,
+        "operation": handle.message.operation,
         "task_id": params.task_id,
         "turn": params.turn,
         "receives": handle.attempt,

@@ -14,14 +14,13 @@ from typing import Final, Literal
 from a2a.types import TaskState
 
 from a2a_serverless import faults
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.errors import (
     ConcurrencyError,
     ConfigurationError,
     UndecodableMessageError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.queues.fifo import decode_message
+from a2a_serverless.queues.fifo import FifoQueue, decode_message
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import REBASES, end_task
 from a2a_serverless.storage.log import TaskLog
@@ -50,13 +49,15 @@ class DeadLetters:
 
     Args:
         storage: the tasks and their cancel flags.
-        broker: keeps what cannot be read.
+        queue: keeps what cannot be read.
         retry: how many attempts a turn has.
     """
 
-    def __init__(self, storage: DurableStorage, broker: Broker, *, retry: RetryPolicy) -> None:
+    def __init__(
+        self, storage: DurableStorage, queue: FifoQueue[Operation], *, retry: RetryPolicy
+    ) -> None:
         self._storage = storage
-        self._broker = broker
+        self._queue = queue
         self._retry = retry
 
     async def handle(self, body: str) -> Outcome:
@@ -102,7 +103,7 @@ class DeadLetters:
         return outcome
 
     async def _keep_undecodable(self, body: str, reason: str) -> None:
-        if not await self._broker.keep_undecodable(body, reason=reason):
+        if not await self._queue.keep_undecodable(body, reason=reason):
             msg = "A2A_UNDECODABLE_QUEUE is not set: it names the queue for unreadable messages."
             raise ConfigurationError(msg)
         metrics.count("DeadLetters", outcome="undecodable")

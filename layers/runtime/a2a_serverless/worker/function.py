@@ -34,7 +34,7 @@ class WorkerFunction(EventFunction):
         *,
         clock: Clock | None = None,
     ) -> None:
-        self._broker = backends.broker
+        self._operations = backends.operations
         self._clock = clock or SystemClock()
         self._adapter = WorkerAdapter(backends, agent, settings, clock=self._clock)
         super().__init__()
@@ -55,7 +55,7 @@ class WorkerFunction(EventFunction):
 
     async def _succeeds(self, deadline: float | None, record: Record) -> bool:
         try:
-            handle = self._broker.decode_record(record)
+            handle = self._operations.decode_record(record)
         except UndecodableMessageError as error:
             extra = {"action": "undecodable", "message_id": record["messageId"]}
             logger.error("Record not processed: %s", error, extra=extra)  # noqa: TRY400 - expected

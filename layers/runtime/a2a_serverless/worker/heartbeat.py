@@ -7,9 +7,10 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConcurrencyError
+from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.worker.waiting import first_of
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        handle: OperationHandle,
+        handle: Handle[Operation],
         *,
         visibility_s: float,
         clock: Clock,
@@ -109,5 +110,5 @@ class Heartbeat:
             self._home.call_soon_threadsafe(self._on_lost)
 
     def _extra(self, action: str) -> dict[str, object]:
-        params = self._handle.operation.params
+        params = self._handle.message.params
         return {"action": action, "task_id": params.task_id, "turn": params.turn}

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
 from a2a_serverless import faults
-from a2a_serverless.broker.base import Broker
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.observability import metrics
+from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import end_task
 from a2a_serverless.storage.log import Due, TaskLog
 from a2a_serverless.tasks.endings import canceled, never_started
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import is_given_up, overdue_cancel, overdue_turn
 from a2a_serverless.tasks.rules import Commit
 
@@ -78,7 +78,7 @@ class Sweeper:
 
     Args:
         storage: the tasks and their cancel flags.
-        broker: takes the operations.
+        queue: takes the operations.
         clock: by default the system's.
         longest_wait_s: bound of the doubling wait.
         give_up_s: seconds after which a turn that was never claimed fails its task.
@@ -88,7 +88,7 @@ class Sweeper:
     def __init__(
         self,
         storage: DurableStorage,
-        broker: Broker,
+        queue: FifoQueue[Operation],
         *,
         clock: Clock | None = None,
         longest_wait_s: float = LONGEST_WAIT_S,
@@ -96,7 +96,7 @@ class Sweeper:
         budget_s: float = BUDGET_S,
     ) -> None:
         self._storage = storage
-        self._broker = broker
+        self._queue = queue
         self._clock = clock or SystemClock()
         self._longest_wait_s = longest_wait_s
         self._give_up_s = give_up_s
@@ -170,7 +170,7 @@ class Sweeper:
             return "passed"
         faults.point("after-postpone")
         try:
-            await self._broker.run_task(copy)
+            await self._queue.send(Operation.to_run(copy))
         except Exception:
             await self._put_back(log, replace(head, due_at=due_at, sends=sends), head.sends, fields)
             raise

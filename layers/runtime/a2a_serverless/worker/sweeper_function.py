@@ -22,14 +22,16 @@ class SweeperFunction(EventFunction):
     """Sweeps on a schedule event, and handles dead letters on an SQS event.
 
     Args:
-        backends: the storage that is swept, and the broker.
+        backends: the storage that is swept, and the queue of operations.
         settings: the attempts of a turn, and the time after which it is given up.
     """
 
     def __init__(self, backends: Backends, settings: Settings) -> None:
         self._backends = backends
         self._give_up_s = settings.give_up_s
-        self._dead_letters = DeadLetters(backends.storage, backends.broker, retry=settings.retry())
+        self._dead_letters = DeadLetters(
+            backends.storage, backends.operations, retry=settings.retry()
+        )
         super().__init__()
 
     async def _answer(
@@ -48,7 +50,7 @@ class SweeperFunction(EventFunction):
         storage = self._backends.storage
         sweeper = Sweeper(
             storage,
-            self._backends.broker,
+            self._backends.operations,
             clock=storage.clock,
             give_up_s=self._give_up_s,
         )

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from a2a.types import TaskState
 
-from a2a_serverless.broker.base import OperationHandle
 from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.observability.logs import log_context
+from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.operations import Operation
 
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def observed_delivery(handle: OperationHandle) -> Iterator[None]:
+def observed_delivery(handle: Handle[Operation]) -> Iterator[None]:
     """Put the ids of the delivery on every line that is logged in the block."""
-    params, operation = handle.operation.params, handle.operation.operation
+    params, operation = handle.message.params, handle.message.operation
     with log_context(
         task_id=params.task_id, turn=params.turn, operation=operation, receives=handle.attempt
     ):

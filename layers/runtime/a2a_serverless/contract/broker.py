@@ -1,6 +1,6 @@
 """The Broker contract of a2akit: at-least-once delivery, one operation per task at a time.
 
-A typed view of a queue of operations.
+A thin view of a queue of operations, which the engine uses without it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Broker:
             ConfigurationError: there is no such queue, or it refuses this process.
         """
         await self.queue.send(
-            operation_of("run", params, is_new_task=is_new_task, request_context=request_context)
+            Operation.to_run(params, is_new_task=is_new_task, request_context=request_context)
         )
 
     async def cancel_task(
@@ -112,7 +112,7 @@ class Broker:
             UnavailableError, ConfigurationError: as `run_task`; the sweeper ends the cancel at its
                 deadline.
         """
-        await self.queue.send(operation_of("cancel", params, request_context=request_context))
+        await self.queue.send(Operation.to_cancel(params, request_context=request_context))
 
     async def keep_undecodable(self, body: str, *, reason: str) -> bool:
         """Copy a message that cannot be read to a queue without consumers, for a person.
@@ -155,21 +155,3 @@ class Broker:
         traceback: TracebackType | None,
     ) -> None:
         await self.shutdown()
-
-
-def operation_of(
-    kind: str,
-    params: OperationParams,
-    *,
-    is_new_task: bool = False,
-    request_context: Mapping[str, str] | None = None,
-) -> Operation:
-    """Return the queue message of a send."""
-    return Operation.model_validate(
-        {
-            "operation": kind,
-            "params": params,
-            "is_new_task": is_new_task,
-            "request_context": dict(request_context or {}),
-        }
-    )

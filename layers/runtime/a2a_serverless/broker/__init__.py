@@ -1,1 +1,0 @@
-"""Delivery of operations from the API to workers."""
