@@ -23,7 +23,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_items import HEAD, key
-from a2a_serverless.storage.dynamodb_push import PUTS, PushItems
+from a2a_serverless.storage.dynamodb_push import PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
@@ -164,7 +164,7 @@ class Race:
         view = storage.for_scope(storage.scope)
         table = ScheduledTable(self.database.table, self.database.client, self.clock)
         table.schedule, table.writer = schedule, number
-        view._table, view._pushes = table, PushItems(table, storage.scope, self.clock)
+        view._table = table
         return view
 
     @staticmethod

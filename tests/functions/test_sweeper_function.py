@@ -225,7 +225,6 @@ def test_an_overdue_cancel_is_ended(function: ModuleType, monkeypatch: pytest.Mo
     """A schedule event finishes the cancel of an API process that died."""
     clock = ManualClock()
     monkeypatch.setattr(function.backends.storage, "clock", clock)
-    monkeypatch.setattr(function.backends.storage._cancels, "_clock", clock)
     head: Head = run(
         function, function.backends.storage.open_task("context", request(str(message())))
     ).head

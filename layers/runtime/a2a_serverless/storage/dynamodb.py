@@ -17,29 +17,24 @@ What a reader may rely on:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Self
-
-from a2a.types import TaskPushNotificationConfig
+from typing import Any, Final
 
 from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError
-from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError
 from a2a_serverless.storage import dynamodb_items as items
-from a2a_serverless.storage.cancels import OverdueCancel
-from a2a_serverless.storage.durable import DurableStorage, context_conflict
+from a2a_serverless.storage.durable import context_conflict
 from a2a_serverless.storage.dynamodb_cancels import CancelItems
 from a2a_serverless.storage.dynamodb_items import Commits, Item, attribute, key
-from a2a_serverless.storage.dynamodb_listing import Index
+from a2a_serverless.storage.dynamodb_listing import IndexedTasks
 from a2a_serverless.storage.dynamodb_push import PushItems, counted
-from a2a_serverless.storage.dynamodb_table import Action, Table
-from a2a_serverless.storage.listing import Listing
-from a2a_serverless.storage.log import Due, Log, Look, TaskKey
+from a2a_serverless.storage.dynamodb_table import Action
+from a2a_serverless.storage.log import Log, Look, TaskKey
 from a2a_serverless.tasks.commits import belonging_to, conflict, is_applied
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id
+from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless.tasks.push import Push, check_room, inline_push
-from a2a_serverless.tasks.rules import ContextWrite, Step, Timing, expiry
+from a2a_serverless.tasks.rules import ContextWrite, Step, expiry
 
 TORN_READS: Final = 10
 """How often a read goes on when HEAD and events do not fit together yet."""
@@ -50,42 +45,10 @@ INSERTS: Final = 5
 _MISSING_OR_EXPIRED: Final = "attribute_not_exists(PK) OR expires_at <= :now"
 
 
-class DynamoStorage(DurableStorage):
-    """Tasks in a DynamoDB table, laid out as template.yaml has it.
-
-    `client` is a boto3 client of DynamoDB, by default the process's own.
-    """
-
-    def __init__(
-        self,
-        table: str,
-        *,
-        client: Any = None,
-        scope: Scope = ANONYMOUS,
-        clock: Clock | None = None,
-        timing: Timing | None = None,
-    ) -> None:
-        self.scope = scope
-        self.clock = clock or SystemClock()
-        self.timing = timing or Timing()
-        self._name = table
-        self._client = client or aws.client("dynamodb")
-        self._table = Table(table, self._client, self.clock)
-        self._index = Index(self._table, scope, self.clock)
-        self._pushes = PushItems(self._table, scope, self.clock)
-        self._cancels = CancelItems(self._table, scope, self.clock, self.timing.cancel_s)
-
-    def for_scope(self, scope: Scope) -> Self:
-        return type(self)(
-            self._name, client=self._client, scope=scope, clock=self.clock, timing=self.timing
-        )
+class DynamoStorage(CancelItems, PushItems, IndexedTasks):
+    """Tasks in a DynamoDB table, laid out as template.yaml has it: HEAD, commits and contexts."""
 
     # -- reading a task ------------------------------------------------------------------------
-
-    async def head(self, task_id: str) -> Head | None:
-        if not is_task_id(task_id):
-            return None
-        return self._live(await self._table.get(key(self._partition(task_id), items.HEAD)))
 
     async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
         asked = {items.task_partition(*task): task for task in tasks if is_task_id(task[1])}
@@ -207,7 +170,7 @@ class DynamoStorage(DurableStorage):
 
     async def _with_push(self, update: dict[str, Any], push: Push) -> dict[str, Any]:
         """Return the update of HEAD in a commit with an inline configuration; check its room."""
-        held = await self._pushes.held(push.config.task_id)
+        held = await self._held(push.config.task_id)
         if held is None or held.head.incarnation != push.incarnation:
             raise TaskNotFoundError
         check_room(held.pushes, push.config.id)
@@ -257,39 +220,7 @@ class DynamoStorage(DurableStorage):
         ):
             await self._table.delete(page)
 
-    # -- push configurations -------------------------------------------------------------------
-
-    async def pushes(self, task_id: str) -> list[Push]:
-        held = await self._pushes.held(task_id)
-        return list(held.pushes) if held else []
-
-    async def move_push(self, before: Push, after: Push) -> bool:
-        return await self._pushes.move(before, after)
-
-    async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
-        return await self._pushes.put(config)
-
-    async def _delete_push(self, push: Push) -> None:
-        await self._pushes.delete(push)
-
-    # -- cancel flags --------------------------------------------------------------------------
-
-    async def request_cancel(self, task_id: str) -> None:
-        await self._cancels.request(task_id)
-
-    async def is_cancelled(self, task_id: str) -> bool:
-        return await self._cancels.is_raised(task_id)
-
-    async def clear_cancel(self, task_id: str, *, incarnation: str | None = None) -> None:
-        await self._cancels.remove(task_id, incarnation)
-
-    async def overdue_cancels(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
-        return await self._cancels.overdue(now_ms, limit)
-
     # -- due turns -----------------------------------------------------------------------------
-
-    async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
-        return await self._index.due(now_ms, limit)
 
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
         """Do as the contract says.
@@ -297,55 +228,36 @@ class DynamoStorage(DurableStorage):
         Where the first answer was lost, a success may be reported as False. That is the safe
         side: the turn is due again later, and the caller has sent nothing.
         """
-        try:
-            await self._table.update(
-                Key=key(self._partition(head.task_id), items.HEAD),
-                UpdateExpression="SET due_at = :due_at, sends = :sends",
-                ConditionExpression="incarnation = :incarnation AND version = :version"
-                " AND sends = :seen AND due_at = :due_before AND expires_at > :now",
-                ExpressionAttributeValues={
-                    ":due_at": attribute(due_at),
-                    ":sends": attribute(sends),
-                    ":incarnation": attribute(head.incarnation),
-                    ":version": attribute(head.version),
-                    ":seen": attribute(head.sends),
-                    ":due_before": attribute(head.due_at),
-                    ":now": attribute(self._now_s()),
-                },
-            )
-        except ConditionFailedError:
-            return False
-        return True
+        return await self._table.update(
+            Key=key(self._partition(head.task_id), items.HEAD),
+            UpdateExpression="SET due_at = :due_at, sends = :sends",
+            ConditionExpression="incarnation = :incarnation AND version = :version"
+            " AND sends = :seen AND due_at = :due_before AND expires_at > :now",
+            ExpressionAttributeValues={
+                ":due_at": attribute(due_at),
+                ":sends": attribute(sends),
+                ":incarnation": attribute(head.incarnation),
+                ":version": attribute(head.version),
+                ":seen": attribute(head.sends),
+                ":due_before": attribute(head.due_at),
+                ":now": attribute(self._now_s()),
+            },
+        )
 
     async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
-        try:
-            await self._table.update(
-                Key=key(self._partition(head.task_id), items.HEAD),
-                UpdateExpression="SET due_at = :due_at",
-                ConditionExpression="incarnation = :incarnation AND #token = :token"
-                " AND expires_at > :now",
-                ExpressionAttributeNames={"#token": "token"},
-                ExpressionAttributeValues={
-                    ":due_at": attribute(due_at),
-                    ":incarnation": attribute(head.incarnation),
-                    ":token": attribute(token),
-                    ":now": attribute(self._now_s()),
-                },
-            )
-        except ConditionFailedError:
-            return False
-        return True
-
-    # -- listing -------------------------------------------------------------------------------
-
-    async def _context_heads(self, context_id: str) -> list[Head]:
-        return await self._index.of_context(context_id)
-
-    async def _newest(self, listing: Listing, limit: int) -> list[Head]:
-        return await self._index.newest(listing, limit)
-
-    async def _count(self, listing: Listing) -> int:
-        return await self._index.count(listing)
+        return await self._table.update(
+            Key=key(self._partition(head.task_id), items.HEAD),
+            UpdateExpression="SET due_at = :due_at",
+            ConditionExpression="incarnation = :incarnation AND #token = :token"
+            " AND expires_at > :now",
+            ExpressionAttributeNames={"#token": "token"},
+            ExpressionAttributeValues={
+                ":due_at": attribute(due_at),
+                ":incarnation": attribute(head.incarnation),
+                ":token": attribute(token),
+                ":now": attribute(self._now_s()),
+            },
+        )
 
     # -- contexts ------------------------------------------------------------------------------
 
@@ -394,21 +306,8 @@ class DynamoStorage(DurableStorage):
             **condition,
         }
 
-    # -- common --------------------------------------------------------------------------------
-
     def _context_key(self, context_id: str) -> Item:
         return key(items.context_partition(self.scope.digest, context_id), items.CONTEXT)
-
-    def _partition(self, task_id: str) -> str:
-        return items.task_partition(self.scope.digest, task_id)
-
-    def _now_s(self) -> int:
-        """Return the present second: an item is live while its `expires_at` is greater."""
-        return self.clock.now_ms() // 1000
-
-    def _live(self, item: Item | None) -> Head | None:
-        head = items.head_of(item) if item else None
-        return None if head is None or head.has_expired(self.clock.now_ms()) else head
 
 
 def _head_update(before: Head, after: Head) -> dict[str, Any]:

@@ -12,28 +12,22 @@ replaces a flag of another incarnation.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final
 
 from a2a_serverless.aws import ConditionFailedError
-from a2a_serverless.clock import Clock
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.dynamodb_items import (
-    BY_DUE,
     CANCEL,
     HEAD,
     Item,
     attribute,
-    due_keys,
-    head_of,
     key,
     owner_of,
     seconds,
     shard_of,
-    task_partition,
 )
-from a2a_serverless.storage.dynamodb_table import Action, Table
+from a2a_serverless.storage.dynamodb_table import Action, TableStorage
 from a2a_serverless.tasks.cancels import (
     check_open,
     counts_for,
@@ -49,19 +43,12 @@ REBASES: Final = 5
 """How often a request starts again because another incarnation took the task's id meanwhile."""
 
 
-class CancelItems:
-    """Reads and writes the flags; `DynamoStorage` has what each method promises."""
+class CancelItems(TableStorage):
+    """The part of `DynamoStorage` that reads and writes the flags."""
 
-    def __init__(self, table: Table, scope: Scope, clock: Clock, timeout_s: float) -> None:
-        self._table = table
-        self._scope = scope
-        self._clock = clock
-        self._timeout_s = timeout_s
-
-    async def request(self, task_id: str) -> None:
-        """Raise the flag of a task that has not ended."""
+    async def request_cancel(self, task_id: str) -> None:
         for _ in range(REBASES):
-            head = await self._open_head(task_id)
+            head = check_open(await self.head(task_id))
             try:
                 await self._table.transact([self._check(head), self._put(head)])
             except ConditionFailedError as failed:
@@ -73,34 +60,29 @@ class CancelItems:
         msg = "The task was replaced again and again while its cancel was requested."
         raise UnavailableError(msg)
 
-    async def is_raised(self, task_id: str) -> bool:
-        """Return True if there is a flag for the task's present incarnation."""
+    async def is_cancelled(self, task_id: str) -> bool:
         flag = await self._flag(task_id)
         if flag is None:
             return False
         head = await self._table.get(key(flag["PK"]["S"], HEAD))
         return counts_for(_incarnation(flag), _incarnation(head) if head else None)
 
-    async def remove(self, task_id: str, incarnation: str | None) -> None:
-        """Remove the flag, unless it is meant for another incarnation."""
+    async def clear_cancel(self, task_id: str, *, incarnation: str | None = None) -> None:
         # Most tasks have no flag, and a read costs a fifth of a delete that finds nothing.
         flag = await self._flag(task_id)
         if flag is None or not may_remove(_incarnation(flag), incarnation):
             return
         # A failed condition: it is gone already, or replaced by that of a later incarnation.
-        with suppress(ConditionFailedError):
-            await self._table.delete_one(
-                Key={"PK": flag["PK"], "SK": flag["SK"]},
-                ConditionExpression="incarnation = :incarnation",
-                ExpressionAttributeValues={":incarnation": flag["incarnation"]},
-            )
+        await self._table.delete_one(
+            Key={"PK": flag["PK"], "SK": flag["SK"]},
+            ConditionExpression="incarnation = :incarnation",
+            ExpressionAttributeValues={":incarnation": flag["incarnation"]},
+        )
 
-    async def overdue(self, now_ms: int, limit: int) -> list[OverdueCancel]:
-        """Return flags of all scopes whose deadline has passed, the longest overdue first."""
-        pages = [await self._overdue(due_key, now_ms, limit) for due_key in due_keys(CANCEL)]
-        entries = sorted((flag for page in pages for flag in page), key=_deadline)
+    async def overdue_cancels(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
+        entries = await self._overdue(CANCEL, now_ms, limit)
         # The index lags behind, and does not say which incarnation a flag is meant for.
-        flags = await self._table.load([key(e["PK"]["S"], CANCEL) for e in entries[:limit]])
+        flags = await self._table.load([key(e["PK"]["S"], CANCEL) for e in entries])
         flags.sort(key=_deadline)
         return [_overdue_of(flag) for flag in flags if is_overdue(_deadline(flag), now_ms=now_ms)]
 
@@ -108,14 +90,6 @@ class CancelItems:
         if not is_task_id(task_id):
             return None
         return await self._table.get(key(self._partition(task_id), CANCEL))
-
-    async def _open_head(self, task_id: str) -> Head:
-        item = None
-        if is_task_id(task_id):
-            item = await self._table.get(key(self._partition(task_id), HEAD))
-        head = head_of(item) if item else None
-        is_live = head is not None and not head.has_expired(self._clock.now_ms())
-        return check_open(head if is_live else None)
 
     def _check(self, head: Head) -> Action:
         """Return the check that the task is the one that was read, and has not ended since."""
@@ -137,7 +111,7 @@ class CancelItems:
         values: dict[str, str | int] = {
             "incarnation": head.incarnation,
             "due_key": f"{CANCEL}#{shard_of(head.task_id)}",
-            "due_at": deadline_ms(self._clock.now_ms(), self._timeout_s),
+            "due_at": deadline_ms(self.clock.now_ms(), self.timing.cancel_s),
             "expires_at": seconds(head.expires_at),
         }
         item = key(self._partition(head.task_id), CANCEL)
@@ -148,19 +122,6 @@ class CancelItems:
                 "ExpressionAttributeValues": {":incarnation": attribute(head.incarnation)},
             }
         }
-
-    async def _overdue(self, due_key: str, now_ms: int, limit: int) -> list[Item]:
-        async for page in self._table.query(
-            IndexName=BY_DUE,
-            KeyConditionExpression="due_key = :key AND due_at <= :now",
-            ExpressionAttributeValues={":key": attribute(due_key), ":now": attribute(now_ms)},
-            Limit=limit,
-        ):
-            return page
-        return []
-
-    def _partition(self, task_id: str) -> str:
-        return task_partition(self._scope.digest, task_id)
 
 
 def _overdue_of(flag: Item) -> OverdueCancel:

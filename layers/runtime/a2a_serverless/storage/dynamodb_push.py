@@ -21,14 +21,13 @@ from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError
-from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError
 from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.dynamodb_items import Item, attribute, key
-from a2a_serverless.storage.dynamodb_table import Table
+from a2a_serverless.storage.dynamodb_table import TableStorage
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import Scope, is_task_id, new_token
+from a2a_serverless.tasks.identity import is_task_id, new_token
 from a2a_serverless.tasks.push import Push, check_room
 
 PUTS: Final = 40
@@ -47,36 +46,34 @@ class Held:
     pushes: tuple[Push, ...]
 
 
-class PushItems:
-    """The push configurations of a scope's tasks."""
+class PushItems(TableStorage):
+    """The part of `DynamoStorage` that keeps push configurations."""
 
-    def __init__(self, table: Table, scope: Scope, clock: Clock) -> None:
-        self._table = table
-        self._scope = scope
-        self._clock = clock
+    async def pushes(self, task_id: str) -> list[Push]:
+        held = await self._held(task_id)
+        return list(held.pushes) if held else []
 
-    async def held(self, task_id: str) -> Held | None:
+    async def _held(self, task_id: str) -> Held | None:
         """Return a task's configurations; None when it does not exist or has expired."""
         if not is_task_id(task_id):
             return None
         for attempt in range(1, READS + 1):
-            item, found = await self._read(task_id)
-            head = items.head_of(item) if item else None
-            if item is None or head is None or head.has_expired(self._clock.now_ms()):
+            item, found = await self._read_pushes(task_id)
+            head = self._live(item)
+            if item is None or head is None:
                 return None
             own = [one for one in found if items.push_incarnation(one) == head.incarnation]
             new = [one for one in own if "version" not in one]
             if not new or (len(new) == 1 and await self._give_cursor(item, new[0])):
                 pushes = tuple(map(items.push_of, own))
                 return Held(head=head, writes=items.push_writes(item), pushes=pushes)
-            await self._clock.sleep(aws.pause_s(attempt))
+            await self.clock.sleep(aws.pause_s(attempt))
         msg = f"The push configurations of task {task_id} did not settle in {READS} reads."
         raise UnavailableError(msg)
 
-    async def put(self, config: TaskPushNotificationConfig) -> Push:
-        """Store a configuration whose cursor stands at the task's version, or hand one's on."""
+    async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
         for _ in range(PUTS):
-            held = await self.held(config.task_id)
+            held = await self._held(config.task_id)
             if held is None:
                 raise TaskNotFoundError
             check_room(held.pushes, config.id)
@@ -91,48 +88,44 @@ class PushItems:
                 await self._table.transact([{"Update": _noted(held)}, {"Update": put}])
             except ConditionFailedError:
                 continue
-            after = await self.held(config.task_id)
+            after = await self._held(config.task_id)
             stored = after.pushes if after else ()
             # Not there: it was deleted since.
             return next((push for push in stored if push.config.id == config.id), new)
         msg = f"Others put push configurations to task {config.task_id}, {PUTS} times."
         raise UnavailableError(msg)
 
-    async def move(self, before: Push, after: Push) -> bool:
-        """Move a cursor that stands where `before` says; return True if this call has done it."""
+    async def move_push(self, before: Push, after: Push) -> bool:
         move = attribute(new_token())
         seen, wanted = items.push_position(before), items.push_position(after)
         names = [*wanted, "move"]
-        item_key = self._key(before)
-        try:
-            await self._table.update(
-                Key=item_key,
-                UpdateExpression="SET " + ", ".join(f"#{name} = :{name}" for name in names),
-                ConditionExpression=" AND ".join(f"#{name} = :seen_{name}" for name in seen)
-                + " AND expires_at > :now",
-                ExpressionAttributeNames={f"#{name}": name for name in names},
-                ExpressionAttributeValues={f":{name}": value for name, value in wanted.items()}
-                | {f":seen_{name}": value for name, value in seen.items()}
-                | {":move": move, ":now": attribute(self._clock.now_ms() // 1000)},
-            )
-        except ConditionFailedError:
-            # Its own mark says that an earlier, unanswered request of this move was applied.
-            stored = await self._table.get(item_key)
-            return stored is not None and stored.get("move") == move
-        return True
+        item_key = self._push_key(before)
+        if await self._table.update(
+            Key=item_key,
+            UpdateExpression="SET " + ", ".join(f"#{name} = :{name}" for name in names),
+            ConditionExpression=" AND ".join(f"#{name} = :seen_{name}" for name in seen)
+            + " AND expires_at > :now",
+            ExpressionAttributeNames={f"#{name}": name for name in names},
+            ExpressionAttributeValues={f":{name}": value for name, value in wanted.items()}
+            | {f":seen_{name}": value for name, value in seen.items()}
+            | {":move": move, ":now": attribute(self._now_s())},
+        ):
+            return True
+        # Its own mark says that an earlier, unanswered request of this move was applied.
+        stored = await self._table.get(item_key)
+        return stored is not None and stored.get("move") == move
 
-    async def delete(self, push: Push) -> None:
-        """Delete one configuration."""
-        await self._table.delete([self._key(push)])
+    async def _delete_push(self, push: Push) -> None:
+        await self._table.delete([self._push_key(push)])
 
-    async def _read(self, task_id: str) -> tuple[Item | None, list[Item]]:
+    async def _read_pushes(self, task_id: str) -> tuple[Item | None, list[Item]]:
         """Return HEAD and all configurations that are stored, by one Query."""
         found: list[Item] = []
         async for page in self._table.query(
             ConsistentRead=True,
             KeyConditionExpression="PK = :pk AND SK BETWEEN :head AND :end",
             ExpressionAttributeValues={
-                ":pk": attribute(items.task_partition(self._scope.digest, task_id)),
+                ":pk": attribute(self._partition(task_id)),
                 ":head": attribute(items.HEAD),
                 ":end": attribute(items.PUSH_END),
             },
@@ -151,26 +144,25 @@ class PushItems:
         if items.push_writes(head) != int(new["push_write"]["N"]):
             return False
         cursor = {"version": head["push_at"], "index": attribute(LAST)}
-        try:
-            await self._table.update(
-                Key={name: new[name] for name in ("PK", "SK")},
-                UpdateExpression="SET #version = :version, #index = :index",
-                ConditionExpression="push_write = :write AND attribute_not_exists(#version)",
-                ExpressionAttributeNames={"#version": "version", "#index": "index"},
-                ExpressionAttributeValues={
-                    ":version": cursor["version"],
-                    ":index": cursor["index"],
-                    ":write": new["push_write"],
-                },
-            )
-        except ConditionFailedError:
-            return False
-        new |= cursor
-        return True
+        is_given = await self._table.update(
+            Key={name: new[name] for name in ("PK", "SK")},
+            UpdateExpression="SET #version = :version, #index = :index",
+            ConditionExpression="push_write = :write AND attribute_not_exists(#version)",
+            ExpressionAttributeNames={"#version": "version", "#index": "index"},
+            ExpressionAttributeValues={
+                ":version": cursor["version"],
+                ":index": cursor["index"],
+                ":write": new["push_write"],
+            },
+        )
+        if is_given:
+            new |= cursor
+        return is_given
 
-    def _key(self, push: Push) -> Item:
-        partition = items.task_partition(self._scope.digest, push.config.task_id)
-        return key(partition, items.push_sort(push.incarnation, push.config.id))
+    def _push_key(self, push: Push) -> Item:
+        return key(
+            self._partition(push.config.task_id), items.push_sort(push.incarnation, push.config.id)
+        )
 
 
 def counted(update: Mapping[str, Any], held: Held) -> dict[str, Any]:

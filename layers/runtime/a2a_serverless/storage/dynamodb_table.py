@@ -1,15 +1,24 @@
-"""The few requests that storage makes of its table, each repeated until it has an answer."""
+"""The few requests that storage makes of its table, each repeated until it has an answer.
+
+`TableStorage` is what the parts of `DynamoStorage` have in common, one for each kind of item.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Final
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final, Self
 
 from a2a_serverless import aws
-from a2a_serverless.clock import Clock
+from a2a_serverless.aws import ConditionFailedError
+from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.storage.dynamodb_items import Item
-from a2a_serverless.tasks.identity import new_token
+from a2a_serverless.storage import dynamodb_items as items
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb_items import Item, attribute, key
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id, new_token
+from a2a_serverless.tasks.rules import Timing
 
 _KEYS_A_READ: Final = 100
 _KEYS_A_DELETE: Final = 25
@@ -52,17 +61,14 @@ class Table:
     async def load(self, keys: Sequence[Item]) -> list[Item]:
         """Return the items under `keys` as far as they exist, read consistently, in no order."""
         found: list[Item] = []
-        for batch in _batches(keys, _KEYS_A_READ):
-            pending = batch
-            for attempt in range(1, _BATCH_ATTEMPTS + 1):
-                wanted = {self._name: {"Keys": pending, "ConsistentRead": True}}
-                answer = await self._repeat("batch_get_item", RequestItems=wanted)
-                found += answer["Responses"].get(self._name, [])
-                left = answer.get("UnprocessedKeys", {}).get(self._name)
-                if not left:
-                    break
-                pending = left["Keys"]
-                await self._pause(attempt)
+
+        async def read(pending: list[Any]) -> list[Any]:
+            wanted = {self._name: {"Keys": pending, "ConsistentRead": True}}
+            answer = await self._repeat("batch_get_item", RequestItems=wanted)
+            found.extend(answer["Responses"].get(self._name, []))
+            return _unread(answer, self._name)
+
+        await self._in_batches(keys, _KEYS_A_READ, read)
         return found
 
     async def look(self, keys: Sequence[Item]) -> tuple[list[Item], list[Item]]:
@@ -75,37 +81,29 @@ class Table:
         """
         wanted = {self._name: {"Keys": keys}}
         answer = await aws.call(self._client.batch_get_item, RequestItems=wanted)
-        unread = answer.get("UnprocessedKeys", {}).get(self._name, {"Keys": []})
-        return answer["Responses"].get(self._name, []), unread["Keys"]
+        return answer["Responses"].get(self._name, []), _unread(answer, self._name)
 
-    async def delete_one(self, **request: Any) -> None:
-        """Delete one item.
-
-        Raises:
-            ConditionFailedError: as `update`.
-        """
-        await self._request("delete_item", **request)
+    async def delete_one(self, **request: Any) -> bool:
+        """Delete one item; return False if its condition failed, as `update` does."""
+        return await self._has_held("delete_item", request)
 
     async def delete(self, keys: Sequence[Item]) -> None:
         """Delete the items under `keys`; not as one step."""
-        for batch in _batches(keys, _KEYS_A_DELETE):
-            pending: list[Any] = [{"DeleteRequest": {"Key": key}} for key in batch]
-            for attempt in range(1, _BATCH_ATTEMPTS + 1):
-                wanted = {self._name: pending}
-                answer = await self._repeat("batch_write_item", RequestItems=wanted)
-                pending = answer.get("UnprocessedItems", {}).get(self._name, [])
-                if not pending:
-                    break
-                await self._pause(attempt)
 
-    async def update(self, **request: Any) -> None:
-        """Update one item.
+        async def write(pending: list[Any]) -> list[Any]:
+            answer = await self._repeat("batch_write_item", RequestItems={self._name: pending})
+            left: list[Any] = answer.get("UnprocessedItems", {}).get(self._name, [])
+            return left
 
-        Raises:
-            ConditionFailedError: its condition failed. After a lost answer that may be the
-                doing of the same update.
+        deletes = [{"DeleteRequest": {"Key": key}} for key in keys]
+        await self._in_batches(deletes, _KEYS_A_DELETE, write)
+
+    async def update(self, **request: Any) -> bool:
+        """Update one item; return False if its condition failed.
+
+        After a lost answer that may be the doing of the same update.
         """
-        await self._request("update_item", **request)
+        return await self._has_held("update_item", request)
 
     async def transact(self, actions: Sequence[Action]) -> None:
         """Do all actions or none.
@@ -138,10 +136,28 @@ class Table:
                 # What the first page had too little of may be rare: look at more at once.
                 request["Limit"] = min(request["Limit"] * 4, _LARGEST_LIMIT)
 
-    async def _pause(self, attempt: int) -> None:
-        if attempt == _BATCH_ATTEMPTS:
-            raise UnavailableError(f"DynamoDB left items of a batch unprocessed {attempt} times.")
-        await self._clock.sleep(aws.pause_s(attempt))
+    async def _in_batches(
+        self, wanted: Sequence[Any], size: int, step: Callable[[list[Any]], Awaitable[list[Any]]]
+    ) -> None:
+        """Do `step` with `size` of `wanted` at once, and again with what it left unprocessed."""
+        for start in range(0, len(wanted), size):
+            pending = await step(list(wanted[start : start + size]))
+            attempt = 1
+            while pending:
+                if attempt == _BATCH_ATTEMPTS:
+                    msg = f"DynamoDB left items of a batch unprocessed {attempt} times."
+                    raise UnavailableError(msg)
+                await self._clock.sleep(aws.pause_s(attempt))
+                pending = await step(pending)
+                attempt += 1
+
+    async def _has_held(self, operation: str, request: dict[str, Any]) -> bool:
+        """Make a conditional request; return False if its condition failed."""
+        try:
+            await self._request(operation, **request)
+        except ConditionFailedError:
+            return False
+        return True
 
     async def _request(self, operation: str, **request: Any) -> Any:
         return await self._repeat(operation, TableName=self._name, **request)
@@ -150,6 +166,90 @@ class Table:
         return await aws.repeat(getattr(self._client, operation), clock=self._clock, **request)
 
 
-def _batches(keys: Sequence[Item], size: int) -> Iterator[list[Item]]:
-    for start in range(0, len(keys), size):
-        yield list(keys[start : start + size])
+def _unread(answer: Any, table: str) -> list[Item]:
+    """Return the keys that a BatchGetItem had no capacity for."""
+    unread: list[Item] = answer.get("UnprocessedKeys", {}).get(table, {"Keys": []})["Keys"]
+    return unread
+
+
+class TableStorage(DurableStorage):
+    """A table seen through one scope.
+
+    `client` is a boto3 client of DynamoDB, by default the process's own.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        client: Any = None,
+        scope: Scope = ANONYMOUS,
+        clock: Clock | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        self.scope = scope
+        self.clock = clock or SystemClock()
+        self.timing = timing or Timing()
+        self._name = table
+        self._client = client or aws.client("dynamodb")
+        self._table = Table(table, self._client, self.clock)
+
+    def for_scope(self, scope: Scope) -> Self:
+        return type(self)(
+            self._name, client=self._client, scope=scope, clock=self.clock, timing=self.timing
+        )
+
+    async def head(self, task_id: str) -> Head | None:
+        if not is_task_id(task_id):
+            return None
+        return self._live(await self._table.get(key(self._partition(task_id), items.HEAD)))
+
+    async def _overdue(
+        self, kind: str, now_ms: int, limit: int, *, only_live: bool = False
+    ) -> list[Item]:
+        """Return the first entries of the due index over all shards, the longest overdue first.
+
+        `kind` is that of `due_keys`. The index lags behind the table.
+        """
+        values = {":due": attribute(now_ms)}
+        options = {}
+        if only_live:
+            values[":now"] = attribute(now_ms // 1000)
+            options = {"FilterExpression": "expires_at > :now"}
+        shards = [
+            self._first(
+                limit,
+                IndexName=items.BY_DUE,
+                KeyConditionExpression="due_key = :due_key AND due_at <= :due",
+                ExpressionAttributeValues={":due_key": attribute(due_key), **values},
+                **options,
+            )
+            for due_key in items.due_keys(kind)
+        ]
+        entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
+        return sorted(entries, key=_due_order)[:limit]
+
+    async def _first(self, limit: int, before: str | None = None, **request: Any) -> list[Item]:
+        """Return the first `limit` entries that pass the query's filter, without `before`."""
+        found: list[Item] = []
+        # One more, as a key range has no exclusive end.
+        async for page in self._table.query(Limit=limit + 1, **request):
+            found += [e for e in page if before is None or e["status_key"]["S"] < before]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def _partition(self, task_id: str) -> str:
+        return items.task_partition(self.scope.digest, task_id)
+
+    def _now_s(self) -> int:
+        """Return the present second: an item is live while its `expires_at` is greater."""
+        return self.clock.now_ms() // 1000
+
+    def _live(self, item: Item | None) -> Head | None:
+        head = items.head_of(item) if item else None
+        return None if head is None or head.has_expired(self.clock.now_ms()) else head
+
+
+def _due_order(entry: Item) -> tuple[int, str]:
+    return int(entry["due_at"]["N"]), items.owner_of(entry["PK"]["S"])[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -103,6 +104,15 @@ class Listing:
         in_context = self.context_id is None or head.context_id == self.context_id
         in_state = self.state is None or head.state == self.state
         return in_context and in_state and status_key(head.status_at, head.task_id) >= self.since
+
+    def page(self, heads: Iterable[Head]) -> list[Head]:
+        """Return those of `heads` that belong behind the cursor, newest status first."""
+        keyed = {status_key(head.status_at, head.task_id): head for head in heads}
+        return [
+            keyed[place]
+            for place in sorted(keyed, reverse=True)
+            if (self.before is None or place < self.before) and self.matches(keyed[place])
+        ]
 
 
 def _read_token(token: str | None, fingerprint: str) -> tuple[str | None, int | None]:
