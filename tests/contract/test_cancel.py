@@ -15,8 +15,8 @@ from a2a_serverless.contract.cancels import CancelRegistry
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError, UnavailableError
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.log import OverdueCancel
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.tasks.states import TERMINAL, state_name

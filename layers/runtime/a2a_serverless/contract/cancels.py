@@ -8,9 +8,8 @@ from types import TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary, WeakSet
 
-from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import Look, TaskKey
+from a2a_serverless.storage.log import Look, OverdueCancel, TaskKey
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.worker.watch import POLL_S, Watch, Watched
 
@@ -92,7 +91,7 @@ class CancelRegistry:
         return type(self)(storage, poll_s=self._poll_s, _shared=self._shared)
 
     async def request_cancel(self, task_id: str) -> None:
-        """Raise the flag, as `CancelFlags.request_cancel`."""
+        """Raise the flag, as `DurableStorage.request_cancel`."""
         await self._storage.request_cancel(task_id)
 
     async def is_cancelled(self, task_id: str) -> bool:
@@ -109,7 +108,7 @@ class CancelRegistry:
         return scope
 
     async def cleanup(self, task_id: str, *, incarnation: str | None = None) -> None:
-        """Remove the flag, as `CancelFlags.clear_cancel`, and release the scopes of the task."""
+        """Remove the flag, as `DurableStorage.clear_cancel`, and release the scopes of the task."""
         for scope in tuple(self._shared.scopes):
             if scope.key == self._key(task_id):
                 await scope.release()

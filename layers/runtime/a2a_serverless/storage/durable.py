@@ -18,12 +18,11 @@ from a2a_serverless.errors import (
     CommitTooLargeError,
     ConcurrencyError,
     InvalidArgumentError,
+    TaskNotFoundError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.storage.cancels import CancelFlags
 from a2a_serverless.storage.listing import Listing, ListTasksQuery, ListTasksResult
-from a2a_serverless.storage.log import Log, Opened, TaskLog
-from a2a_serverless.storage.push import PushConfigs
+from a2a_serverless.storage.log import Log, Opened, OverdueCancel, TaskLog
 from a2a_serverless.tasks.entries import (
     Caller,
     advice_on_size,
@@ -40,7 +39,7 @@ from a2a_serverless.tasks.identity import (
     new_task_id,
     new_token,
 )
-from a2a_serverless.tasks.push import Push, checked
+from a2a_serverless.tasks.push import Push, checked, inline_push
 from a2a_serverless.tasks.rules import Commit, ContextWrite, NewTask, Step, advance, open_task
 from a2a_serverless.tasks.states import plain_state
 
@@ -51,8 +50,19 @@ MAX_CONTEXT_BYTES = 340_000
 """The longest state of a context, in bytes of JSON: it is one item."""
 
 
-class DurableStorage(TaskLog, CancelFlags, PushConfigs):
-    """Tasks, cancel flags and push configurations over a backend's few atomic steps."""
+class DurableStorage(TaskLog):
+    """Tasks, cancel flags and push configurations over a backend's few atomic steps.
+
+    A cancel flag has a deadline, `Timing.cancel_s` after the request: the process that was asked
+    ends the task by then, and if that process died, the sweeper does. A flag of an earlier task
+    with the same id does not count.
+
+    Push configurations go with their task: whatever deletes or expires it, deletes or expires them.
+    A configuration of an earlier incarnation is not found. Reads are consistent. An inline
+    configuration comes with the commit that opens its turn (`open_task`, `Commit.push`), so that
+    there is no moment at which the task runs without it. Its cursor stands before that commit.
+    Without an id it is the one of its URL (`tasks.push.inline_id`).
+    """
 
     @abstractmethod
     async def put_context(self, context_id: str, write: ContextWrite) -> None:
@@ -62,26 +72,51 @@ class DurableStorage(TaskLog, CancelFlags, PushConfigs):
             ConcurrencyError: `expected_version` is not met.
         """
 
-    # -- the backend's part ------------------------------------------------------------------
+    # -- cancel flags ------------------------------------------------------------------------
 
     @abstractmethod
-    async def _insert(self, step: Step, body: bytes) -> Head | None:
-        """Store a new task unless its id is taken; None when stored, else HEAD of the taker.
-
-        `body` is the step's entries, encoded. A task that has expired does not take its id.
+    async def request_cancel(self, task_id: str) -> None:
+        """Raise the flag. Repeating it changes nothing, the deadline included.
 
         Raises:
-            InvalidArgumentError: the inline push configuration cannot be stored.
+            TaskNotFoundError: there is no such task.
+            TaskTerminalStateError: the task has ended; no flag is left behind.
+            UnavailableError: no answer within the retry budget; the flag may be raised.
         """
 
     @abstractmethod
-    async def _apply(self, step: Step, body: bytes) -> None:
-        """Store a commit if HEAD is still `step.before`: same incarnation, same version.
+    async def is_cancelled(self, task_id: str) -> bool:
+        """Return True if the flag is raised for the task as it is now."""
+
+    @abstractmethod
+    async def clear_cancel(self, task_id: str, *, incarnation: str | None = None) -> None:
+        """Remove the flag of an ended task. Idempotent.
+
+        With `incarnation` the flag of a later task with the same id stays. To be called after every
+        commit of a terminal state.
+        """
+
+    @abstractmethod
+    async def overdue_cancels(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
+        """Return flags of all scopes whose deadline has passed, the longest overdue first."""
+
+    # -- the backend's part ------------------------------------------------------------------
+
+    @abstractmethod
+    async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
+        """Store a new task unless its id is taken; None when stored, else HEAD of the taker.
+
+        `body` is the step's entries, encoded; `push` is stored with it. A task that has expired
+        does not take its id.
+        """
+
+    @abstractmethod
+    async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> None:
+        """Store a commit if HEAD is still `before`: same incarnation, same version.
 
         Raises:
             ConcurrencyError, TaskNotFoundError: it is not.
-            InvalidArgumentError: the inline push configuration cannot be stored, or the task has
-                no room for it.
+            InvalidArgumentError: the task has no room for the push configuration.
         """
 
     @abstractmethod
@@ -116,7 +151,7 @@ class DurableStorage(TaskLog, CancelFlags, PushConfigs):
     async def _delete_push(self, push: Push) -> None:
         """Delete a configuration of this incarnation; harmless when it is gone."""
 
-    # -- TaskLog -----------------------------------------------------------------------------
+    # -- commits -----------------------------------------------------------------------------
 
     async def open_task(
         self,
@@ -129,6 +164,14 @@ class DurableStorage(TaskLog, CancelFlags, PushConfigs):
         ttl_s: float | None = None,
         push: TaskPushNotificationConfig | None = None,
     ) -> Opened:
+        """Create a task with its first turn open; one request.
+
+        The id is `task_id`, or one that follows from (context, key), or a random one. `push` is
+        the configuration that came with the message; that of a repeated creation is not looked at.
+
+        Raises:
+            InvalidArgumentError: an id or the configuration cannot be stored.
+        """
         check_context_id(context_id)
         if task_id is None:
             keyed = idempotency_key is not None
@@ -147,7 +190,7 @@ class DurableStorage(TaskLog, CancelFlags, PushConfigs):
         )
         now_ms = self.clock.now_ms()
         step = open_task(new, now_ms=now_ms, timing=self.timing, trace=tracing.header())
-        taker = await self._insert(step, body_of(step))
+        taker = await self._insert(step, body_of(step), inline_push(step))
         if taker is not None:
             return Opened(head=taker, created=False)
         log = Log(head=step.head, records=(Record.of(step),))
@@ -156,25 +199,52 @@ class DurableStorage(TaskLog, CancelFlags, PushConfigs):
     async def commit(self, head: Head, commit: Commit) -> Head:
         now_ms = self.clock.now_ms()
         step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=tracing.header())
-        await self._apply(step, body_of(step))
+        body, push = body_of(step), inline_push(step)
+        if head.has_expired(self.clock.now_ms()):
+            raise TaskNotFoundError
+        await self._apply(head, step, body, push)
         if step.head.is_terminal and not head.is_terminal:
             # Every end of every task passes here, whichever process commits it.
             metrics.count("TasksEnded", state=plain_state(step.head.state))
             metrics.time("TimeToEnd", self.clock.now_ms() - head.created_at)
         return step.head
 
-    # -- PushConfigs -------------------------------------------------------------------------
+    # -- push configurations -----------------------------------------------------------------
+
+    @abstractmethod
+    async def pushes(self, task_id: str) -> list[Push]:
+        """Return the configurations of the task as it is now, by id; none without a task."""
+
+    @abstractmethod
+    async def move_push(self, before: Push, after: Push) -> bool:
+        """Store the cursor and the failures of `after` if the stored ones are still `before`'s.
+
+        False when the configuration is gone or was moved by another caller. The configuration
+        itself is not written. A move whose first answer was lost is known as the caller's own.
+        """
 
     async def put_push(self, config: TaskPushNotificationConfig) -> Push:
+        """Store a configuration of the task `config.task_id`; the id is made here when it is empty.
+
+        Its cursor stands at the task's version, so that exactly what is committed from now on is
+        delivered. One with the same id is replaced and hands its cursor on.
+
+        Raises:
+            TaskNotFoundError: the task does not exist.
+            InvalidArgumentError: the task has `MAX_CONFIGS` others, or a text does not fit.
+            UnavailableError: others put configurations to the task all the time; try again.
+        """
         own = checked(config)
         own.id = own.id or new_token()
         return await self._put_push(own)
 
     async def push(self, task_id: str, config_id: str) -> Push | None:
+        """Return one configuration of the task as it is now."""
         pushes = await self.pushes(task_id)
         return next((push for push in pushes if push.config.id == config_id), None)
 
     async def delete_push(self, task_id: str, config_id: str) -> None:
+        """Forget a configuration; harmless twice. A request that has begun may still end."""
         push = await self.push(task_id, config_id)
         if push is not None:
             await self._delete_push(push)

@@ -33,7 +33,7 @@ from a2a_serverless.storage.log import Log, Look, TaskKey
 from a2a_serverless.tasks.commits import belonging_to, conflict, is_applied
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id
-from a2a_serverless.tasks.push import Push, check_room, inline_push
+from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Step, expiry
 
 TORN_READS: Final = 10
@@ -124,8 +124,8 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
 
     # -- writing a task ------------------------------------------------------------------------
 
-    async def _insert(self, step: Step, body: bytes) -> Head | None:
-        head, push = step.head, inline_push(step)
+    async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
+        head = step.head
         condition = {
             "ConditionExpression": _MISSING_OR_EXPIRED,
             "ExpressionAttributeValues": {":now": attribute(self._now_s())},
@@ -148,10 +148,8 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         msg = f"The id {head.task_id} was taken and free by turns, {INSERTS} times."
         raise UnavailableError(msg)
 
-    async def _apply(self, step: Step, body: bytes) -> None:
-        before, head, push = step.before, step.head, inline_push(step)
-        if before is None or before.has_expired(self.clock.now_ms()):
-            raise TaskNotFoundError
+    async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> None:
+        head = step.head
         update = _head_update(before, head)
         pushed: list[Action] = []
         if push is not None:

@@ -16,7 +16,6 @@ from typing import Final
 
 from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.dynamodb_items import (
     CANCEL,
     HEAD,
@@ -28,6 +27,7 @@ from a2a_serverless.storage.dynamodb_items import (
     shard_of,
 )
 from a2a_serverless.storage.dynamodb_table import Action, TableStorage
+from a2a_serverless.storage.log import OverdueCancel
 from a2a_serverless.tasks.cancels import (
     check_open,
     counts_for,

@@ -1,4 +1,4 @@
-"""What execution and streaming need beyond the Storage contract: the log of a task."""
+"""The log of a task, and what a storage returns of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self, TypeAlias
 
-from a2a.types import SendMessageRequest, TaskPushNotificationConfig
-
 from a2a_serverless.clock import Clock
 from a2a_serverless.tasks.cancels import counts_for
-from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
@@ -65,6 +62,15 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OverdueCancel:
+    """A cancel that has not ended its task by the deadline, and the incarnation it is meant for."""
+
+    scope: Scope
+    task_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """The task behind a creation. `created` is False for the first task of a repeated key or id.
 
@@ -96,24 +102,6 @@ class TaskLog(ABC):
     @abstractmethod
     def for_scope(self, scope: Scope) -> Self:
         """Return the same log seen by another owner; cheap."""
-
-    @abstractmethod
-    async def open_task(
-        self,
-        context_id: str,
-        request: SendMessageRequest,
-        *,
-        caller: Caller = Caller(),  # noqa: B008 - frozen
-        task_id: str | None = None,
-        idempotency_key: str | None = None,
-        ttl_s: float | None = None,
-        push: TaskPushNotificationConfig | None = None,
-    ) -> Opened:
-        """Create a task with its first turn open; one request.
-
-        The id is `task_id`, or one that follows from (context, key), or a random one. `push` is
-        the configuration that came with the message; that of a repeated creation is not looked at.
-        """
 
     @abstractmethod
     async def head(self, task_id: str) -> Head | None:

@@ -17,10 +17,9 @@ from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import TaskNotFoundError
-from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.durable import DurableStorage, context_conflict
-from a2a_serverless.storage.listing import Listing, status_key
-from a2a_serverless.storage.log import Due, Log, Look, TaskKey
+from a2a_serverless.storage.listing import Listing
+from a2a_serverless.storage.log import Due, Log, Look, OverdueCancel, TaskKey
 from a2a_serverless.tasks.attempts import may_renew
 from a2a_serverless.tasks.cancels import (
     check_open,
@@ -34,7 +33,7 @@ from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
-from a2a_serverless.tasks.push import Push, check_room, inline_push
+from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Step, Timing, expiry
 from a2a_serverless.tasks.states import state_name
 
@@ -182,10 +181,8 @@ class MemoryStorage(DurableStorage):
         with self._tables.lock:
             overdue = [
                 Due(scope=Scope(head.scope), task_id=head.task_id, due_at=head.due_at)
-                for head in self._tables.heads.values()
-                if head.due_at is not None
-                and head.due_at <= now_ms
-                and not head.has_expired(now_ms)
+                for head in self._live_heads(now_ms)
+                if head.due_at is not None and head.due_at <= now_ms
             ]
         return sorted(overdue, key=lambda due: (due.due_at, due.task_id))[:limit]
 
@@ -225,8 +222,8 @@ class MemoryStorage(DurableStorage):
                 if not self._tables.waiters[key]:
                     del self._tables.waiters[key]
 
-    async def _insert(self, step: Step, body: bytes) -> Head | None:
-        key, push = self._key(step.head.task_id), inline_push(step)
+    async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
+        key = self._key(step.head.task_id)
         with self._tables.lock:
             taker = self._live(key)
             if taker is None:
@@ -236,12 +233,10 @@ class MemoryStorage(DurableStorage):
                 self._stored(key, step, push)
             return taker
 
-    async def _apply(self, step: Step, body: bytes) -> None:
-        key, push, before = self._key(step.head.task_id), inline_push(step), step.before
+    async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> None:
+        key = self._key(step.head.task_id)
         with self._tables.lock:
             current = self._live(key)
-            if before is None or before.has_expired(self.clock.now_ms()):
-                raise TaskNotFoundError
             if current is None or not is_still(current, before):
                 stored = self._tables.logs.get(key, [])[before.version :][:1]
                 if is_applied(stored[0].record.commit_id if stored else None, step.commit_id):
@@ -311,15 +306,9 @@ class MemoryStorage(DurableStorage):
         key = self._key(before.config.task_id)
         with self._tables.lock:
             stored = self._held(key, before)
-            if stored is None or _position(stored) != _position(before):
+            if stored is None or replace(stored, config=before.config) != before:
                 return False
-            self._tables.pushes[key][before.config.id] = replace(
-                stored,
-                version=after.version,
-                index=after.index,
-                failures=after.failures,
-                failing_since=after.failing_since,
-            )
+            self._tables.pushes[key][before.config.id] = replace(after, config=stored.config)
         return True
 
     async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
@@ -360,13 +349,7 @@ class MemoryStorage(DurableStorage):
         return [head for head in self._own_heads() if head.context_id == context_id]
 
     async def _newest(self, listing: Listing, limit: int) -> list[Head]:
-        keyed = {status_key(h.status_at, h.task_id): h for h in self._own_heads()}
-        matching = (
-            keyed[key]
-            for key in sorted(keyed, reverse=True)
-            if (listing.before is None or key < listing.before) and listing.matches(keyed[key])
-        )
-        return [head for head, _ in zip(matching, range(limit), strict=False)]
+        return listing.page(self._own_heads())[:limit]
 
     async def _count(self, listing: Listing) -> int:
         return sum(listing.matches(head) for head in self._own_heads())
@@ -404,13 +387,13 @@ class MemoryStorage(DurableStorage):
         return None if head is None or head.has_expired(self.clock.now_ms()) else head
 
     def _own_heads(self) -> list[Head]:
-        now_ms = self.clock.now_ms()
         with self._tables.lock:
-            return [
-                head
-                for (scope, _), head in self._tables.heads.items()
-                if scope == self.scope.digest and not head.has_expired(now_ms)
-            ]
+            live = self._live_heads(self.clock.now_ms())
+        return [head for head in live if head.scope == self.scope.digest]
+
+    def _live_heads(self, now_ms: int) -> list[Head]:
+        """Return the live HEADs of all scopes."""
+        return [head for head in self._tables.heads.values() if not head.has_expired(now_ms)]
 
     def _stored(self, key: Key, step: Step, push: Push | None) -> None:
         """Do what comes with a commit that was just stored."""
@@ -440,10 +423,6 @@ def _postponed(before: Head, after: Head, current: Head) -> Head:
         sends=current.sends if after.sends == before.sends else after.sends,
         due_at=current.due_at if after.due_at == before.due_at else after.due_at,
     )
-
-
-def _position(push: Push) -> tuple[int, int, int, int | None]:
-    return push.version, push.index, push.failures, push.failing_since
 
 
 def _copy(push: Push) -> Push:

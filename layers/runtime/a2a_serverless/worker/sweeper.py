@@ -17,10 +17,9 @@ from a2a_serverless import faults
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import FifoQueue
-from a2a_serverless.storage.cancels import OverdueCancel
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import end_task
-from a2a_serverless.storage.log import Due, TaskLog
+from a2a_serverless.storage.log import Due, OverdueCancel, TaskLog
 from a2a_serverless.tasks.endings import canceled, never_started
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
