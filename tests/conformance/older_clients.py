@@ -12,7 +12,7 @@ import httpx
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.types import CancelTaskRequest, Message, Part, Role, SendMessageRequest, StreamResponse
 
-from a2a_serverless.tasks.states import state_name
+from a2a_serverless.tasks.head import state_name
 
 _numbers = itertools.count()
 

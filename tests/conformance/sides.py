@@ -41,7 +41,7 @@ from starlette.types import ASGIApp
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.states import state_name
+from a2a_serverless.tasks.head import state_name
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from tests.conformance.request_variables import CARRIED, RequestVariables

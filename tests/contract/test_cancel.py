@@ -18,8 +18,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import OverdueCancel
 from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.head import TERMINAL, state_name
 from a2a_serverless.tasks.rules import Timing
-from a2a_serverless.tasks.states import TERMINAL, state_name
 from a2a_serverless.wiring import memory_backends
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope

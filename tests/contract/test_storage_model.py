@@ -33,9 +33,8 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     TurnOpened,
 )
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import KNOWN, Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.tasks.states import KNOWN
 from tests.support.databases import LONG, Database, new_clock, new_scope
 from tests.support.messages import agent_message, artifact, chunk, message, request
 

@@ -106,13 +106,13 @@ async def test_a_subscriber_is_shown_what_a_restart_restores(storage: DurableSto
     tag = incarnation_tag(head.incarnation)
     tail, as_of = await Tail.resume(storage, head.task_id, Cursor(head.version - 1, 9, tag))
     assert texts(as_of.event, "report") == ["one", "two", "lost too"]  # type: ignore[arg-type]
-    shown = [d async for d in tail.deliveries(until=lambda _: True, deadline=float("inf"))]
+    shown = [d async for d in tail.events(until=lambda _: True, deadline=float("inf"))]
     restored, working = (delivery.event for delivery in shown)
     assert [part.text for part in restored.artifact.parts] == ["one", "two"]  # type: ignore[union-attr]
     assert working.status.state == TaskState.TASK_STATE_WORKING  # type: ignore[union-attr]
     is_as_it_should_be(tail.fold.task())
     tail, as_of = await Tail.resume(storage, head.task_id, shown[0].cursor)
     assert texts(as_of.event, "report") == ["one", "two"]  # type: ignore[arg-type]
-    assert [
-        d.event async for d in tail.deliveries(until=lambda _: True, deadline=float("inf"))
-    ] == [working]
+    assert [d.event async for d in tail.events(until=lambda _: True, deadline=float("inf"))] == [
+        working
+    ]

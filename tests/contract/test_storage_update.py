@@ -17,7 +17,7 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
 )
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.states import KNOWN, TERMINAL
+from a2a_serverless.tasks.head import KNOWN, TERMINAL
 from tests.support.databases import THREADED, versions
 from tests.support.messages import agent_message, artifact, chunk, message, said, texts
 

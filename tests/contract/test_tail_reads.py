@@ -56,7 +56,7 @@ def never(_: Head) -> bool:
 
 
 async def follow(tail: Tail, deadline: float) -> int:
-    return len([d async for d in tail.deliveries(until=never, deadline=deadline)])
+    return len([d async for d in tail.events(until=never, deadline=deadline)])
 
 
 async def test_an_idle_stream_reads_once_a_second(watched: DynamoStorage, clock: Timetable) -> None:

@@ -19,7 +19,7 @@ from a2a.types import (
 )
 from a2a.utils.constants import TransportProtocol
 
-from a2a_serverless.tasks.states import TERMINAL
+from a2a_serverless.tasks.head import TERMINAL
 from tests.support.messages import message
 
 BINDINGS = (TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON)

@@ -21,10 +21,9 @@ from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import TERMINAL, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
-from a2a_serverless.tasks.states import TERMINAL
 from tests.faults import bad_days, processes, traps
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running

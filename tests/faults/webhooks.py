@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.states import state_name
+from a2a_serverless.tasks.head import state_name
 from tests.faults.harness import World
 from tests.unit.push.receivers import Request
 

@@ -13,7 +13,7 @@ from a2a_serverless.push.notifications import PushEvents
 from a2a_serverless.push.signing import signing_key
 from a2a_serverless.push.stream import committed_by
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.states import KNOWN, state_name
+from a2a_serverless.tasks.head import KNOWN, state_name
 
 Json = dict[str, Any]
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from a2a_serverless.storage.dynamodb_items import Commits
-from a2a_serverless.tasks import attempts, cancels, repairs, rules
-from a2a_serverless.tasks import commits as stored
+from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
@@ -27,9 +26,9 @@ class Rules:
     # what a commit does
     open_task: Callable[..., rules.Step] = rules.open_task
     advance: Callable[..., rules.Step] = rules.advance
-    is_still: Callable[..., bool] = stored.is_still
-    is_applied: Callable[..., bool] = stored.is_applied
-    conflict: Callable[..., Exception] = stored.conflict
+    is_still: Callable[..., bool] = storing.is_still
+    is_applied: Callable[..., bool] = storing.is_applied
+    conflict: Callable[..., Exception] = storing.conflict
 
     # what a worker does
     on_delivery: Callable[..., attempts.Delivered] = attempts.on_delivery
@@ -47,12 +46,12 @@ class Rules:
     may_renew: Callable[..., bool] = attempts.may_renew
 
     # cancels
-    on_cancel: Callable[..., cancels.Canceled] = cancels.on_cancel
-    check_open: Callable[..., Head] = cancels.check_open
-    counts_for: Callable[..., bool] = cancels.counts_for
-    may_remove: Callable[..., bool] = cancels.may_remove
-    deadline_ms: Callable[..., int] = cancels.deadline_ms
-    is_overdue: Callable[..., bool] = cancels.is_overdue
+    on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
+    check_open: Callable[..., Head] = storing.check_open
+    counts_for: Callable[..., bool] = storing.counts_for
+    may_remove: Callable[..., bool] = storing.may_remove
+    deadline_ms: Callable[..., int] = storing.deadline_ms
+    is_overdue: Callable[..., bool] = storing.is_overdue
 
     # repairs
     overdue_turn: Callable[..., OperationParams | None] = repairs.overdue_turn
@@ -63,7 +62,7 @@ class Rules:
 
     # what readers see
     commits: type[Commits] = Commits
-    belonging_to: Callable[..., tuple[Record, ...] | None] = stored.belonging_to
+    belonging_to: Callable[..., tuple[Record, ...] | None] = storing.belonging_to
     fold: type[Fold] = Fold
     events_of: Callable[[Record, Fold], Iterable[Event]] = events_of
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, is_interrupted
 from a2a_serverless.tasks.repairs import DeadLettered
-from a2a_serverless.tasks.states import is_interrupted
 from tests.model.scenarios import Scenario
 from tests.model.state import Budget, Move, Op, Process, Service, State, Write
 from tests.model.store import commit, delivered, insert, named, send, torn, wrong

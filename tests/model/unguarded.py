@@ -18,9 +18,8 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.storage.dynamodb_items import Commits
-from a2a_serverless.tasks import attempts, cancels, commits, repairs, rules
-from a2a_serverless.tasks.attempts import Delivered, Refused, RetryPolicy, Returned
-from a2a_serverless.tasks.cancels import Canceled
+from a2a_serverless.tasks import attempts, repairs, rules, storing
+from a2a_serverless.tasks.attempts import Canceled, Delivered, Refused, RetryPolicy, Returned
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
@@ -104,13 +103,13 @@ def opens_without_due(*args: Any, **kwargs: Any) -> Step:
 
 
 def is_of_any_version(current: Head | None, seen: Head) -> bool:
-    return current is not None and commits.is_still(current, replace(seen, version=current.version))
+    return current is not None and storing.is_still(current, replace(seen, version=current.version))
 
 
 def is_of_any_incarnation(current: Head | None, seen: Head) -> bool:
     if current is None:
         return False
-    return commits.is_still(current, replace(seen, incarnation=current.incarnation))
+    return storing.is_still(current, replace(seen, incarnation=current.incarnation))
 
 
 def is_never_applied(stored_id: str | None, commit_id: str) -> bool:
@@ -208,7 +207,7 @@ def goes_on_when_over(*args: Any, **kwargs: Any) -> Refused:
 
 
 def tells_the_running_agent_alone(head: Head, operation: Operation) -> Canceled:
-    way = cancels.on_cancel(head, operation)
+    way = attempts.on_cancel(head, operation)
     return Canceled.ALONE if way is Canceled.PAUSED and operation.operation == "run" else way
 
 
@@ -342,13 +341,13 @@ class LeavesGaps(Commits):
 
 def stops_short(head: Head, records: Sequence[Record], reached: int) -> tuple[Record, ...] | None:
     del reached
-    return commits.belonging_to(head, records, head.version)
+    return storing.belonging_to(head, records, head.version)
 
 
 def takes_what_is_beyond_head(
     head: Head, records: Sequence[Record], reached: int
 ) -> tuple[Record, ...] | None:
-    is_whole = commits.belonging_to(head, records, reached) is not None
+    is_whole = storing.belonging_to(head, records, reached) is not None
     return tuple(records) if is_whole else None
 
 

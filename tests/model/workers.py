@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from a2a_serverless.tasks.attempts import Delivered, Refused, Returned, lease_end
-from a2a_serverless.tasks.cancels import Canceled
+from a2a_serverless.tasks.attempts import Canceled, Delivered, Refused, Returned, lease_end
 from tests.model.scenarios import Scenario
 from tests.model.state import IDLE, Move, Op, Plan, Seen, State, Worker, Write
 from tests.model.store import (

@@ -34,10 +34,9 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Fold, Record
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
-from a2a_serverless.tasks.states import state_name
 from tests.model.rules import Rules
 from tests.model.state import Kind, Op, Seen, Stored, Write
 

@@ -25,8 +25,8 @@ from google.protobuf.message import Message
 
 from a2a_serverless.observability.json_lines import JsonLines
 from a2a_serverless.observability.logs import LIBRARIES, ContextFields
-from a2a_serverless.storage import durable
-from a2a_serverless.tasks import endings, push
+from a2a_serverless.storage import durable, endings
+from a2a_serverless.tasks import push
 
 TELLING = 5
 """Characters from which on a text is looked for in the values of a line."""

@@ -11,7 +11,7 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
 from a2a_serverless.http.cancellation import cancel
-from a2a_serverless.tasks.endings import CANCELED, never_started
+from a2a_serverless.storage.endings import CANCELED, never_started
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation

@@ -12,7 +12,7 @@ import pytest
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
-from a2a_serverless.queues.fifo import Record
+from a2a_serverless.queues.fifo import EventRecord
 from tests.support.observed import counted, logged
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Steps:
         self.failing = failing
         self.done: list[str] = []
 
-    async def __call__(self, record: Record) -> bool:
+    async def __call__(self, record: EventRecord) -> bool:
         await asyncio.sleep(0)
         self.done.append(record["messageId"])
         return record["messageId"] not in self.failing
@@ -70,7 +70,7 @@ async def test_groups_run_at_the_same_time() -> None:
     """A group that waits for another one does not wait for ever."""
     met = asyncio.Barrier(2)
 
-    async def meet(_: Record) -> bool:
+    async def meet(_: EventRecord) -> bool:
         async with asyncio.timeout(30):
             await met.wait()
         return True

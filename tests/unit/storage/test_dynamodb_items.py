@@ -12,9 +12,8 @@ from a2a.types import TaskState
 from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.dynamodb_items import Commits
 from a2a_serverless.tasks.entries import MessageAppended, encode_entries
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import KNOWN, Head
 from a2a_serverless.tasks.rules import Step
-from a2a_serverless.tasks.states import KNOWN
 from tests.support.messages import agent_message
 
 SMALL = Head(

@@ -22,7 +22,7 @@ from a2a.types import (
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.memory import MemoryStorage
-from a2a_serverless.storage.tail import Delivery, Tail, poll_interval, settle
+from a2a_serverless.storage.tail import Tail, TailEvent, poll_interval, settle
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.head import Head
@@ -49,7 +49,7 @@ WORKING = state(TaskState.TASK_STATE_WORKING)
 COMPLETED = state(TaskState.TASK_STATE_COMPLETED)
 
 
-def shown(delivery: Delivery) -> str:
+def shown(delivery: TailEvent) -> str:
     match delivery.event:
         case Task():
             return "task:" + "".join(p.text for a in delivery.event.artifacts for p in a.parts)
@@ -81,9 +81,9 @@ async def written(storage: MemoryStorage) -> Head:
     return await storage.commit(await running(storage), Commit(entries=(COMPLETED,), token="A"))
 
 
-async def follow(tail: Tail) -> list[Delivery]:
+async def follow(tail: Tail) -> list[TailEvent]:
     deadline = asyncio.get_running_loop().time() + 30
-    return [delivery async for delivery in tail.deliveries(until=ended, deadline=deadline)]
+    return [delivery async for delivery in tail.events(until=ended, deadline=deadline)]
 
 
 async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task() -> None:
@@ -225,10 +225,10 @@ async def test_nothing_is_delivered_after_the_stop() -> None:
     assert [shown(d) for d in taken] == ["working", "1", "2"]
 
 
-async def take_slowly(tail: Tail, clock: ManualClock, **limits: float) -> list[Delivery]:
+async def take_slowly(tail: Tail, clock: ManualClock, **limits: float) -> list[TailEvent]:
     """Return what a reader gets who takes a second for each event."""
     taken = []
-    async for delivery in tail.deliveries(until=ended, **limits):
+    async for delivery in tail.events(until=ended, **limits):
         taken.append(delivery)
         clock.advance(1.0)
     return taken

@@ -8,19 +8,11 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.tasks.cancels import (
-    Canceled,
-    check_open,
-    counts_for,
-    deadline_ms,
-    is_overdue,
-    may_remove,
-    on_cancel,
-)
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.attempts import Canceled, on_cancel
+from a2a_serverless.tasks.head import TERMINAL, Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.repairs import operation_of
-from a2a_serverless.tasks.states import TERMINAL
+from a2a_serverless.tasks.storing import check_open, counts_for, deadline_ms, is_overdue, may_remove
 from tests.unit.tasks.heads import claimed, followed, moved, opened
 
 PAUSED = moved(claimed(), TaskState.TASK_STATE_INPUT_REQUIRED)

@@ -6,7 +6,7 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.tasks.attempts import Returned, on_return
-from a2a_serverless.tasks.states import KNOWN
+from a2a_serverless.tasks.head import KNOWN
 
 ENDED = {
     TaskState.TASK_STATE_COMPLETED,

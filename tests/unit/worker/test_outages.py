@@ -20,11 +20,11 @@ from a2a.types import Task, TaskState
 
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
 from a2a_serverless.local.template import Template
-from a2a_serverless.queues.fifo import Record
+from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.endings import NEVER_STARTED
 from a2a_serverless.storage.memory import MemoryStorage
-from a2a_serverless.tasks.endings import NEVER_STARTED
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends
@@ -146,12 +146,14 @@ class Deployment:
         )
         self.resends += (await sweeper.sweep()).sent
 
-    def _deliver(self, queue: MemoryQueue[Operation], consume: Callable[[Record], bool]) -> None:
+    def _deliver(
+        self, queue: MemoryQueue[Operation], consume: Callable[[EventRecord], bool]
+    ) -> None:
         while (record := queue.take()) is not None:
             if consume(record):
                 self.run(queue.delete(record))
 
-    def _work_on(self, record: Record) -> bool:
+    def _work_on(self, record: EventRecord) -> bool:
         delivery = self.operations.decode_record(record)
         if delivery.attempt > self.max_receives:
             self.run(self.letters.send(delivery.message))
@@ -161,7 +163,7 @@ class Deployment:
         context = Invocation(self.settings.run_limit_s)
         return not self.worker.handle({"Records": [record]}, context)["batchItemFailures"]
 
-    def _handle_letter(self, record: Record) -> bool:
+    def _handle_letter(self, record: EventRecord) -> bool:
         backends = self.backends
         letters = DeadLetters(backends.storage, backends.operations, retry=self.settings.retry())
         return self._tried(lambda: letters.handle(record["body"]))

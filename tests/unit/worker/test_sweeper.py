@@ -11,10 +11,9 @@ from a2a.types import TaskState, TaskStatus
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
-from a2a_serverless.storage.endings import REBASES
+from a2a_serverless.storage.endings import CANCELED, REBASES
 from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.memory import MemoryStorage
-from a2a_serverless.tasks.endings import CANCELED
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope

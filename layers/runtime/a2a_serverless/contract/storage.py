@@ -20,9 +20,9 @@ from a2a_serverless.tasks.entries import (
     MetadataMerged,
     StatusChanged,
 )
+from a2a_serverless.tasks.head import KNOWN
 from a2a_serverless.tasks.identity import Scope, check_context_id
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.tasks.states import KNOWN
 
 _BLIND_PAUSE_S = 0.005
 

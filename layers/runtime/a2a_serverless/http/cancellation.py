@@ -15,11 +15,10 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.tail import Tail, settle
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.repairs import operation_of
-from a2a_serverless.tasks.states import state_name
 from a2a_serverless.wiring import Backends
 
 _MANY = 2**31

@@ -57,8 +57,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.tail import Tail, settle
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import bound
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.states import state_name
+from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.wiring import Backends
 
 Entrypoint = Literal["api", "stream"]
@@ -286,7 +285,7 @@ async def _following(
     tail: Tail, until: Callable[[Head], bool], limits: _Limits
 ) -> AsyncIterator[Event]:
     """Yield the tail's events, each announced by its cursor."""
-    events = tail.deliveries(until=until, deadline=limits.deadline, stop=limits.stop)
+    events = tail.events(until=until, deadline=limits.deadline, stop=limits.stop)
     async for delivery in events:
         announce(delivery.cursor)
         yield delivery.event

@@ -26,10 +26,10 @@ from a2a_serverless.http.context import (
 )
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.tail import Delivery, Tail
+from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import Cursor, incarnation_tag
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, is_interrupted
 from a2a_serverless.tasks.identity import (
     digest,
     former_context_id,
@@ -40,7 +40,6 @@ from a2a_serverless.tasks.identity import (
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import operation_of, repeated_turn
 from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
-from a2a_serverless.tasks.states import is_interrupted
 from a2a_serverless.wiring import Backends
 
 REBASES = 8
@@ -57,7 +56,7 @@ class Accepted:
     """
 
     turn: int
-    opening: Delivery
+    opening: TailEvent
     tail: Tail
 
     def is_answered(self, head: Head) -> bool:

@@ -24,7 +24,7 @@ from a2a_serverless.queues.batch import (
     partial_response,
     process_batch,
 )
-from a2a_serverless.queues.fifo import Record
+from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 
@@ -111,14 +111,14 @@ class PushFunction(EventFunction):
         timeout_s = min(self._timeout_s, seconds * MAX_REQUEST_SHARE)
         return Budget(timeout_s, self._clock.monotonic() + seconds - margin_s)
 
-    async def _deliver(self, budget: Budget, record: Record) -> bool:
+    async def _deliver(self, budget: Budget, record: EventRecord) -> bool:
         try:
             handle = self._jobs.decode_record(record)
         except UndecodableMessageError as error:
             return await self._keep_undecodable(record, error)
         return await self._deliverer.deliver(handle, budget)
 
-    async def _keep_undecodable(self, record: Record, reason: UndecodableMessageError) -> bool:
+    async def _keep_undecodable(self, record: EventRecord, reason: UndecodableMessageError) -> bool:
         message_id = record["messageId"]
         extra = {"action": "push_undecodable", "message_id": message_id}
         logger.error("Record cannot be read: %s", reason, extra=extra)

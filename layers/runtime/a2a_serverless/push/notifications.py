@@ -14,9 +14,9 @@ from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import Restarted
 from a2a_serverless.tasks.events import LAST, events_of
 from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.tasks.push import Push
-from a2a_serverless.tasks.states import INTERRUPTED, TERMINAL
 
 PushEvents = Literal["ends", "statuses", "all"]
 """The events to push: interrupted and terminal states, all states, or artifacts too."""

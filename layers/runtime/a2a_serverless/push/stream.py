@@ -16,11 +16,11 @@ from a2a_serverless import faults
 from a2a_serverless.observability import tracing
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.notifications import PushEvents
-from a2a_serverless.queues.fifo import FifoQueue, Record
+from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_items import EVENTS, event_position, owner_of
+from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, state_name
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.states import INTERRUPTED, TERMINAL, state_name
 
 AT_ONCE: Final = 16
 """Tasks whose configurations are read at the same time."""
@@ -64,7 +64,7 @@ class PushStream:
         self._jobs = jobs
         self._which = which
 
-    async def process(self, records: Iterable[Record]) -> list[str]:
+    async def process(self, records: Iterable[EventRecord]) -> list[str]:
         """Send the jobs of these records; return the sequence numbers of those to pass again.
 
         One job for each configuration of a task is enough: its delivery reads all commits by then.
@@ -112,7 +112,7 @@ class PushStream:
                 faults.point("push-job-sent")
 
 
-def committed_by(records: Iterable[Record], which: PushEvents) -> Iterable[Committed]:
+def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[Committed]:
     """Return the commits of `records` that may have an event to push.
 
     The event source filters by the same rule, so that dropped records cost no invocation.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.logs import log_context
-from a2a_serverless.queues.fifo import Record
+from a2a_serverless.queues.fifo import EventRecord
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def left_s(context: Any) -> float | None:
 
 
 async def process_batch(
-    records: Iterable[Record], process: Callable[[Record], Awaitable[bool]]
+    records: Iterable[EventRecord], process: Callable[[EventRecord], Awaitable[bool]]
 ) -> dict[str, Any]:
     """Process the records of an SQS event and return the partial batch response.
 
@@ -80,7 +80,7 @@ def partial_response(failed: Iterable[str]) -> dict[str, Any]:
 
 
 async def _in_order(
-    group: Sequence[Record], process: Callable[[Record], Awaitable[bool]]
+    group: Sequence[EventRecord], process: Callable[[EventRecord], Awaitable[bool]]
 ) -> list[str]:
     """Return the ids of the first record that failed and of those after it."""
     for position, record in enumerate(group):
@@ -89,9 +89,9 @@ async def _in_order(
     return []
 
 
-def _groups(records: Iterable[Record]) -> list[list[Record]]:
+def _groups(records: Iterable[EventRecord]) -> list[list[EventRecord]]:
     """Return the records by their message group, in order."""
-    groups: dict[str, list[Record]] = {}
+    groups: dict[str, list[EventRecord]] = {}
     for record in records:
         group = record.get("attributes", {}).get("MessageGroupId") or record["messageId"]
         groups.setdefault(group, []).append(record)

@@ -45,8 +45,8 @@ class Message(Protocol):
 
 M = TypeVar("M", bound=Message)
 
-Record = Mapping[str, Any]
-"""A received message in the form of an SQS event's record, as Lambda passes it on."""
+EventRecord = Mapping[str, Any]
+"""A record of an event as Lambda passes it on; a received message has the form of SQS's records."""
 
 
 def decode_message(kind: type[M], body: object) -> M:
@@ -94,7 +94,7 @@ class Handle(ABC, Generic[M]):
         UndecodableMessageError: the record does not hold a message of this kind.
     """
 
-    def __init__(self, kind: type[M], record: Record) -> None:
+    def __init__(self, kind: type[M], record: EventRecord) -> None:
         self.message = decode_message(kind, record.get("body"))
         self.attempt = int(record["attributes"]["ApproximateReceiveCount"])
         """Deliveries of the message so far, from 1.
@@ -160,7 +160,7 @@ class FifoQueue(ABC, Generic[M]):
         """Stop receiving: every `deliveries` ends after the deliveries it has handed out."""
 
     @abstractmethod
-    def decode_record(self, record: Record) -> Handle[M]:
+    def decode_record(self, record: EventRecord) -> Handle[M]:
         """Return the delivery behind a record of an SQS event (push mode).
 
         The event source deletes records that were not reported as failed, so that an `ack` of such

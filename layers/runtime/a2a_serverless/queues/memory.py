@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConcurrencyError
-from a2a_serverless.queues.fifo import FifoQueue, Handle, M, Record, decode_message
+from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, M, decode_message
 
 DEDUPLICATION_S: Final = 300
 """Seconds that a deduplication id counts, also after the message was deleted, as on SQS FIFO."""
@@ -47,7 +47,7 @@ class _Entry:
 class MemoryHandle(Handle[M]):
     """One receive of a message; it expires with its visibility, like the receipt of SQS."""
 
-    def __init__(self, queue: MemoryQueue[M], record: Record) -> None:
+    def __init__(self, queue: MemoryQueue[M], record: EventRecord) -> None:
         super().__init__(queue.kind, record)
         self._queue = queue
 
@@ -150,7 +150,7 @@ class MemoryQueue(FifoQueue[M]):
                     return self._record(first)
         return None
 
-    def decode_record(self, record: Record) -> MemoryHandle[M]:
+    def decode_record(self, record: EventRecord) -> MemoryHandle[M]:
         """Return the delivery, as in the contract; the handle of a deleted message does nothing."""
         return MemoryHandle(self, record)
 
@@ -164,7 +164,7 @@ class MemoryQueue(FifoQueue[M]):
         self.undecodable.append(body)
         return True
 
-    def hide(self, record: Record, seconds: float) -> bool:
+    def hide(self, record: EventRecord, seconds: float) -> bool:
         """Set the visibility of a delivery; return False if the delivery has expired."""
         with self._lock:
             entry = self._held(record)
@@ -174,7 +174,7 @@ class MemoryQueue(FifoQueue[M]):
         self._notify()
         return True
 
-    async def delete(self, record: Record) -> None:
+    async def delete(self, record: EventRecord) -> None:
         """Remove a delivered message; do nothing if the delivery has expired."""
         with self._lock:
             entry = self._held(record)
@@ -202,7 +202,7 @@ class MemoryQueue(FifoQueue[M]):
             "awsRegion": "local",
         }
 
-    def _held(self, record: Record) -> _Entry | None:
+    def _held(self, record: EventRecord) -> _Entry | None:
         """Return the entry of a delivery that is its latest one and has not run out."""
         group = self._groups.get(record["attributes"].get("MessageGroupId", ""), ())
         now, receipt = self._clock.monotonic(), record["receiptHandle"]

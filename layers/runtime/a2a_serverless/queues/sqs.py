@@ -24,7 +24,7 @@ from a2a_serverless.errors import (
     UndecodableMessageError,
 )
 from a2a_serverless.observability.tracing import system_attributes
-from a2a_serverless.queues.fifo import FifoQueue, Handle, M, Record
+from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, M
 from a2a_serverless.tasks.identity import digest
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class SqsHandle(Handle[M]):
         self,
         requests: SqsRequests,
         kind: type[M],
-        record: Record,
+        record: EventRecord,
         *,
         is_pulled: bool,
     ) -> None:
@@ -228,7 +228,7 @@ class SqsFifoQueue(FifoQueue[M]):
         self._clock = clock
         self._visibility_s = math.ceil(visibility_s)
         self._closed = False
-        self._polls: set[Future[list[Record]]] = set()
+        self._polls: set[Future[list[EventRecord]]] = set()
 
     async def check(self) -> None:
         await self._requests.check()
@@ -286,15 +286,15 @@ class SqsFifoQueue(FifoQueue[M]):
                 if handle is not None:
                     yield handle
 
-    def decode_record(self, record: Record) -> SqsHandle[M]:
+    def decode_record(self, record: EventRecord) -> SqsHandle[M]:
         return SqsHandle(self._requests, self.kind, record, is_pulled=False)
 
-    async def _receive(self, url: str) -> list[Record]:
+    async def _receive(self, url: str) -> list[EventRecord]:
         """Make one long poll, in a daemon thread of its own.
 
         In the pool of `aws.call` it would delay other calls, and the end of the process.
         """
-        poll: Future[list[Record]] = Future()
+        poll: Future[list[EventRecord]] = Future()
         self._polls.add(poll)
         Thread(target=self._poll, args=(url, poll), name="sqs-poll", daemon=True).start()
         try:
@@ -306,7 +306,7 @@ class SqsFifoQueue(FifoQueue[M]):
         finally:
             self._polls.discard(poll)
 
-    def _poll(self, url: str, poll: Future[list[Record]]) -> None:
+    def _poll(self, url: str, poll: Future[list[EventRecord]]) -> None:
         try:
             answer = self._requests.polling_client.receive_message(
                 QueueUrl=url,
@@ -322,7 +322,7 @@ class SqsFifoQueue(FifoQueue[M]):
         if not _resolve(poll, records):
             self._give_back(url, records)
 
-    def _give_back(self, url: str, records: list[Record]) -> None:
+    def _give_back(self, url: str, records: list[EventRecord]) -> None:
         """Give back messages that came after their receiver had left: they are visible at once."""
         for record in records:
             try:
@@ -345,7 +345,7 @@ class SqsFifoQueue(FifoQueue[M]):
         )
         await self._clock.sleep(aws.pause_s(failures))
 
-    async def _decode(self, record: Record) -> SqsHandle[M] | None:
+    async def _decode(self, record: EventRecord) -> SqsHandle[M] | None:
         """Return the delivery of a pulled message; None if it could not be read."""
         try:
             return SqsHandle(self._requests, self.kind, record, is_pulled=True)
@@ -355,7 +355,7 @@ class SqsFifoQueue(FifoQueue[M]):
             await self._remove_undecodable(record, reason=str(error))
             return None
 
-    async def _remove_undecodable(self, record: Record, *, reason: str) -> None:
+    async def _remove_undecodable(self, record: EventRecord, *, reason: str) -> None:
         body, message_id = record["body"], record["messageId"]
         try:
             if await self.keep_undecodable(body, reason=reason, message_id=message_id):
@@ -366,7 +366,7 @@ class SqsFifoQueue(FifoQueue[M]):
             logger.warning("An undecodable message stays: %s", error, extra=extra)
 
 
-def _record(message: MessageTypeDef) -> Record:
+def _record(message: MessageTypeDef) -> EventRecord:
     """Return a pulled message as an event source passes it on, as far as a handle needs it."""
     return {
         "messageId": message["MessageId"],
@@ -376,7 +376,7 @@ def _record(message: MessageTypeDef) -> Record:
     }
 
 
-def _resolve(poll: Future[list[Record]], outcome: list[Record] | Exception) -> bool:
+def _resolve(poll: Future[list[EventRecord]], outcome: list[EventRecord] | Exception) -> bool:
     """Hand over a poll's outcome, once; return False if its receiver has one, or has left."""
     try:
         if isinstance(outcome, Exception):

@@ -30,7 +30,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Record, check_history_length
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.identity import (
     check_context_id,
     check_task_id,
@@ -41,7 +41,6 @@ from a2a_serverless.tasks.identity import (
 )
 from a2a_serverless.tasks.push import Push, checked, inline_push
 from a2a_serverless.tasks.rules import Commit, ContextWrite, NewTask, Step, advance, open_task
-from a2a_serverless.tasks.states import plain_state
 
 MAX_COMMIT_BYTES = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""

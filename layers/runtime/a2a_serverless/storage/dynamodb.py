@@ -30,11 +30,11 @@ from a2a_serverless.storage.dynamodb_listing import IndexedTasks
 from a2a_serverless.storage.dynamodb_push import PushItems, counted
 from a2a_serverless.storage.dynamodb_table import Action
 from a2a_serverless.storage.log import Log, Look, TaskKey
-from a2a_serverless.tasks.commits import belonging_to, conflict, is_applied
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Step, expiry
+from a2a_serverless.tasks.storing import belonging_to, conflict, is_applied
 
 TORN_READS: Final = 10
 """How often a read goes on when HEAD and events do not fit together yet."""

@@ -28,16 +28,9 @@ from a2a_serverless.storage.dynamodb_items import (
 )
 from a2a_serverless.storage.dynamodb_table import Action, TableStorage
 from a2a_serverless.storage.log import OverdueCancel
-from a2a_serverless.tasks.cancels import (
-    check_open,
-    counts_for,
-    deadline_ms,
-    is_overdue,
-    may_remove,
-)
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import TERMINAL, Head, state_name
 from a2a_serverless.tasks.identity import Scope, is_task_id
-from a2a_serverless.tasks.states import TERMINAL, state_name
+from a2a_serverless.tasks.storing import check_open, counts_for, deadline_ms, is_overdue, may_remove
 
 REBASES: Final = 5
 """How often a request starts again because another incarnation took the task's id meanwhile."""

@@ -16,11 +16,10 @@ from a2a.types import TaskPushNotificationConfig, TaskState
 from a2a_serverless.storage.listing import status_key
 from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Step
-from a2a_serverless.tasks.states import state_name
 
 Item = dict[str, Any]
 """An item, or some of its attributes, as DynamoDB's API has it: `{"PK": {"S": "…"}}`."""

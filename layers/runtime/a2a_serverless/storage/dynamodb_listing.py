@@ -15,9 +15,8 @@ from a2a_serverless.storage.dynamodb_items import Item, attribute, key
 from a2a_serverless.storage.dynamodb_table import TableStorage
 from a2a_serverless.storage.listing import Listing
 from a2a_serverless.storage.log import Due
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.states import state_name
 
 
 class IndexedTasks(TableStorage):

@@ -13,9 +13,8 @@ from a2a.types import Task, TaskState
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from a2a_serverless.errors import InvalidArgumentError, PageTokenError
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import KNOWN, Head
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest
-from a2a_serverless.tasks.states import KNOWN
 
 _PLACE = re.compile(r"\d{15}#[A-Za-z0-9._:-]{1,100}")
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self, TypeAlias
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.tasks.cancels import counts_for
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit, Timing
+from a2a_serverless.tasks.storing import counts_for
 
 TaskKey: TypeAlias = tuple[str, str]
 """The scope's digest and the id of a task."""

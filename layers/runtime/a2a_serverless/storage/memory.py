@@ -21,21 +21,22 @@ from a2a_serverless.storage.durable import DurableStorage, context_conflict
 from a2a_serverless.storage.listing import Listing
 from a2a_serverless.storage.log import Due, Log, Look, OverdueCancel, TaskKey
 from a2a_serverless.tasks.attempts import may_renew
-from a2a_serverless.tasks.cancels import (
-    check_open,
-    counts_for,
-    deadline_ms,
-    is_overdue,
-    may_remove,
-)
-from a2a_serverless.tasks.commits import conflict, is_applied, is_still
 from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Step, Timing, expiry
-from a2a_serverless.tasks.states import state_name
+from a2a_serverless.tasks.storing import (
+    check_open,
+    conflict,
+    counts_for,
+    deadline_ms,
+    is_applied,
+    is_overdue,
+    is_still,
+    may_remove,
+)
 
 Key = tuple[str, str]
 """(scope digest, task id or context id)"""

@@ -22,7 +22,7 @@ POLL_SHARE_OF_SILENCE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class TailEvent:
     """One event and the cursor that continues after it."""
 
     cursor: Cursor
@@ -35,7 +35,7 @@ class Tail:
     `fold` is the task after everything delivered; `head` the newest HEAD seen.
     """
 
-    def __init__(self, source: TaskLog, head: Head, fold: Fold, backlog: list[Delivery]) -> None:
+    def __init__(self, source: TaskLog, head: Head, fold: Fold, backlog: list[TailEvent]) -> None:
         self._source = source
         self._backlog = deque(backlog)
         self.head = head
@@ -54,7 +54,7 @@ class Tail:
         return cls(source, log.head, log.fold(), [])
 
     @classmethod
-    async def resume(cls, source: TaskLog, task_id: str, cursor: Cursor) -> tuple[Tail, Delivery]:
+    async def resume(cls, source: TaskLog, task_id: str, cursor: Cursor) -> tuple[Tail, TailEvent]:
         """Return a tail behind `cursor`, and the Task as it was there.
 
         A cursor of another incarnation, or beyond the log, counts for nothing: the tail stands at
@@ -71,18 +71,18 @@ class Tail:
         tail._skip(log, cursor)
         as_of = _task_at(log, cursor)
         tail._backlog.extend(d for d in tail._take(log) if d.cursor > cursor)
-        return tail, Delivery(cursor=cursor, event=as_of)
+        return tail, TailEvent(cursor=cursor, event=as_of)
 
-    def snapshot(self) -> Delivery:
+    def snapshot(self) -> TailEvent:
         """Return the Task now, under the cursor of its version's last event."""
         newest = self.fold.newest
         shown = len(list(events_of(newest, self.fold))) if newest else 0
         cursor = self._cursor(self.fold.version, max(0, shown - 1))
-        return Delivery(cursor=cursor, event=self.fold.task())
+        return TailEvent(cursor=cursor, event=self.fold.task())
 
-    async def deliveries(
+    async def events(
         self, *, until: Callable[[Head], bool], deadline: float, stop: float = math.inf
-    ) -> AsyncIterator[Delivery]:
+    ) -> AsyncIterator[TailEvent]:
         """Yield events as they are committed, until HEAD satisfies `until` and all were delivered.
 
         Ends early at `deadline` (monotonic seconds), also for a reader who is so slow that events
@@ -122,14 +122,14 @@ class Tail:
     def _skip(self, log: Log, cursor: Cursor) -> None:
         extend(self.fold, log.records[: cursor.version - 1])
 
-    def _take(self, log: Log) -> Iterator[Delivery]:
+    def _take(self, log: Log) -> Iterator[TailEvent]:
         self.head = log.head
         for record in log.records:
             if record.version <= self.fold.version:
                 continue
             self.fold.add(record)
             for index, event in enumerate(events_of(record, self.fold)):
-                yield Delivery(cursor=self._cursor(record.version, index), event=event)
+                yield TailEvent(cursor=self._cursor(record.version, index), event=event)
 
     def _cursor(self, version: int, index: int) -> Cursor:
         return Cursor(version, index, incarnation_tag(self.head.incarnation))
@@ -142,7 +142,7 @@ def poll_interval(silence_s: float) -> float:
 
 async def settle(tail: Tail, *, until: Callable[[Head], bool], deadline: float) -> bool:
     """Follow the tail, dropping its events, until HEAD satisfies `until`; False at the deadline."""
-    async for _ in tail.deliveries(until=until, deadline=deadline):
+    async for _ in tail.events(until=until, deadline=deadline):
         pass
     return until(tail.head)
 

@@ -1,4 +1,4 @@
-"""A worker's decisions: on a delivery, a refused write, an agent's return, a retry, a lease."""
+"""A worker's decisions: on a delivery, a cancel, a refused write, an agent's return, a lease."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from enum import Enum
 
 from a2a.types import TaskState
 
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, is_terminal
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Timing
-from a2a_serverless.tasks.states import is_terminal
 
 
 class Delivered(Enum):
@@ -140,6 +139,32 @@ def on_return(state: TaskState | None) -> Returned:
         return Returned.ENDED
     is_waiting = state == TaskState.TASK_STATE_AUTH_REQUIRED
     return Returned.ENDS_TURN if is_waiting else Returned.AT_FAULT
+
+
+class Canceled(Enum):
+    """The way in which a worker ends a task as canceled."""
+
+    ALONE = "alone"
+    """No agent has seen the task: end it, from outside of any attempt."""
+    PAUSED = "paused"
+    """Tell the agent, then end the task from outside of any attempt: no turn is open."""
+    WAITING = "waiting"
+    """Tell the agent, then end the task with a commit that claims its turn."""
+    CLAIMED = "claimed"
+    """Claim the turn, so that its attempt stops; tell the agent, then end the task."""
+
+
+def on_cancel(head: Head, operation: Operation) -> Canceled:
+    """Return how to cancel a task that HEAD shows as it was read.
+
+    An agent is told of a task of which it has had a turn; `cancel` asks for it in any case.
+    """
+    agent_knows_it = head.finished_turn > 0 or head.token is not None
+    if not agent_knows_it and operation.operation != "cancel":
+        return Canceled.ALONE
+    if not head.turn_is_open:
+        return Canceled.PAUSED
+    return Canceled.WAITING if head.token is None else Canceled.CLAIMED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""HEAD: the small, current state of a task, rewritten by every commit."""
+"""HEAD, the small, current state of a task, rewritten by every commit; and the task's states.
+
+A2A 1.0.1, section 4.1.3, says what the states mean for a task and its turn.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,20 @@ from dataclasses import dataclass
 
 from a2a.types import TaskState
 
-from a2a_serverless.tasks.states import is_terminal
+TERMINAL = frozenset(
+    {
+        TaskState.TASK_STATE_COMPLETED,
+        TaskState.TASK_STATE_CANCELED,
+        TaskState.TASK_STATE_FAILED,
+        TaskState.TASK_STATE_REJECTED,
+    }
+)
+"""The task has ended: no transition leaves these states."""
+
+INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
+"""The turn waits for its client: a message may open the next turn."""
+
+KNOWN = TERMINAL | INTERRUPTED | {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
 
 MAX_INLINE_BYTES = 4096
 """A larger status or metadata stays in the log, and HEAD points there: HEAD is rewritten often."""
@@ -72,3 +88,24 @@ class Head:
 
     def has_expired(self, now_ms: int) -> bool:
         return self.expires_at <= now_ms
+
+
+def is_terminal(state: TaskState) -> bool:
+    """Return True if the task has ended."""
+    return state in TERMINAL
+
+
+def is_interrupted(state: TaskState) -> bool:
+    """Return True if the turn waits for its client."""
+    return state in INTERRUPTED
+
+
+def state_name(state: TaskState) -> str:
+    """Return the name on the wire, such as `TASK_STATE_WORKING`."""
+    name: str = TaskState.Name(state)
+    return name
+
+
+def plain_state(state: TaskState) -> str:
+    """Return the name in logs and metrics, such as `working`."""
+    return state_name(state).removeprefix("TASK_STATE_").lower()

@@ -34,9 +34,14 @@ from a2a_serverless.tasks.entries import (
     TurnEnded,
     TurnOpened,
 )
-from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
+from a2a_serverless.tasks.head import (
+    MAX_INLINE_BYTES,
+    Head,
+    is_interrupted,
+    is_terminal,
+    state_name,
+)
 from a2a_serverless.tasks.identity import digest, new_token
-from a2a_serverless.tasks.states import is_interrupted, is_terminal, state_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,14 +25,13 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import DONE, Verdict, again
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.endings import FAILED, canceled, ending
 from a2a_serverless.storage.log import Look
 from a2a_serverless.tasks.attempts import RetryPolicy, Returned, attempts_started, on_return
-from a2a_serverless.tasks.cancels import counts_for
-from a2a_serverless.tasks.endings import FAILED, canceled, ending
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.operations import OperationParams
-from a2a_serverless.tasks.states import plain_state
+from a2a_serverless.tasks.storing import counts_for
 from a2a_serverless.worker.claims import Hold, Ownership
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.exits import contained

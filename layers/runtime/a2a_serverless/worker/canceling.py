@@ -12,14 +12,12 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TurnFinishedError
 from a2a_serverless.observability import tracing
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import cancel_task
+from a2a_serverless.storage.endings import cancel_task, canceled
 from a2a_serverless.storage.log import Log
-from a2a_serverless.tasks.attempts import RetryPolicy, on_current_turn
-from a2a_serverless.tasks.cancels import Canceled, on_cancel
-from a2a_serverless.tasks.endings import canceled
+from a2a_serverless.tasks.attempts import Canceled, RetryPolicy, on_cancel, on_current_turn
+from a2a_serverless.tasks.head import is_terminal
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.tasks.states import is_terminal
 from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.exits import contained

@@ -21,7 +21,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnavailableError,
 )
-from a2a_serverless.storage.endings import end_task
+from a2a_serverless.storage.endings import FAILED, end_task, ending
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.attempts import (
     Refused,
@@ -31,7 +31,6 @@ from a2a_serverless.tasks.attempts import (
     on_lost_claim,
     on_refusal,
 )
-from a2a_serverless.tasks.endings import FAILED, ending
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit

@@ -22,10 +22,9 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import FifoQueue, decode_message
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import REBASES, end_task
+from a2a_serverless.storage.endings import FAILED, REBASES, canceled, end_task, ending
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.attempts import RetryPolicy
-from a2a_serverless.tasks.endings import FAILED, canceled, ending
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation

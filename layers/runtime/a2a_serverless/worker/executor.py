@@ -23,8 +23,8 @@ from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.entries import Caller, Entry, Replied, StatusChanged
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.head import is_terminal
 from a2a_serverless.tasks.rules import ContextWrite
-from a2a_serverless.tasks.states import is_terminal
 from a2a_serverless.worker.translation import TurnView
 from a2a_serverless.worker.writer import TurnWriter
 

@@ -12,7 +12,7 @@ from a2a.server.agent_execution import AgentExecutor
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import InvalidArgumentError, UndecodableMessageError
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
-from a2a_serverless.queues.fifo import Record
+from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
@@ -53,7 +53,7 @@ class WorkerFunction(EventFunction):
         seconds = left_s(context)
         return None if seconds is None else self._clock.monotonic() + seconds
 
-    async def _succeeds(self, deadline: float | None, record: Record) -> bool:
+    async def _succeeds(self, deadline: float | None, record: EventRecord) -> bool:
         try:
             handle = self._operations.decode_record(record)
         except UndecodableMessageError as error:

@@ -18,9 +18,8 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import end_task
+from a2a_serverless.storage.endings import canceled, end_task, never_started
 from a2a_serverless.storage.log import Due, OverdueCancel, TaskLog
-from a2a_serverless.tasks.endings import canceled, never_started
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import is_given_up, overdue_cancel, overdue_turn

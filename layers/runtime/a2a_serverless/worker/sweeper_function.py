@@ -9,7 +9,7 @@ from typing import Any
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.queues.batch import EventFunction, process_batch
-from a2a_serverless.queues.fifo import Record
+from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.dead_letters import DeadLetters, ids_in
@@ -56,7 +56,7 @@ class SweeperFunction(EventFunction):
         )
         return asdict(await sweeper.sweep())
 
-    async def _succeeds(self, record: Record) -> bool:
+    async def _succeeds(self, record: EventRecord) -> bool:
         try:
             await self._dead_letters.handle(record["body"])
         except Exception:

@@ -29,8 +29,8 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import Fold, Record, bound
+from a2a_serverless.tasks.head import KNOWN, state_name
 from a2a_serverless.tasks.rules import merge_metadata
-from a2a_serverless.tasks.states import KNOWN, state_name
 
 
 class TurnView:

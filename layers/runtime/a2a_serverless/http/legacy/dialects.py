@@ -47,8 +47,8 @@ from a2a_serverless.http.handler import DurableRequestHandler
 from a2a_serverless.http.paths import SUBMIT_PATH
 from a2a_serverless.http.streaming import Endpoint
 from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.head import is_terminal
 from a2a_serverless.tasks.identity import digest, is_unicode
-from a2a_serverless.tasks.states import is_terminal
 
 Json = dict[str, Any]
 Params = Mapping[str, Any]

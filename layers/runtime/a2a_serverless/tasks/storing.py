@@ -1,0 +1,102 @@
+"""A backend's decisions: what may be stored, what was, and what a reader may take.
+
+Backends make them atomic with the write; DynamoDB has them as conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+)
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import Head, state_name
+
+# -- commits ---------------------------------------------------------------------------------
+
+
+def is_still(current: Head | None, seen: Head) -> bool:
+    """Return True if HEAD is the one that a commit was made on: same incarnation and version."""
+    if current is None or current.incarnation != seen.incarnation:
+        return False
+    return current.version == seen.version
+
+
+def is_applied(stored_id: str | None, commit_id: str) -> bool:
+    """Return True if a refused commit was stored by an earlier request without an answer.
+
+    `stored_id` is the id of the commit that the log has at the refused one's version, None without
+    one. HEAD cannot tell: others may have committed since.
+    """
+    return stored_id == commit_id
+
+
+def conflict(current: Head | None, seen: Head) -> TaskNotFoundError | ConcurrencyError:
+    """Return the error for a commit on `seen` that was neither stored now nor before.
+
+    The task is gone (a later one may have its id), or another writer has committed.
+    """
+    if current is None or current.incarnation != seen.incarnation:
+        return TaskNotFoundError()
+    return ConcurrencyError(current_version=current.version)
+
+
+def belonging_to(head: Head, records: Sequence[Record], reached: int) -> tuple[Record, ...] | None:
+    """Return the commits that lead up to HEAD; None: some are missing, so read on after `reached`.
+
+    `records` are complete commits in unbroken order, and `reached` is the version of the last one,
+    or without any the version after which the read began. Commits beyond HEAD were made during the
+    read: the next read returns them, with their HEAD.
+    """
+    if reached < head.version:
+        return None
+    return tuple(record for record in records if record.version <= head.version)
+
+
+# -- cancel flags ----------------------------------------------------------------------------
+
+
+def check_open(head: Head | None) -> Head:
+    """Return HEAD of a task on which a cancel flag may be raised.
+
+    The flag is stored only if this still holds at the moment of the write.
+
+    Raises:
+        TaskNotFoundError: there is no such task.
+        TaskTerminalStateError: it has ended, and no end would remove the flag.
+    """
+    if head is None:
+        raise TaskNotFoundError
+    if head.is_terminal:
+        raise TaskTerminalStateError(f"The task is in terminal state: {state_name(head.state)}.")
+    return head
+
+
+def counts_for(flagged: str, incarnation: str | None) -> bool:
+    """Return True if a flag raised for `flagged` counts for the task as it is now.
+
+    `incarnation` is that of the task's HEAD, None without one. The flag of an earlier task
+    with the same id cancels nothing.
+    """
+    return flagged == incarnation
+
+
+def may_remove(flagged: str, incarnation: str | None) -> bool:
+    """Return True if the end of the task `incarnation` removes a flag raised for `flagged`.
+
+    A later task with the same id keeps its flag. None: any flag.
+    """
+    return incarnation in (None, flagged)
+
+
+def deadline_ms(now_ms: int, timeout_s: float) -> int:
+    """Return the time, in milliseconds, at which a cancel requested now has to be over."""
+    return now_ms + int(timeout_s * 1000)
+
+
+def is_overdue(deadline: int, *, now_ms: int) -> bool:
+    """Return True if the sweeper ends a cancel with this deadline: from that millisecond on."""
+    return deadline <= now_ms
