@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Protocol
 
 
@@ -37,3 +38,26 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+class Waker:
+    """A wait in the present event loop that any thread can end."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+
+    def clear(self) -> None:
+        """Forget that the wait was ended: the next one begins anew."""
+        self._woken.clear()
+
+    def wake(self) -> None:
+        """End the wait, from any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def wait(self, seconds: float) -> None:
+        """Return when woken, at the latest after `seconds` of the machine's time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -47,12 +46,7 @@ class CancelScope:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.release()
 
     async def _on_look(self, look: Look) -> None:

@@ -5,7 +5,6 @@ Safe under threads: the local stack's HTTP servers send from event loops of thei
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 from collections import deque
@@ -14,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock, SystemClock, Waker
 from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, M, decode_message
 
@@ -84,7 +83,7 @@ class MemoryQueue(FifoQueue[M]):
         self._sent: dict[str, float] = {}
         self._numbers = itertools.count(1)
         self._closed = False
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._waiting: list[Waker] = []
 
     @property
     def is_empty(self) -> bool:
@@ -126,18 +125,18 @@ class MemoryQueue(FifoQueue[M]):
 
     async def records(self) -> AsyncGenerator[dict[str, Any]]:
         """Return deliveries as an SQS event source passes them to a function, until `shutdown`."""
-        waiting = (asyncio.get_running_loop(), asyncio.Event())
-        self._waiting.append(waiting)
+        waker = Waker()
+        self._waiting.append(waker)
         try:
             while not self._closed:
-                waiting[1].clear()
+                waker.clear()
                 record = self.take()
                 if record is not None:
                     yield record
                 else:
-                    await _wait(waiting[1], self._until_visible_s())
+                    await waker.wait(self._until_visible_s())
         finally:
-            self._waiting.remove(waiting)
+            self._waiting.remove(waker)
 
     def take(self) -> dict[str, Any] | None:
         """Return the next delivery as a record; None when no message is visible."""
@@ -219,14 +218,5 @@ class MemoryQueue(FifoQueue[M]):
         return max(0, min([LONGEST_WAIT_S, *waits]))
 
     def _notify(self) -> None:
-        for loop, event in tuple(self._waiting):
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(event.set)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
+        for waker in tuple(self._waiting):
+            waker.wake()

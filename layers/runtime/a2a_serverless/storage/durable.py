@@ -298,19 +298,13 @@ class DurableStorage(TaskLog):
 
     async def _listed(self, head: Head, query: ListTasksQuery) -> Task | None:
         """Return the task of a listed HEAD; None when it is gone or has moved on."""
-        task = await self._as_asked(head, query)
+        length, has_artifacts = query.history_length, query.include_artifacts
+        task = task_of_head(head) if length == 0 and not has_artifacts else None
+        if task is None:
+            task = await self.load_task(head.task_id, length, include_artifacts=has_artifacts)
         if task is None or query.status in (None, task.status.state):
             return task
         return None
-
-    async def _as_asked(self, head: Head, query: ListTasksQuery) -> Task | None:
-        if query.history_length == 0 and not query.include_artifacts:
-            task = task_of_head(head)
-            if task is not None:
-                return task
-        return await self.load_task(
-            head.task_id, query.history_length, include_artifacts=query.include_artifacts
-        )
 
     async def delete_task(self, task_id: str) -> bool:
         """Delete a task and all that belongs to it; return True if it existed."""

@@ -6,7 +6,6 @@ because the local stack runs one event loop a door. `on_commit` stands in for th
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection
@@ -15,13 +14,13 @@ from typing import ClassVar, Self
 
 from a2a.types import TaskPushNotificationConfig
 
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock, SystemClock, Waker
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage, context_conflict
 from a2a_serverless.storage.listing import Listing
 from a2a_serverless.storage.log import Due, Log, Look, OverdueCancel, TaskKey
 from a2a_serverless.tasks.attempts import may_renew
-from a2a_serverless.tasks.entries import decode_entries
+from a2a_serverless.tasks.entries import copied, decode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
@@ -102,20 +101,10 @@ class _Tables:
     heads: dict[Key, Head] = field(default_factory=dict)
     logs: dict[Key, list[_Logged]] = field(default_factory=dict)
     contexts: dict[Key, _Context] = field(default_factory=dict)
-    waiters: defaultdict[Key, set[_Waiter]] = field(default_factory=lambda: defaultdict(set))
+    waiters: defaultdict[Key, set[Waker]] = field(default_factory=lambda: defaultdict(set))
     pushes: dict[Key, dict[str, Push]] = field(default_factory=dict)
     flags: dict[Key, _Flag] = field(default_factory=dict)
     listeners: dict[object, Callable[[StreamedCommit], None]] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    loop: asyncio.AbstractEventLoop
-    woken: asyncio.Event
-
-    def wake(self) -> None:
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.woken.set)
 
 
 class MemoryStorage(DurableStorage):
@@ -205,21 +194,17 @@ class MemoryStorage(DurableStorage):
         return True
 
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
-        waiter = _Waiter(asyncio.get_running_loop(), asyncio.Event())
-        key = self._key(task_id)
+        waker, key = Waker(), self._key(task_id)
         with self._tables.lock:
             head = self._live(key)
             if head is None or head.version > version:
                 return
-            self._tables.waiters[key].add(waiter)
+            self._tables.waiters[key].add(waker)
         try:
-            async with asyncio.timeout(timeout_s):
-                await waiter.woken.wait()
-        except TimeoutError:
-            pass
+            await waker.wait(timeout_s)
         finally:
             with self._tables.lock:
-                self._tables.waiters[key].discard(waiter)
+                self._tables.waiters[key].discard(waker)
                 if not self._tables.waiters[key]:
                     del self._tables.waiters[key]
 
@@ -413,8 +398,8 @@ class MemoryStorage(DurableStorage):
             listener(committed)
 
     def _wake(self, key: Key) -> None:
-        for waiter in self._tables.waiters.get(key, ()):
-            waiter.wake()
+        for waker in self._tables.waiters.get(key, ()):
+            waker.wake()
 
 
 def _postponed(before: Head, after: Head, current: Head) -> Head:
@@ -428,6 +413,4 @@ def _postponed(before: Head, after: Head, current: Head) -> Head:
 
 def _copy(push: Push) -> Push:
     """Return a configuration that its reader may change."""
-    config = TaskPushNotificationConfig()
-    config.CopyFrom(push.config)
-    return replace(push, config=config)
+    return replace(push, config=copied(push.config))

@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from a2a.types import (
     Artifact,
@@ -27,6 +28,8 @@ from google.protobuf.message import Message as AnyMessage
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import InvalidArgumentError
+
+M = TypeVar("M", bound=AnyMessage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,13 @@ def advice_on_size(entries: Iterable[Entry]) -> str:
             return f"the metadata has {size} bytes, keep large data in an artifact"
         case _:
             return f"a message has {size} bytes, send it as an artifact, split with append=True"
+
+
+def copied(message: M) -> M:
+    """Return a copy of a protobuf message, which its owner may change."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
 
 
 def _numbers(message: AnyMessage) -> Iterator[float]:

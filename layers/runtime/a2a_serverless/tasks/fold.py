@@ -21,6 +21,7 @@ from a2a_serverless.tasks.entries import (
     Restarted,
     StatusChanged,
     TurnOpened,
+    copied,
 )
 from a2a_serverless.tasks.rules import Step, merge_metadata
 
@@ -182,8 +183,7 @@ class Fold:
     def _archive_status_message(self) -> Iterator[Undo]:
         if self.status.HasField("message"):
             yield self._tell(self.status.message)
-            without = TaskStatus()
-            without.CopyFrom(self.status)
+            without = copied(self.status)
             without.ClearField("message")
             yield self._set("status", without)
 
@@ -193,10 +193,10 @@ class Fold:
         is_shared = artifact_id in self._shared
         self._shared.discard(artifact_id)
         if known is None or not write.append:
-            yield _put(self.artifacts, _copy(write.artifact))
+            yield _put(self.artifacts, copied(write.artifact))
             return
         if is_shared:  # `restored` shows it as it was
-            known = _copy(known)
+            known = copied(known)
             yield _put(self.artifacts, known)
         yield _extend(known, write.artifact)
         if write.artifact.HasField("metadata"):
@@ -251,15 +251,8 @@ def check_history_length(length: object) -> None:
         raise InvalidArgumentError("history_length is a whole number, 0 or more.")
 
 
-def _copy(artifact: Artifact) -> Artifact:
-    copy = Artifact()
-    copy.CopyFrom(artifact)
-    return copy
-
-
 def bound(message: Message, task_id: str, context_id: str) -> Message:
     """Return a copy of `message` that names its task and context; never mutate the input."""
-    copy = Message()
-    copy.CopyFrom(message)
+    copy = copied(message)
     copy.task_id, copy.context_id = task_id, context_id
     return copy

@@ -10,6 +10,7 @@ from typing import Final
 from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.identity import digest, is_task_id
 from a2a_serverless.tasks.rules import Step
@@ -93,9 +94,7 @@ def checked(config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
         raise InvalidArgumentError(f"The push configuration's {name} {why}.")
     if config.ByteSize() >= MAX_CONFIG_BYTES:
         raise InvalidArgumentError(f"A push configuration has less than {MAX_CONFIG_BYTES} bytes.")
-    copy = TaskPushNotificationConfig()
-    copy.CopyFrom(config)
-    return copy
+    return copied(config)
 
 
 def inline_id(config: TaskPushNotificationConfig) -> str:

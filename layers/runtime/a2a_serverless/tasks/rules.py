@@ -33,6 +33,7 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     TurnEnded,
     TurnOpened,
+    copied,
 )
 from a2a_serverless.tasks.head import (
     MAX_INLINE_BYTES,
@@ -229,8 +230,7 @@ def message_digest(message: Message) -> str:
 
 def content_digest(message: Message) -> str:
     """Return HEAD's digest of a message, independent of the task and context that it names."""
-    content = Message()
-    content.CopyFrom(message)
+    content = copied(message)
     content.ClearField("task_id")
     content.ClearField("context_id")
     return digest("content", content.SerializeToString(deterministic=True).hex())
@@ -355,8 +355,7 @@ def _pauses(entries: Iterable[Entry]) -> bool:
 
 
 def _stamped(status: TaskStatus, at_ms: int) -> TaskStatus:
-    copy = TaskStatus()
-    copy.CopyFrom(status)
+    copy = copied(status)
     copy.timestamp.FromMilliseconds(at_ms)
     return copy
 
