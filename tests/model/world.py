@@ -232,7 +232,6 @@ class World:
         if key not in self._parts:
             record = stored.record
             step = Step(
-                before=None,
                 head=replace(head.head, version=record.version),
                 entries=record.entries,
                 token=record.token,

@@ -105,7 +105,6 @@ def written(version: int, size: int = 1) -> list[items.Item]:
     """The items of a commit of about `size` bytes."""
     entries = (MessageAppended(agent_message("x" * size)),)
     step = Step(
-        before=None,
         head=replace(SMALL, version=version),
         entries=entries,
         token="token" if version % 2 else None,
@@ -161,7 +160,7 @@ def test_another_incarnations_events_are_ignored() -> None:
     """Events of an earlier task with the same id are not of this one."""
     head = replace(SMALL, incarnation="incarnation0")
     other: Any = items.event_items(
-        Step(before=None, head=head, entries=(), token=None, commit_id="c", at=0), b""
+        Step(head=head, entries=(), token=None, commit_id="c", at=0), b""
     )
     assert versions(other + written(1)) == [1]
     assert versions(other) == []

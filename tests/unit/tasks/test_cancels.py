@@ -10,8 +10,7 @@ from a2a.types import TaskState
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.tasks.attempts import Canceled, on_cancel
 from a2a_serverless.tasks.head import TERMINAL, Head
-from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.tasks.repairs import operation_of
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.storing import check_open, counts_for, deadline_ms, is_overdue, may_remove
 from tests.unit.tasks.heads import claimed, followed, moved, opened
 
@@ -78,4 +77,4 @@ def test_a_cancel_is_overdue_from_its_deadline_on() -> None:
 
 
 def operation(kind: Literal["run", "cancel"], head: Head) -> Operation:
-    return Operation(operation=kind, params=operation_of(head, head.turn))
+    return Operation(operation=kind, params=OperationParams.of(head, head.turn))

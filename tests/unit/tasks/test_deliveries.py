@@ -21,16 +21,16 @@ from a2a_serverless.tasks.attempts import (
     waits_behind,
 )
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter, operation_of
+from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter
 from tests.unit.tasks.heads import claimed, followed, moved, opened
 
 WAITS_FOR_CREDENTIALS = moved(claimed(), TaskState.TASK_STATE_AUTH_REQUIRED)
 WITH_NEXT = followed(WAITS_FOR_CREDENTIALS)
 COMPLETED = moved(claimed(), TaskState.TASK_STATE_COMPLETED)
 PAUSED = moved(claimed(), TaskState.TASK_STATE_INPUT_REQUIRED)
-FIRST = operation_of(opened(), 1)
-NEXT = operation_of(WITH_NEXT, WITH_NEXT.next_turn)
+FIRST = OperationParams.of(opened(), 1)
+NEXT = OperationParams.of(WITH_NEXT, WITH_NEXT.next_turn)
 RETRY = RetryPolicy(max_attempts=2)
 OVER = [
     pytest.param(None, id="gone"),
@@ -53,7 +53,7 @@ def test_only_the_first_delivery_of_a_turn_starts_without_a_claim(
     copy: int, receives: int, wanted: Delivered
 ) -> None:
     """Beside a redelivery, or a copy, an attempt may run that has written nothing yet."""
-    sent = Operation(operation="run", params=operation_of(opened(), 1, copy))
+    sent = Operation(operation="run", params=OperationParams.of(opened(), 1, copy))
     assert on_delivery(opened(), sent, receives=receives, is_cancelled=False) is wanted
 
 

@@ -17,8 +17,7 @@ from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.tail import Tail, settle
 from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.tasks.repairs import operation_of
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends
 
 _MANY = 2**31
@@ -63,7 +62,7 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
 
 async def _send(backends: Backends, head: Head) -> None:
     # A request of its own: an earlier one may have been dropped by a worker meanwhile.
-    params = operation_of(head, head.turn, secrets.randbelow(_MANY))
+    params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
     extra = _ids(head)
     try:
         operation = Operation.to_cancel(params, request_context=tracing.carried())

@@ -38,7 +38,7 @@ from a2a_serverless.tasks.identity import (
     new_context_id,
 )
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.repairs import operation_of, repeated_turn
+from a2a_serverless.tasks.repairs import repeated_turn
 from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
 from a2a_serverless.wiring import Backends
 
@@ -124,7 +124,7 @@ class Intake:
         head, turn = opened.head, 1
         if opened.created and opened.log is not None:
             metrics.count("TurnsAccepted")
-            await self._send(head, operation_of(head, turn), is_new_task=True)
+            await self._send(head, OperationParams.of(head, turn), is_new_task=True)
             tail = Tail(storage, head, opened.log.fold(), [])
             return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
         if chosen is None:
@@ -153,7 +153,7 @@ class Intake:
             except ConcurrencyError:
                 continue
             metrics.count("TurnsAccepted")
-            await self._send(head, operation_of(head, head.version))
+            await self._send(head, OperationParams.of(head, head.version))
             accepted_at = Cursor(head.version, 0, incarnation_tag(head.incarnation))
             tail, opening = await Tail.resume(storage, head.task_id, accepted_at)
             return Accepted(turn=head.version, opening=opening, tail=tail)

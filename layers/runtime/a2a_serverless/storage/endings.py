@@ -1,7 +1,7 @@
-"""Ending a task with a sentence for the client: the commit, the sentence, and how it gets in.
+"""Ending a task: the commits, their sentences for the client, and storing them in spite of races.
 
-An attempt makes such a commit itself. Everything else ends a task from outside of any attempt: a
-cancel that ran out of time, a dead letter.
+An attempt commits such an end itself. `end_task` ends a task from outside of any attempt: after a
+cancel that ran out of time, for a dead letter.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import digest
 
 
@@ -24,6 +25,17 @@ class OperationParams(BaseModel):
     incarnation: str = Field(min_length=1, max_length=64)
     turn: int = Field(ge=1)
     copy_number: int = Field(default=0, ge=0)
+
+    @classmethod
+    def of(cls, head: Head, turn: int, copy_number: int = 0) -> Self:
+        """Return the parameters of send number `copy_number` of a turn; 0 is the first."""
+        return cls(
+            scope=head.scope,
+            task_id=head.task_id,
+            incarnation=head.incarnation,
+            turn=turn,
+            copy_number=copy_number,
+        )
 
     @property
     def group(self) -> str:

@@ -50,7 +50,7 @@ def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:
     """
     if head is None or not head.turn_is_open or head.due_at is None or head.due_at > now_ms:
         return None
-    return operation_of(head, head.turn, head.sends + 1)
+    return OperationParams.of(head, head.turn, head.sends + 1)
 
 
 def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: float) -> bool:
@@ -72,7 +72,7 @@ def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
     """
     if head is None or head.turn != turn or not head.turn_is_open or head.token is not None:
         return None
-    return operation_of(head, turn, head.sends)
+    return OperationParams.of(head, turn, head.sends)
 
 
 def overdue_cancel(head: Head | None, *, incarnation: str) -> bool:
@@ -82,14 +82,3 @@ def overdue_cancel(head: Head | None, *, incarnation: str) -> bool:
     any case.
     """
     return head is not None and head.incarnation == incarnation and not head.is_terminal
-
-
-def operation_of(head: Head, turn: int, copy_number: int = 0) -> OperationParams:
-    """Return send number `copy_number` of a turn's operation; 0 is the first."""
-    return OperationParams(
-        scope=head.scope,
-        task_id=head.task_id,
-        incarnation=head.incarnation,
-        turn=turn,
-        copy_number=copy_number,
-    )

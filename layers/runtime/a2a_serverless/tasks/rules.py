@@ -114,12 +114,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A commit as the rules decided it and as it is stored: the next HEAD and its entries.
+    """A commit as the rules decided it and as it is stored: the next HEAD and its entries."""
 
-    `before` is the HEAD on which it was decided, None for a creation.
-    """
-
-    before: Head | None
     head: Head
     entries: tuple[Entry, ...]
     token: str | None
@@ -160,7 +156,6 @@ def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = 
     )
     head = _opened_by(head, new.request.message, new.idempotency_key)
     return Step(
-        before=None,
         head=head,
         entries=(TurnOpened(new.request, new.caller), StatusChanged(status)),
         token=None,
@@ -198,7 +193,6 @@ def advance(
         after = _ended(after, now_ms, timing)
         entries = (*entries, TurnEnded())
     return Step(
-        before=head,
         head=after,
         entries=entries,
         token=commit.token,
