@@ -1,7 +1,8 @@
 """Storage in the process's memory: for development, and the model that other backends match.
 
 Bodies are kept encoded, so that no stored object is ever shared with a caller. Safe under threads,
-because the local stack runs one event loop a door. `on_commit` stands in for the table's stream.
+because each HTTP server of the local stack runs an event loop of its own. `on_commit` stands in for
+the table's stream.
 """
 
 from __future__ import annotations
