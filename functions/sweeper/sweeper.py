@@ -9,7 +9,7 @@ from a2a_serverless.cold_start import cold_start
 with cold_start():
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
-    from a2a_serverless.worker.sweeper_function import SweeperFunction
+    from a2a_serverless.worker.sweeper import SweeperFunction
 
     settings = load_settings()
     backends = aws_backends(settings, needs=("undecodable_queue",))

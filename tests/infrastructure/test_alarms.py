@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from a2a_serverless.worker.dead_letters import Outcome
+from a2a_serverless.worker.dead_letters import Settled
 
 Json = dict[str, Any]
 
@@ -127,7 +127,7 @@ def test_a_dead_letter_calls_when_it_has_failed_its_task(transformed: Json) -> N
     """What the sweeper drops or cancels is no alarm, and what it cannot read has another one."""
     alarm = properties(transformed, "FailedDeadLetterAlarm")
     assert {"Name": "outcome", "Value": "failed"} in alarm["Dimensions"]
-    assert "failed" in get_args(Outcome)
+    assert "failed" in get_args(Settled)
 
 
 def test_alarms_name_all_dimensions(

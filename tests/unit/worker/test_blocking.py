@@ -24,8 +24,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker import keeper as keepers
 from a2a_serverless.worker.claims import CLAIM_AFTER_S, Ownership, claim_unclaimed
-from a2a_serverless.worker.heartbeat import Heartbeat
-from a2a_serverless.worker.keeper import Keeper
+from a2a_serverless.worker.keeper import Heartbeat, Keeper
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless.worker.writer import TurnWriter
 from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, params_of

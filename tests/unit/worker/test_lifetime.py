@@ -17,8 +17,7 @@ from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.worker.heartbeat import RENEW_AFTER, Heartbeat
-from a2a_serverless.worker.keeper import Keeper
+from a2a_serverless.worker.keeper import RENEW_AFTER, Heartbeat, Keeper
 from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, status
 
 BEAT_S = 0.6

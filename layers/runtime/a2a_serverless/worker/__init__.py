@@ -2,7 +2,7 @@
 
 from a2a_serverless.worker.context import TaskContext, Worker
 from a2a_serverless.worker.failures import FinalError
-from a2a_serverless.worker.user_turn import FileInfo, HistoryMessage, PreviousArtifact
+from a2a_serverless.worker.turn import FileInfo, HistoryMessage, PreviousArtifact
 
 __all__ = [
     "FileInfo",

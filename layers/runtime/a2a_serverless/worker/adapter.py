@@ -36,9 +36,8 @@ from a2a_serverless.worker.agents import CarryingAgent
 from a2a_serverless.worker.attempt import Attempt, Companions, Limits
 from a2a_serverless.worker.canceling import Canceling
 from a2a_serverless.worker.claims import Ownership, claim, give_up
-from a2a_serverless.worker.exits import survive_exits
-from a2a_serverless.worker.heartbeat import Heartbeat
-from a2a_serverless.worker.keeper import Keeper
+from a2a_serverless.worker.failures import survive_exits
+from a2a_serverless.worker.keeper import Heartbeat, Keeper
 from a2a_serverless.worker.telemetry import observed_attempt, observed_cancel, observed_delivery
 from a2a_serverless.worker.turn import caller_of, turn_of
 from a2a_serverless.worker.watch import Watch

@@ -6,6 +6,8 @@ import importlib.util
 import inspect
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,11 +110,11 @@ def _import(path: Path, reference: str) -> ModuleType:
         sys.path.insert(0, str(path.parent))
     sys.modules[name] = module  # as `import` does: dataclasses and pickle look it up there
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        # Whatever the user's file raises, the start stops with the reason.
+        with _users_code(reference, "cannot be imported"):
+            spec.loader.exec_module(module)
+    except ConfigurationError:
         del sys.modules[name]
-        raise _unusable(reference, "cannot be imported", error) from error
+        raise
     return module
 
 
@@ -122,11 +124,8 @@ def _instance(found: Any, reference: str) -> Any:
     if not issubclass(found, AgentExecutor | Worker):
         msg = f"The agent {reference!r} is neither an AgentExecutor nor a Worker."
         raise ConfigurationError(msg)
-    try:
+    with _users_code(reference, "cannot be made"):
         return found()
-    except (Exception, SystemExit) as error:
-        # As above: the user's constructor.
-        raise _unusable(reference, "cannot be made", error) from error
 
 
 def _executor(agent: Any, reference: str) -> AgentExecutor:
@@ -137,6 +136,12 @@ def _executor(agent: Any, reference: str) -> AgentExecutor:
     raise ConfigurationError(f"The agent {reference!r} is neither an AgentExecutor nor a Worker.")
 
 
-def _unusable(reference: str, what: str, error: BaseException) -> ConfigurationError:
-    reason = " ".join(str(error).split())
-    return ConfigurationError(f"The agent {reference!r} {what}: {type(error).__name__}: {reason}.")
+@contextmanager
+def _users_code(reference: str, what: str) -> Iterator[None]:
+    """Raise ConfigurationError for whatever the user's code raises: the start stops with it."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split())
+        msg = f"The agent {reference!r} {what}: {type(error).__name__}: {reason}."
+        raise ConfigurationError(msg) from error

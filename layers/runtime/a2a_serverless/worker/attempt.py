@@ -34,11 +34,11 @@ from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.storing import counts_for
 from a2a_serverless.worker.claims import Hold, Ownership
 from a2a_serverless.worker.executor import TurnQueue
-from a2a_serverless.worker.exits import contained
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     DeadlineError,
     StaleStateError,
+    contained,
     is_final,
 )
 from a2a_serverless.worker.keeper import Keeper

@@ -26,7 +26,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.worker.executor import TurnQueue
-from a2a_serverless.worker.user_turn import UserTurn
+from a2a_serverless.worker.turn import UserTurn
 
 logger = logging.getLogger(__name__)
 

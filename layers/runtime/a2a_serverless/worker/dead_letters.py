@@ -31,9 +31,9 @@ from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter
 from a2a_serverless.tasks.rules import Commit
 
-Outcome = Literal["failed", "canceled", "resent", "dropped", "undecodable"]
+Settled = Literal["failed", "canceled", "resent", "dropped", "undecodable"]
 
-_LEVELS: Final[Mapping[Outcome, int]] = {
+_LEVELS: Final[Mapping[Settled, int]] = {
     "failed": logging.ERROR,
     "canceled": logging.ERROR,
     "resent": logging.WARNING,
@@ -59,7 +59,7 @@ class DeadLetters:
         self._queue = queue
         self._retry = retry
 
-    async def handle(self, body: str) -> Outcome:
+    async def handle(self, body: str) -> Settled:
         """Settle the operation in `body`, see `end`; copy an unreadable `body` to its own queue.
 
         The message can be deleted then. Handling a message twice is the same as once.
@@ -79,7 +79,7 @@ class DeadLetters:
         ):
             return await self.end(operation)
 
-    async def end(self, operation: Operation) -> Outcome:
+    async def end(self, operation: Operation) -> Settled:
         """Apply the decision of `on_dead_letter` to the operation's task as it is now.
 
         Failed and canceled end it; "resent" makes its turn due, so that the next sweep sends it
@@ -89,17 +89,17 @@ class DeadLetters:
         storage = self._storage.for_scope(scope)
         is_cancelled = await storage.is_cancelled(task_id)
         letter = _Letter(operation, self._retry, is_cancelled=is_cancelled)
-        outcome = await _settle(storage, letter)
-        if outcome != "dropped":
+        settled = await _settle(storage, letter)
+        if settled != "dropped":
             # Counted at once: if the next step fails, the next delivery finds nothing to count.
-            self._report(letter, outcome, letter.seen)
+            self._report(letter, settled, letter.seen)
         faults.point("after-dead-letter")
         head = await storage.head(task_id)
         if head is None or head.is_terminal:
             await storage.clear_cancel(task_id, incarnation=operation.params.incarnation)
-        if outcome == "dropped":
-            self._report(letter, outcome, head)
-        return outcome
+        if settled == "dropped":
+            self._report(letter, settled, head)
+        return settled
 
     async def _keep_undecodable(self, body: str, reason: str) -> None:
         if not await self._queue.keep_undecodable(body, reason=reason):
@@ -109,17 +109,17 @@ class DeadLetters:
         extra = {"action": "dead_letter_undecodable", "reason": reason}
         logger.error("An unreadable dead letter was kept for a person", extra=extra)
 
-    def _report(self, letter: _Letter, outcome: Outcome, head: Head | None) -> None:
-        metrics.count("DeadLetters", outcome=outcome)
+    def _report(self, letter: _Letter, settled: Settled, head: Head | None) -> None:
+        metrics.count("DeadLetters", outcome=settled)
         known: dict[str, object] = {}
         if head is not None and head.incarnation == letter.operation.params.incarnation:
             known = {"context_id": head.context_id, "attempts": head.attempts}
         logger.log(
-            _LEVELS[outcome],
+            _LEVELS[settled],
             "Dead letter: %s",
-            outcome,
+            settled,
             extra={
-                "action": f"dead_letter_{outcome}",
+                "action": f"dead_letter_{settled}",
                 "correlation_id": letter.correlation_id,
                 **_ids(letter.operation),
                 **known,
@@ -152,7 +152,7 @@ class _Letter:
         return None
 
 
-async def _settle(log: TaskLog, letter: _Letter) -> Outcome:
+async def _settle(log: TaskLog, letter: _Letter) -> Settled:
     """Apply the decision to HEAD as it is, and decide again where HEAD has moved meanwhile.
 
     Raises:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from a2a.auth.user import User
-from a2a.server.agent_execution import RequestContext
-from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
-from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
+from a2a.types import Message, TaskState, TaskStatus
 from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.tasks.attempts import Returned, on_return
-from a2a_serverless.tasks.entries import Caller, Entry, Replied, StatusChanged
+from a2a_serverless.tasks.entries import Entry, Replied, StatusChanged
 from a2a_serverless.tasks.events import Event
-from a2a_serverless.tasks.fold import Fold
 from a2a_serverless.tasks.head import is_terminal
 from a2a_serverless.tasks.rules import ContextWrite
 from a2a_serverless.worker.translation import TurnView
@@ -31,53 +27,6 @@ from a2a_serverless.worker.writer import TurnWriter
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-class CallerUser(User):
-    """The sender of the turn's message, as the API has authenticated it."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    @property
-    def is_authenticated(self) -> bool:
-        return bool(self._name)
-
-    @property
-    def user_name(self) -> str:
-        return self._name
-
-
-def request_context(
-    fold: Fold,
-    caller: Caller,
-    *,
-    request: SendMessageRequest | None,
-    given: Task | None,
-    state: Mapping[str, str] | None = None,
-) -> RequestContext:
-    """Return the context of `execute()`, or of `cancel()`, which has no request.
-
-    `given` is the Task as it was before the message: None on a first turn, as on the SDK's own
-    server, where the agent's first event creates the task. `state` has the request's headers that
-    the API sent along; executors look for them in the call context's `state["headers"]`.
-    """
-    own_request = None
-    if request is not None:
-        own_request = SendMessageRequest()
-        own_request.CopyFrom(request)
-    return RequestContext(
-        ServerCallContext(
-            state={"headers": dict(state or {})},
-            user=CallerUser(caller.user),
-            tenant=caller.tenant,
-            requested_extensions=set(caller.extensions),
-        ),
-        request=own_request,
-        task_id=fold.task_id,
-        context_id=fold.context_id,
-        task=given,
-    )
 
 
 class TurnQueue(EventQueue):

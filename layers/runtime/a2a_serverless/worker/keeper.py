@@ -1,4 +1,7 @@
-"""A second event loop, in a thread, for the work that goes on while an agent blocks its own."""
+"""A second event loop, in a thread, for the work that goes on while an agent blocks its own.
+
+Its duties are the heartbeat of the delivery, and the claim and lease of the turn (`claims.Hold`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any, Final
 
-from a2a_serverless.errors import UnavailableError
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.worker.failures import going_on
 from a2a_serverless.worker.waiting import first_of
 
 logger = logging.getLogger(__name__)
@@ -24,6 +31,14 @@ BLOCKED_S: Final = 1.0
 REPORT_AFTER_S: Final = 10.0
 """Seconds between two questions to the agent's loop; without an answer until the loop counts as
 blocked; and until a blockage is reported that has not ended."""
+
+RENEW_AFTER: Final = 1 / 3
+RETRY_AFTER: Final = 1 / 12
+LOST_AFTER: Final = 3 / 4
+GRACE_S: Final = 6.0
+"""Shares of the visibility after which it is renewed, a failed renewal is tried again, and a
+delivery without renewal counts as lost (before another worker can have it). At its end a heartbeat
+waits `GRACE_S` for a renewal under way: a little longer than a request's read time-out."""
 
 Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Runs in the keeper's loop until the event is set, and returns soon after."""
@@ -85,6 +100,96 @@ class Keeper:
                 if self._side is side:
                     self._side = None
                 await side.end()
+
+
+class Heartbeat:
+    """Renews the visibility of one delivery.
+
+    `lost` turns true, and `on_lost` is called in the loop that called `take`, when the delivery has
+    expired or could not be renewed in time.
+    """
+
+    def __init__(
+        self,
+        handle: Handle[Operation],
+        *,
+        visibility_s: float,
+        clock: Clock,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._handle = handle
+        self._visibility_s = visibility_s
+        self._clock = clock
+        self._on_lost = on_lost
+        self.lost = False
+
+    async def take(self) -> None:
+        """Keep the delivery for `visibility_s` from now.
+
+        Raises:
+            ConcurrencyError: the delivery has expired already.
+        """
+        await self._handle.extend(self._visibility_s)
+        self._renewed_at = self._clock.monotonic()
+        self._home = asyncio.get_running_loop()
+
+    async def beat(self, stop: asyncio.Event) -> None:
+        """Renew the delivery until `stop`; a duty of the keeper.
+
+        After it has returned there are no more renewals: the delivery may be given back.
+        """
+        try:
+            await self._beat(stop)
+        finally:
+            if not stop.is_set() and not self.lost:  # ended unasked, as with its loop
+                self._lose()
+
+    async def _beat(self, stop: asyncio.Event) -> None:
+        pause_s = self._visibility_s * RENEW_AFTER
+        while True:
+            pause_s = min(pause_s, self._left_s())
+            await first_of(self._clock.sleep(max(0, pause_s)), stop.wait())
+            if stop.is_set():
+                return
+            if self._left_s() <= 0 or self.lost:
+                self._lose()
+                return
+            renewed = await self._renew(stop)
+            pause_s = self._visibility_s * (RENEW_AFTER if renewed else RETRY_AFTER)
+
+    async def _renew(self, stop: asyncio.Event) -> bool:
+        """Extend the delivery once; return False if that failed or had no answer in time."""
+        asked_at = self._clock.monotonic()
+        extending = asyncio.ensure_future(self._handle.extend(self._visibility_s))
+        await first_of(self._clock.sleep(self._left_s()), stop.wait(), tasks=[extending])
+        if not extending.done():
+            if stop.is_set():
+                # A request that is under way would undo a later nack, or freeze with the Lambda.
+                await asyncio.wait({extending}, timeout=GRACE_S)
+            extending.cancel()
+            await asyncio.gather(extending, return_exceptions=True)
+            return False
+        error = extending.exception()
+        if error is None:
+            self._renewed_at = asked_at
+            return True
+        self.lost = isinstance(error, ConcurrencyError)
+        logger.warning("Visibility not renewed: %s", error, extra=self._extra("renewal_failed"))
+        return False
+
+    def _left_s(self) -> float:
+        """Return the seconds until the delivery counts as lost."""
+        return self._renewed_at + LOST_AFTER * self._visibility_s - self._clock.monotonic()
+
+    def _lose(self) -> None:
+        self.lost = True
+        logger.error("Delivery lost", extra=self._extra("delivery_lost"))
+        with suppress(RuntimeError):  # its loop has ended, and the attempt with it
+            self._home.call_soon_threadsafe(self._on_lost)
+
+    def _extra(self, action: str) -> dict[str, object]:
+        params = self._handle.message.params
+        return {"action": action, "task_id": params.task_id, "turn": params.turn}
 
 
 class _Running:
@@ -202,11 +307,9 @@ class _Side:
 
     def _tell(self, seconds: float, place: str) -> None:
         for listener in tuple(self.listeners):
-            try:
+            # A warning that cannot be written must not end the heartbeats.
+            with going_on(logger, logging.ERROR, "A blockage was not reported", action="keeper"):
                 listener(seconds, place)
-            except Exception:
-                # A warning that cannot be written must not end the heartbeats.
-                logger.exception("A blockage was not reported", extra={"action": "keeper"})
 
 
 class _Lag:

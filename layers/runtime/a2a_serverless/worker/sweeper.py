@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from a2a_serverless import faults
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless.observability import metrics
-from a2a_serverless.queues.fifo import FifoQueue
+from a2a_serverless.queues.batch import EventFunction, process_batch
+from a2a_serverless.queues.fifo import EventRecord, FifoQueue
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import canceled, end_task, never_started
 from a2a_serverless.storage.log import Due, OverdueCancel, TaskLog
@@ -24,6 +27,9 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import is_given_up, overdue_cancel, overdue_turn
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends
+from a2a_serverless.worker.dead_letters import DeadLetters, Settled, ids_in
+from a2a_serverless.worker.failures import going_on
 
 LONGEST_WAIT_S = 3600
 """The wait between two sends of one turn doubles up to an hour."""
@@ -40,7 +46,7 @@ BUDGET_S = 30
 CANCELS_SHARE = 0.5
 """The share of a run's time for overdue cancels, which come first: turns must not starve."""
 
-Outcome = Literal["sent", "passed", "given_up", "canceled", "removed", "failed"]
+Swept = Literal["sent", "passed", "given_up", "canceled", "removed", "failed"]
 Work = TypeVar("Work", Due, OverdueCancel)
 Fields: TypeAlias = dict[str, object]
 """The fields of a log line about a task, as far as they are known by then."""
@@ -77,7 +83,7 @@ class Sweeper:
     Args:
         storage: the tasks and their cancel flags.
         queue: takes the operations.
-        clock: by default the system's.
+        clock: by default the storage's.
         longest_wait_s: bound of the doubling wait.
         give_up_s: seconds after which a turn that was never claimed fails its task.
         budget_s: seconds after which a run leaves the rest to the next one.
@@ -95,7 +101,7 @@ class Sweeper:
     ) -> None:
         self._storage = storage
         self._queue = queue
-        self._clock = clock or SystemClock()
+        self._clock = clock or storage.clock
         self._longest_wait_s = longest_wait_s
         self._give_up_s = give_up_s
         self._budget_s = budget_s
@@ -112,40 +118,43 @@ class Sweeper:
         now_ms = self._clock.now_ms()
         cancels = await self._storage.overdue_cancels(now_ms, limit=limit)
         until = started + CANCELS_SHARE * self._budget_s
-        outcomes = await self._each(cancels, self._end_cancel, until)
+        counts = await self._each(cancels, self._end_cancel, until)
         turns = await self._storage.due(now_ms, limit=limit)
-        outcomes += await self._each(turns, self._repair_turn, started + self._budget_s)
-        report = SweepReport(**outcomes)
+        counts += await self._each(turns, self._repair_turn, started + self._budget_s)
+        report = SweepReport(**counts)
         logger.info(
             "Swept",
-            extra={"action": "sweep", "overdue": len(cancels) + len(turns), **outcomes},
+            extra={"action": "sweep", "overdue": len(cancels) + len(turns), **counts},
         )
         return report
 
     async def _each(
         self,
         overdue: Iterable[Work],
-        step: Callable[[Work, Fields], Awaitable[Outcome]],
+        step: Callable[[Work, Fields], Awaitable[Swept]],
         until: float,
     ) -> Counter[str]:
-        outcomes: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for work in overdue:
             if self._clock.monotonic() >= until:
                 break
             fields: Fields = {"task_id": work.task_id}
-            try:
-                outcomes[await step(work, fields)] += 1
-            except Exception:
-                # One task that cannot be read or written must not keep the others waiting.
-                outcomes["failed"] += 1
+            swept: Swept = "failed"
+            # One task that cannot be read or written must not keep the others waiting.
+            with going_on(
+                logger,
+                logging.ERROR,
+                "An overdue task was not repaired",
+                action="sweep_failed",
+                fields=fields,
+            ):
+                swept = await step(work, fields)
+            if swept == "failed":
                 metrics.count("SweepFailures")
-                logger.exception(
-                    "An overdue task was not repaired",
-                    extra={"action": "sweep_failed", **fields},
-                )
-        return outcomes
+            counts[swept] += 1
+        return counts
 
-    async def _repair_turn(self, due: Due, fields: Fields) -> Outcome:
+    async def _repair_turn(self, due: Due, fields: Fields) -> Swept:
         log = self._storage.for_scope(due.scope)
         head = await log.head(due.task_id)
         copy = overdue_turn(head, now_ms=self._clock.now_ms())
@@ -160,7 +169,7 @@ class Sweeper:
 
     async def _send_again(
         self, log: TaskLog, head: Head, copy: OperationParams, fields: Fields
-    ) -> Outcome:
+    ) -> Swept:
         sends = copy.copy_number
         due_at = self._clock.now_ms() + int(self._wait_s(log, sends) * 1000)
         # Postponed first: of two runs only one sends, and a crash in between costs a wait.
@@ -169,7 +178,7 @@ class Sweeper:
         faults.point("after-postpone")
         try:
             await self._queue.send(Operation.to_run(copy))
-        except Exception:
+        except A2AServerlessError:
             await self._put_back(log, replace(head, due_at=due_at, sends=sends), head.sends, fields)
             raise
         metrics.count("Resends")
@@ -193,12 +202,15 @@ class Sweeper:
         next run sends the same copy number, which the queue drops if it took the copy after all.
         A turn that has moved meanwhile stays as it is.
         """
-        try:
+        # If this fails too, the turn is sent after its wait; the caller raises the first error.
+        with going_on(
+            logger,
+            logging.WARNING,
+            "A turn that was not sent waits on",
+            action="put_back_failed",
+            fields=fields,
+        ):
             await log.postpone(head, due_at=self._clock.now_ms(), sends=sends)
-        except Exception:
-            # Then the turn is sent after its wait; the caller raises the first error.
-            extra = {"action": "put_back_failed", **fields}
-            logger.warning("A turn that was not sent waits on", extra=extra, exc_info=True)
 
     def _is_given_up(self, head: Head, opened_at: int | None) -> bool:
         now_ms = self._clock.now_ms()
@@ -206,7 +218,7 @@ class Sweeper:
 
     async def _give_up(
         self, log: TaskLog, seen: Head, opened_at: int | None, fields: Fields
-    ) -> Outcome:
+    ) -> Swept:
         def decide(head: Head) -> Commit | None:
             is_same = (head.incarnation, head.turn) == (seen.incarnation, seen.turn)
             if not is_same or not self._is_given_up(head, opened_at):
@@ -220,7 +232,7 @@ class Sweeper:
         logger.error("A task was failed whose agent could not be started", extra=extra)
         return "given_up"
 
-    async def _end_cancel(self, overdue: OverdueCancel, fields: Fields) -> Outcome:
+    async def _end_cancel(self, overdue: OverdueCancel, fields: Fields) -> Swept:
         storage = self._storage.for_scope(overdue.scope)
         task_id = overdue.task_id
 
@@ -243,6 +255,53 @@ class Sweeper:
         """Return the seconds from send number `sends` to the next one."""
         doublings = min(sends, 32)  # the bound is reached long before; a float would overflow
         return min(self._longest_wait_s, log.timing.waiting_s * 2.0**doublings)
+
+
+class SweeperFunction(EventFunction):
+    """Sweeps on a schedule event, and handles dead letters on an SQS event.
+
+    Args:
+        backends: the storage that is swept, and the queue of operations.
+        settings: the attempts of a turn, and the time after which it is given up.
+    """
+
+    def __init__(self, backends: Backends, settings: Settings) -> None:
+        self._backends = backends
+        self._give_up_s = settings.give_up_s
+        self._dead_letters = DeadLetters(
+            backends.storage, backends.operations, retry=settings.retry()
+        )
+        super().__init__()
+
+    async def _answer(
+        self,
+        event: Mapping[str, Any],
+        context: Any,  # noqa: ARG002 - the sweeper's budget is its own
+    ) -> dict[str, Any]:
+        """Return the counts of the run, or the batch response: the letters that stay queued."""
+        if event.get("detail-type") == "Scheduled Event":
+            return await self._sweep()
+        if "Records" in event:
+            return await process_batch(event["Records"], self._succeeds)
+        raise InvalidArgumentError("The sweeper handles schedule events and SQS events.")
+
+    async def _sweep(self) -> dict[str, Any]:
+        backends = self._backends
+        sweeper = Sweeper(backends.storage, backends.operations, give_up_s=self._give_up_s)
+        return asdict(await sweeper.sweep())
+
+    async def _succeeds(self, record: EventRecord) -> bool:
+        settled: Settled | None = None
+        # An invocation's edge: the record is reported failed.
+        with going_on(
+            logger,
+            logging.ERROR,
+            "A dead letter was not handled",
+            action="dead_letter_error",
+            fields={"message_id": record["messageId"], **ids_in(record["body"])},
+        ):
+            settled = await self._dead_letters.handle(record["body"])
+        return settled is not None
 
 
 async def _opened_at(log: TaskLog, head: Head) -> int | None:

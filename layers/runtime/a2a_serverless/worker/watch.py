@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.storage.log import LOOK_AT_ONCE, Look, TaskKey, TaskLog
+from a2a_serverless.worker.failures import going_on
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +83,8 @@ class Watch:
             await watched.on_look(look)
 
 
-@contextmanager
-def _going_on(**fields: object) -> Iterator[None]:
+def _going_on(**fields: object) -> AbstractContextManager[None]:
     """Log an exception and go on: one failed look must not end the watch."""
-    try:
-        yield
-    except Exception:
-        extra = {"action": "watch_failed", **fields}
-        logger.warning("Turns not watched", extra=extra, exc_info=True)
+    return going_on(
+        logger, logging.WARNING, "Turns not watched", action="watch_failed", fields=fields
+    )
