@@ -15,7 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from a2a_serverless.tasks.attempts import Canceled, Delivered, Refused, Returned, lease_end
+from a2a_serverless.tasks.attempts import (
+    Canceled,
+    Delivered,
+    Failed,
+    Refused,
+    Returned,
+    lease_end,
+    on_failure,
+)
 from tests.model.scenarios import Scenario
 from tests.model.state import IDLE, Move, Op, Plan, Seen, State, Worker, Write
 from tests.model.store import (
@@ -365,7 +373,7 @@ class Attempts:
             return
         spent = state._replace(budget=budget._replace(raises=budget.raises - 1))
         attempts = self._rules.attempts_started(seen.head, is_claimed=worker.claimed)
-        if self._retry.is_exhausted(attempts):
+        if on_failure(attempts, self._retry) is not Failed.AGAIN:
             after = with_worker(spent, index, worker._replace(phase="fail"))
         elif worker.claimed:
             after = self._idle(spent, index, worker)

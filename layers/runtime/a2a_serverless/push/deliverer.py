@@ -33,7 +33,7 @@ from a2a_serverless.push.notifications import (
     owed,
 )
 from a2a_serverless.push.signing import Signer
-from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again
+from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
@@ -128,23 +128,18 @@ class Deliverer:
         self, handle: Handle[PushJob], verdict: Verdict, known: Mapping[str, Any]
     ) -> bool:
         """Tell the queue. An error is logged: the delivery expires by itself."""
-        try:
-            if verdict.is_done:
-                faults.point("push-before-ack")
-                await handle.ack()
-            elif verdict.delay_s is not None:
-                faults.point("push-before-nack")
-                await handle.nack(delay_s=verdict.delay_s)
-        except Exception:  # noqa: BLE001 - as above
-            _log(
-                handle,
-                logging.WARNING,
-                "push_queue_not_told",
-                "Queue not told",
-                exc_info=True,
-                **known,
-            )
-        return verdict.is_done
+
+        def not_told() -> None:
+            action, text = "push_queue_not_told", "Queue not told"
+            _log(handle, logging.WARNING, action, text, exc_info=True, **known)
+
+        return await conclude(
+            handle,
+            verdict,
+            before_ack=lambda: faults.point("push-before-ack"),
+            before_nack=lambda: faults.point("push-before-nack"),
+            on_error=not_told,
+        )
 
 
 class _Delivery:

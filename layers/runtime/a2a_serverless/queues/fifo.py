@@ -7,7 +7,7 @@ delivered when the previous was acknowledged or given back, or when its visibili
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -131,6 +131,31 @@ class Handle(ABC, Generic[M]):
             ConcurrencyError: the delivery has expired; another consumer may have the message.
             UnavailableError: no answer within the retry budget; the earlier lease still counts.
         """
+
+
+async def conclude(
+    handle: Handle[M],
+    verdict: Verdict,
+    *,
+    before_ack: Callable[[], None],
+    before_nack: Callable[[], None],
+    on_error: Callable[[], None],
+) -> bool:
+    """Acknowledge a delivery, or give it back, as decided; return True if it is done.
+
+    `on_error` logs the exception of a queue that could not be told. The delivery expires then: the
+    message comes again, and its consumer finds what is left to do.
+    """
+    try:
+        if verdict.is_done:
+            before_ack()
+            await handle.ack()
+        elif verdict.delay_s is not None:
+            before_nack()
+            await handle.nack(delay_s=verdict.delay_s)
+    except Exception:  # noqa: BLE001 - an invocation's edge: its other deliveries go on
+        on_error()
+    return verdict.is_done
 
 
 class FifoQueue(ABC, Generic[M]):

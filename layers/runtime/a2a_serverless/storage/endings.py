@@ -42,6 +42,15 @@ def canceled(head: Head) -> Commit:
     return ending(head, TaskState.TASK_STATE_CANCELED, CANCELED)
 
 
+def gave_up(head: Head, reference: str) -> Commit:
+    """Return the commit that fails a task whose agent gets no further attempt.
+
+    `reference` leads from the client's sentence to the line of the log that has the reason.
+    """
+    text = FAILED.format(correlation_id=reference)
+    return ending(head, TaskState.TASK_STATE_FAILED, text)
+
+
 def never_started(head: Head, give_up_s: float) -> Commit:
     """Return the commit that fails a task whose turn no attempt could claim within `give_up_s`."""
     hours = give_up_s / 3600

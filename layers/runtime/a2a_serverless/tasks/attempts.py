@@ -202,6 +202,30 @@ def attempts_started(head: Head, *, is_claimed: bool) -> int:
     return head.attempts + (not is_claimed)
 
 
+class Failed(Enum):
+    """What follows on an attempt that has failed."""
+
+    AGAIN = "again"
+    """Another attempt, after a wait: the turn is given back."""
+    AT_FAULT = "at fault"
+    """The task fails with the fault, which the next attempt would repeat."""
+    GAVE_UP = "gave up"
+    """The task fails: no attempt is left, or the agent says that none can succeed."""
+
+
+def on_failure(
+    attempts: int, retry: RetryPolicy, *, is_at_fault: bool = False, is_final: bool = False
+) -> Failed:
+    """Return what follows on a failure of the attempt that was number `attempts` of its turn.
+
+    `is_at_fault`: the agent has emitted what no task can hold. `is_final`: it has declared that
+    trying again cannot help.
+    """
+    if is_at_fault:
+        return Failed.AT_FAULT
+    return Failed.GAVE_UP if is_final or retry.is_exhausted(attempts) else Failed.AGAIN
+
+
 def lease_end(now_ms: int, timing: Timing) -> int:
     """Return the due time of a turn that is claimed, or whose lease is renewed, at `now_ms`."""
     return now_ms + int(timing.lease_s * 1000)

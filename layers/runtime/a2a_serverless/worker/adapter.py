@@ -19,7 +19,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.queues.fifo import DONE, LOST, Handle, Verdict, again
+from a2a_serverless.queues.fifo import DONE, LOST, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import (
@@ -126,16 +126,17 @@ class WorkerAdapter:
 
     async def _conclude(self, handle: Handle[Operation], verdict: Verdict) -> bool:
         """Tell the queue. An error is logged: a finished turn that comes again is dropped."""
-        try:
-            if verdict.is_done:
-                faults.point("before-ack")
-                await handle.ack()
-            elif verdict.delay_s is not None:
-                faults.point("before-nack")
-                await handle.nack(delay_s=verdict.delay_s)
-        except Exception:  # noqa: BLE001 - as above: the delivery expires by itself
+
+        def not_told() -> None:
             _log(handle, logging.WARNING, "broker_not_told", "Broker not told", exc_info=True)
-        return verdict.is_done
+
+        return await conclude(
+            handle,
+            verdict,
+            before_ack=lambda: faults.point("before-ack"),
+            before_nack=lambda: faults.point("before-nack"),
+            on_error=not_told,
+        )
 
 
 class _Delivery:
@@ -193,8 +194,8 @@ class _Delivery:
         faults.point("cancel-received")
         adapter = self._adapter
         canceling = Canceling(
-            self._agent(log),
-            self._storage,
+            agent=self._agent(log),
+            storage=self._storage,
             retry=adapter.retry,
             timeout_s=adapter.settings.cancel_timeout_s,
             clock=adapter.clock,

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from a2a.server.agent_execution import AgentExecutor
@@ -25,12 +24,20 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import DONE, Verdict, again
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import FAILED, canceled, ending
+from a2a_serverless.storage.endings import canceled, ending, gave_up
 from a2a_serverless.storage.log import Look
-from a2a_serverless.tasks.attempts import RetryPolicy, Returned, attempts_started, on_return
+from a2a_serverless.tasks.attempts import (
+    Failed,
+    RetryPolicy,
+    Returned,
+    attempts_started,
+    on_failure,
+    on_return,
+)
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.storing import counts_for
 from a2a_serverless.worker.claims import Hold, Ownership
 from a2a_serverless.worker.executor import TurnQueue
@@ -44,7 +51,7 @@ from a2a_serverless.worker.failures import (
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.translation import describe
 from a2a_serverless.worker.turn import Turn
-from a2a_serverless.worker.waiting import end_tasks, first_of
+from a2a_serverless.worker.waiting import call_in, end_tasks, error_of, first_of
 from a2a_serverless.worker.watch import Watch, Watched
 from a2a_serverless.worker.writer import TurnWriter
 
@@ -129,12 +136,12 @@ class Attempt:
         watched = Watched(key=(head.scope, head.task_id), on_look=self._on_look)
         home = asyncio.get_running_loop()
         self._hold = Hold(
-            self._storage,
-            head,
-            own,
+            log=self._storage,
+            head=head,
+            own=own,
             clock=self._clock,
             is_writing=lambda: not self._writer.is_idle,
-            on_claimed=lambda head: _tell(home, self._writer.adopt, head),
+            on_claimed=lambda head: call_in(home, self._writer.adopt, head),
         )
         kept = self._beside.keeper.over(self._hold.keep, on_blocked=self._blocked)
         try:
@@ -179,7 +186,7 @@ class Attempt:
     async def _settle(self, execution: asyncio.Task[None], *, is_cancelled: bool) -> None:
         """Commit the end of the turn, or raise the reason why it cannot end."""
         queue, writer = self._queue, self._writer
-        error = _error_of(execution)
+        error = error_of(execution)
         if queue.has_ended:
             await self._store_end()
             if error is not None and not is_cancelled:
@@ -190,7 +197,7 @@ class Attempt:
         if self._stop_reason is not None:
             raise self._stop_reason
         if is_cancelled:
-            await self._end_canceled()
+            await self._commit(canceled(self._writer.head))
             return
         if queue.fault is not None:
             raise queue.fault
@@ -210,10 +217,10 @@ class Attempt:
             if not self._cancel_requested.is_set():
                 raise
             self._writer.discard()  # first: after a failure the writer drops what is put
-            await self._end_canceled()
+            await self._commit(canceled(self._writer.head))
 
-    async def _end_canceled(self) -> None:
-        self._writer.put(*canceled(self._writer.head).entries)
+    async def _commit(self, end: Commit) -> None:
+        self._writer.put(*end.entries)
         await self._writer.flush()
 
     async def _cancel(self, execution: asyncio.Task[None]) -> None:
@@ -228,14 +235,14 @@ class Attempt:
             await first_of(timeout, self._stopped.wait(), tasks=[both])
         finally:
             await self._end(asking)
+            error = error_of(asking)
+            if isinstance(error, Exception):  # the task is canceled anyway
+                self._log(logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error)
 
     async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
         # `execute()` comes first: `cancel()` runs beside it only if it does not end in time.
         await first_of(self._clock.sleep(CANCEL_HEARD_S), tasks=[execution])
-        try:
-            await contained(self._agent.cancel(self._turn.cancel_context(), self._queue))
-        except Exception as error:  # noqa: BLE001 - the agent's edge: the task is canceled anyway
-            self._log(logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error)
+        await contained(self._agent.cancel(self._turn.cancel_context(), self._queue))
 
     async def _keep_deadline(self) -> None:
         if self._limits.stop_at is not None:
@@ -248,7 +255,7 @@ class Attempt:
                 logging.ERROR, "agent_left_behind", "Agent does not stop; its queue is closed"
             )
         for task in tasks:
-            _error_of(task)  # retrieved, so that asyncio does not report it as lost
+            error_of(task)  # retrieved, so that asyncio does not report it as lost
 
     # -- signals -------------------------------------------------------------------------------
 
@@ -284,28 +291,32 @@ class Attempt:
         """End the task, or give its turn back for another attempt."""
         if error is self._writer.failure:
             self._writer.discard()
-        if isinstance(error, InvalidAgentEventError | InvalidArgumentError):
-            self._log(logging.ERROR, "agent_at_fault", "Task failed: %s", error)
-            return await self._fail(str(error))
-        attempts = attempts_started(self._writer.head, is_claimed=self._writer.claimed)
-        if is_final(error.__cause__) or self._limits.retry.is_exhausted(attempts):
-            reference = secrets.token_hex(8)
-            self._log(
-                logging.ERROR,
-                "gave_up",
-                "Task failed, %s",
-                reference,
-                cause=error,
-                attempts=attempts,
-                correlation_id=reference,
-            )
-            return await self._fail(FAILED.format(correlation_id=reference))
-        return await self._give_back(error, attempts)
-
-    async def _fail(self, sentence: str) -> Verdict:
         head = self._writer.head
-        self._writer.put(*ending(head, TaskState.TASK_STATE_FAILED, sentence).entries)
-        await self._writer.flush()
+        attempts = attempts_started(head, is_claimed=self._writer.claimed)
+        wanted = on_failure(
+            attempts,
+            self._limits.retry,
+            is_at_fault=isinstance(error, InvalidAgentEventError | InvalidArgumentError),
+            is_final=is_final(error.__cause__),
+        )
+        match wanted:
+            case Failed.AGAIN:
+                return await self._give_back(error, attempts)
+            case Failed.AT_FAULT:
+                self._log(logging.ERROR, "agent_at_fault", "Task failed: %s", error)
+                await self._commit(ending(head, TaskState.TASK_STATE_FAILED, str(error)))
+            case Failed.GAVE_UP:
+                reference = secrets.token_hex(8)
+                self._log(
+                    logging.ERROR,
+                    "gave_up",
+                    "Task failed, %s",
+                    reference,
+                    cause=error,
+                    attempts=attempts,
+                    correlation_id=reference,
+                )
+                await self._commit(gave_up(head, reference))
         return DONE
 
     async def _give_back(self, error: Exception, attempts: int) -> Verdict:
@@ -349,17 +360,3 @@ class Attempt:
     ) -> None:
         ids = {"action": action, "task_id": self._params.task_id, "turn": self._params.turn}
         logger.log(level, text, *args, extra=ids | fields, exc_info=cause)
-
-
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[Head], None], head: Head) -> None:
-    with suppress(RuntimeError):  # the loop has ended, and the attempt with it
-        loop.call_soon_threadsafe(callback, head)
-
-
-def _error_of(task: asyncio.Task[None]) -> BaseException | None:
-    """Return the exception of a task that is done; None if it runs, or raised none."""
-    if not task.done():
-        return None
-    if task.cancelled():
-        return asyncio.CancelledError()
-    return task.exception()

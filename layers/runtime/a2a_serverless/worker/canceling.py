@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.types import TaskState
@@ -29,23 +30,15 @@ from a2a_serverless.worker.writer import TurnWriter
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Canceling:
     """Ends a task as canceled, after its agent was told."""
 
-    def __init__(
-        self,
-        agent: AgentExecutor,
-        storage: DurableStorage,
-        *,
-        retry: RetryPolicy,
-        timeout_s: float,
-        clock: Clock,
-    ) -> None:
-        self._agent = agent
-        self._storage = storage
-        self._retry = retry
-        self._timeout_s = timeout_s
-        self._clock = clock
+    agent: AgentExecutor
+    storage: DurableStorage
+    retry: RetryPolicy
+    timeout_s: float
+    clock: Clock
 
     async def run(
         self, log: Log, operation: Operation, may_write: Callable[[], bool] = lambda: True
@@ -64,7 +57,7 @@ class Canceling:
         way = on_cancel(head, operation)
         try:
             if way is Canceled.ALONE:
-                await cancel_task(self._storage, head)
+                await cancel_task(self.storage, head)
             else:
                 await self._with_agent(log, operation, way, may_write)
         except TurnFinishedError:
@@ -80,12 +73,12 @@ class Canceling:
         # A paused task has no turn to claim: its last attempt is over, and has no successor.
         own = Ownership(params=params, token=None if way is Canceled.PAUSED else new_token())
         if way is Canceled.CLAIMED:
-            head = await claim(self._storage, head, own, self._retry)
+            head = await claim(self.storage, head, own, self.retry)
         context = cancel_context_of(log, tracing.carried())
         async with TurnWriter(
-            self._storage, head, own, clock=self._clock, may_write=may_write
+            self.storage, head, own, clock=self.clock, may_write=may_write
         ) as writer:
-            queue = TurnQueue(writer, TurnView(log.fold(), context.current_task), self._storage)
+            queue = TurnQueue(writer, TurnView(log.fold(), context.current_task), self.storage)
             await self._ask(context, queue)
             queue.shut()
             await writer.drain()  # an end of the agent's own may be on its way
@@ -99,8 +92,8 @@ class Canceling:
 
     async def _ask(self, context: RequestContext, queue: TurnQueue) -> None:
         queue.is_cancelled = True
-        asking = contained(self._agent.cancel(context, queue))
-        error = await limited(asking, clock=self._clock, seconds=self._timeout_s)
+        asking = contained(self.agent.cancel(context, queue))
+        error = await limited(asking, clock=self.clock, seconds=self.timeout_s)
         if error is not None:
             extra = {"action": "cancel_raised", "task_id": context.task_id}
             logger.warning("Agent's cancel() raised", extra=extra, exc_info=error)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
-
-from a2a.types import TaskState
+from typing import Final, TypeVar
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock
@@ -21,7 +19,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnavailableError,
 )
-from a2a_serverless.storage.endings import FAILED, end_task, ending
+from a2a_serverless.storage.endings import end_task, gave_up
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.attempts import (
     Refused,
@@ -36,12 +34,14 @@ from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.waiting import first_of
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 MAX_REBASES: Final = 16
 """Tries of a write by the turn's owner, each on the HEAD that others have moved meanwhile."""
 CLAIM_AFTER_S: Final = 1.0
-"""Seconds that an agent may say nothing before its turn is shown as taken."""
+"""Seconds that an agent may say nothing before its turn is claimed for it."""
 AGAIN_S: Final = 5.0
 """Seconds before a claim or renewal without an answer from AWS is tried again."""
 
@@ -80,6 +80,23 @@ class Ownership:
             self.claimed = True
         return head
 
+    async def commit(self, log: TaskLog, head: Head, commit: Commit) -> Head:
+        """Make a commit under the claim, or one that claims; return the new HEAD.
+
+        Raises:
+            ConcurrencyError: HEAD was another one; `check` says on the newer one what that means.
+            TurnFinishedError: the task is gone or has ended.
+            InvalidArgumentError, UnavailableError: as `TaskLog.commit`.
+        """
+        try:
+            committed = await log.commit(head, commit)
+        except (TaskNotFoundError, TaskTerminalStateError) as error:
+            raise TurnFinishedError from error
+        self.claimed = True
+        if commit.claims:
+            faults.point("after-claim")
+        return committed
+
 
 async def claim(log: TaskLog, head: Head, own: Ownership, retry: RetryPolicy) -> Head:
     """Make `own` the owner of its turn, whichever attempt owned it before; return the new HEAD.
@@ -117,21 +134,16 @@ async def _claim(
 ) -> Head:
     for _ in range(MAX_REBASES):
         try:
-            claimed = await log.commit(head, Commit(token=own.token, claims=True))
-        except (TaskNotFoundError, TaskTerminalStateError) as error:
-            raise TurnFinishedError from error
+            return await own.commit(log, head, Commit(token=own.token, claims=True))
         except ConcurrencyError:
             head = check(await log.head(head.task_id))
             if head.token == own.token:  # by the attempt's writer, or by its keeper
                 own.claimed = True
                 return head
-        else:
-            own.claimed = True
-            faults.point("after-claim")
-            return claimed
     raise UnavailableError(f"The claim lost {MAX_REBASES} races.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """Keeps hold of one turn while its agent runs, as a duty of the keeper.
 
@@ -148,22 +160,12 @@ class Hold:
         on_claimed: takes HEAD after a claim that was made here.
     """
 
-    def __init__(
-        self,
-        log: TaskLog,
-        head: Head,
-        own: Ownership,
-        *,
-        clock: Clock,
-        is_writing: Callable[[], bool],
-        on_claimed: Callable[[Head], None],
-    ) -> None:
-        self._log = log
-        self._head = head
-        self._own = own
-        self._clock = clock
-        self._is_writing = is_writing
-        self._on_claimed = on_claimed
+    log: TaskLog
+    head: Head
+    own: Ownership
+    clock: Clock
+    is_writing: Callable[[], bool]
+    on_claimed: Callable[[Head], None]
 
     async def keep(self, stop: asyncio.Event) -> None:
         """Claim the turn and renew its lease until `stop`, or until it is not the attempt's."""
@@ -177,32 +179,37 @@ class Hold:
         """Claim when the writer does not; False when it was stopped before."""
         wait_s, was_writing = CLAIM_AFTER_S, False
         while not await self._stopped(stop, wait_s):
-            if not self._own.must_claim:
+            if not self.own.must_claim:
                 return True
-            if self._is_writing() and not was_writing:
+            if self.is_writing() and not was_writing:
                 was_writing = True  # its first commit claims, unless the agent blocks the loop
                 continue
-            try:
-                head = await claim_unclaimed(self._log, self._head, self._own)
-            except (FencedError, TurnFinishedError):
-                raise
-            except Exception as error:  # noqa: BLE001 - the thread's edge: tried again, and logged
-                wait_s = self._failed("claim", error)
-            else:
-                self._on_claimed(head)
+            head = await self._tried("claim", claim_unclaimed(self.log, self.head, self.own))
+            if head is not None:
+                self.on_claimed(head)
                 return True
+            wait_s = AGAIN_S
         return False
 
     async def _renewed(self, stop: asyncio.Event) -> None:
-        timing = self._log.timing
-        wait_s = timing.lease_s - timing.renew_before_s
+        timing = self.log.timing
+        wait_s = renewed_after_s = timing.lease_s - timing.renew_before_s
         while not await self._stopped(stop, wait_s):
-            wait_s = timing.lease_s - timing.renew_before_s
-            try:
-                if not await self.renew(0):
-                    return
-            except Exception as error:  # noqa: BLE001 - as above
-                wait_s = min(self._failed("renewal", error), wait_s)
+            is_ours = await self._tried("renewal", self.renew(0))
+            if is_ours is False:
+                return
+            wait_s = renewed_after_s if is_ours else min(AGAIN_S, renewed_after_s)
+
+    async def _tried(self, what: str, request: Awaitable[T]) -> T | None:
+        """Return the answer of a request; None if it has failed, for another try."""
+        try:
+            return await request
+        except (FencedError, TurnFinishedError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the thread's edge: tried again, and logged
+            extra = {"action": f"{what}_failed", "task_id": self.head.task_id}
+            logger.warning("The turn's %s has failed: %r", what, error, extra=extra)
+            return None
 
     async def renew(self, after_s: float) -> bool:
         """Let the lease begin anew in `after_s` seconds; False when the turn is not the attempt's.
@@ -210,18 +217,13 @@ class Hold:
         Raises:
             UnavailableError: no answer within the retry budget.
         """
-        due_at = lease_end(self._clock.now_ms() + int(after_s * 1000), self._log.timing)
-        token = self._own.token
-        return token is not None and await self._log.renew(self._head, token=token, due_at=due_at)
+        due_at = lease_end(self.clock.now_ms() + int(after_s * 1000), self.log.timing)
+        token = self.own.token
+        return token is not None and await self.log.renew(self.head, token=token, due_at=due_at)
 
     async def _stopped(self, stop: asyncio.Event, seconds: float) -> bool:
-        await first_of(self._clock.sleep(seconds), stop.wait())
+        await first_of(self.clock.sleep(seconds), stop.wait())
         return stop.is_set()
-
-    def _failed(self, what: str, error: Exception) -> float:
-        extra = {"action": f"{what}_failed", "task_id": self._head.task_id}
-        logger.warning("The turn's %s has failed: %r", what, error, extra=extra)
-        return AGAIN_S
 
 
 async def give_up(log: TaskLog, params: OperationParams, seen: Head) -> str | None:
@@ -235,7 +237,6 @@ async def give_up(log: TaskLog, params: OperationParams, seen: Head) -> str | No
     def decide(head: Head) -> Commit | None:
         if not may_give_up(head, params, seen=seen):
             return None
-        text = FAILED.format(correlation_id=reference)
-        return ending(head, TaskState.TASK_STATE_FAILED, text)
+        return gave_up(head, reference)
 
     return reference if await end_task(log, params.task_id, decide) else None

@@ -11,8 +11,6 @@ import secrets
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from a2a.types import TaskState
-
 from a2a_serverless import faults
 from a2a_serverless.errors import (
     ConcurrencyError,
@@ -22,7 +20,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import FifoQueue, decode_message
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import FAILED, REBASES, canceled, end_task, ending
+from a2a_serverless.storage.endings import REBASES, canceled, end_task, gave_up
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.head import Head
@@ -147,8 +145,7 @@ class _Letter:
         if self.wanted is DeadLettered.CANCEL:
             return canceled(head)
         if self.wanted is DeadLettered.FAIL:
-            text = FAILED.format(correlation_id=self.correlation_id)
-            return ending(head, TaskState.TASK_STATE_FAILED, text)
+            return gave_up(head, self.correlation_id)
         return None
 
 

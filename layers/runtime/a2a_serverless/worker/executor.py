@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from a2a.server.events import EventQueue
@@ -117,12 +116,7 @@ class TurnQueue(EventQueue):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:

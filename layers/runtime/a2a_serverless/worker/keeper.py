@@ -12,7 +12,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.worker.failures import going_on
-from a2a_serverless.worker.waiting import first_of
+from a2a_serverless.worker.waiting import call_in, first_of
 
 logger = logging.getLogger(__name__)
 
@@ -184,8 +184,7 @@ class Heartbeat:
     def _lose(self) -> None:
         self.lost = True
         logger.error("Delivery lost", extra=self._extra("delivery_lost"))
-        with suppress(RuntimeError):  # its loop has ended, and the attempt with it
-            self._home.call_soon_threadsafe(self._on_lost)
+        call_in(self._home, self._on_lost)
 
     def _extra(self, action: str) -> dict[str, object]:
         params = self._handle.message.params
@@ -202,8 +201,7 @@ class _Running:
 
     def stop(self) -> None:
         """Ask the duty to return; harmless when its loop has ended."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._stop.set)
+        call_in(self._loop, self._stop.set)
 
 
 async def _ended(running: list[_Running]) -> None:
@@ -259,8 +257,7 @@ class _Side:
     async def end(self) -> None:
         """Return when the thread has ended."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # it has ended by itself
-                self._loop.call_soon_threadsafe(self._stop.set)
+            call_in(self._loop, self._stop.set)
         await self._has_ended
         self._thread.join()  # immediate: the future is set by its last statement
 
@@ -274,8 +271,7 @@ class _Side:
         finally:
             self.has_left = True
             self._ready.set()  # also if no loop could be made
-            with suppress(RuntimeError):  # the home loop is closed: there is nothing to tell
-                self._home.call_soon_threadsafe(self._resolve)
+            call_in(self._home, self._resolve)
 
     def _resolve(self) -> None:
         if not self._has_ended.done():
@@ -340,8 +336,7 @@ class _Lag:
         ended = (self._answered_after_s, self._place) if self._place else None
         was_reported, self._is_reported, self._place = self._is_reported, False, ""
         self._asked_at, self._is_waiting = time.monotonic(), True
-        with suppress(RuntimeError):  # the loop is closed: `_Side` sees that
-            self._home.call_soon_threadsafe(self._answer)
+        call_in(self._home, self._answer)  # if the loop is closed, `_Side` sees that
         return None if was_reported else ended
 
     def _answer(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any
 
 from a2a_serverless.clock import Clock
@@ -28,6 +29,19 @@ async def first_of(
         for wait in own:
             wait.cancel()
         await asyncio.gather(*own, return_exceptions=True)
+
+
+def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Call back in another thread's loop; nothing happens if that loop has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *args)
+
+
+def error_of(task: asyncio.Future[Any]) -> BaseException | None:
+    """Return the exception of a task that is done; None if it runs, or raised none."""
+    if not task.done():
+        return None
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
 async def end_tasks(
@@ -60,6 +74,6 @@ async def limited(
         await first_of(clock.sleep(seconds), tasks=[task])
         if not task.done():
             return TimeoutError(f"No end within {seconds} s.")
-        return asyncio.CancelledError() if task.cancelled() else task.exception()
+        return error_of(task)
     finally:
         await end_tasks(task, clock=clock)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from a2a_serverless import faults
@@ -13,9 +12,6 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import (
     ConcurrencyError,
     FencedError,
-    TaskNotFoundError,
-    TaskTerminalStateError,
-    TurnFinishedError,
     UnavailableError,
 )
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
@@ -102,12 +98,7 @@ class TurnWriter:
         self._pump_task = asyncio.create_task(self._pump())
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Let the commit in flight end, and drop what was not flushed."""
         # Cancelled under the lock: no commit is in flight that could be interrupted.
         async with self._committing:
@@ -231,15 +222,10 @@ class TurnWriter:
                 context_write=batch.state,
             )
             try:
-                self.adopt(await self._log.commit(seen, commit))
-            except (TaskNotFoundError, TaskTerminalStateError) as error:
-                raise TurnFinishedError from error
+                self.adopt(await self._own.commit(self._log, seen, commit))
             except ConcurrencyError as error:  # also where the keeper has claimed on a newer HEAD
                 await self._rebase(batch, seen, error)
             else:
-                if commit.claims:
-                    faults.point("after-claim")
-                self._own.claimed = True
                 return
         raise UnavailableError(f"The commit lost {MAX_REBASES} races.")
 
