@@ -362,7 +362,7 @@ async def test_a_claim_beside_a_commit_with_state_fails_nothing(
     bench = Bench(Agent(complete))
     task = await bench.send()
     own = Ownership(params=params_of(task), token="own")
-    async with TurnWriter(bench.storage, task, own, clock=bench.clock) as writer:
+    async with TurnWriter(log=bench.storage, head=task, own=own, clock=bench.clock) as writer:
         claimed = await claim_unclaimed(bench.storage, task, own)
         head = type(bench.storage).head
 
@@ -386,7 +386,9 @@ async def test_a_keeper_whose_thread_has_failed_is_replaced(
     lost = asyncio.Event()
     bench = Bench(Agent(complete))
     await bench.send()
-    beat = Heartbeat(await bench.deliver(), visibility_s=60, clock=SystemClock(), on_lost=lost.set)
+    beat = Heartbeat(
+        handle=await bench.deliver(), visibility_s=60, clock=SystemClock(), on_lost=lost.set
+    )
     await beat.take()
     keeper = Keeper()
 

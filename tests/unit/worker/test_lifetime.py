@@ -61,7 +61,7 @@ async def heartbeat(
     handle: Delivery, lost: asyncio.Event | None = None
 ) -> AsyncIterator[Heartbeat]:
     on_lost = (lost or asyncio.Event()).set
-    beat = Heartbeat(handle, visibility_s=BEAT_S, clock=SystemClock(), on_lost=on_lost)
+    beat = Heartbeat(handle=handle, visibility_s=BEAT_S, clock=SystemClock(), on_lost=on_lost)
     await beat.take()
     async with Keeper().over(beat.beat):
         yield beat

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
@@ -21,9 +22,11 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import DONE, LOST, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.endings import end_task, gave_up
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import (
     Delivered,
+    may_give_up,
     on_current_turn,
     on_delivery,
     waits_behind,
@@ -31,14 +34,20 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent
 from a2a_serverless.worker.attempt import Attempt, Companions, Limits
 from a2a_serverless.worker.canceling import Canceling
-from a2a_serverless.worker.claims import Ownership, claim, give_up
+from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.failures import survive_exits
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
-from a2a_serverless.worker.telemetry import observed_attempt, observed_cancel, observed_delivery
+from a2a_serverless.worker.telemetry import (
+    ids_of,
+    observed_attempt,
+    observed_cancel,
+    observed_delivery,
+)
 from a2a_serverless.worker.turn import caller_of, turn_of
 from a2a_serverless.worker.watch import Watch
 
@@ -158,18 +167,15 @@ class _Delivery:
 
         A turn that waits behind the current one gets its turn after it.
         """
-        adapter = self._adapter
-        while self._deadline is None or adapter.clock.monotonic() < self._deadline:
-            log = await self._read()
+        task_id, incarnation = self._params.task_id, self._params.incarnation
+        while self._deadline is None or self._adapter.clock.monotonic() < self._deadline:
+            log = await self._storage.read(task_id, incarnation=incarnation)
             verdict = await self._act(log)
             goes_on = log is not None and waits_behind(log.head, self._operation)
             if not (verdict.is_done and goes_on):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
         return again(0)
-
-    async def _read(self) -> Log | None:
-        return await self._storage.read(self._params.task_id, incarnation=self._params.incarnation)
 
     async def _act(self, log: Log | None) -> Verdict:
         is_cancelled = log is not None and await self._storage.is_cancelled(self._params.task_id)
@@ -236,8 +242,8 @@ class _Delivery:
     def _attempt(self, log: Log, params: OperationParams) -> Attempt:
         adapter = self._adapter
         return Attempt(
-            self._agent(log),
-            params,
+            agent=self._agent(log),
+            params=params,
             turn=turn_of(log, tracing.carried()),  # the agent's own calls belong to its attempt
             storage=self._storage,
             beside=adapter.beside,
@@ -271,7 +277,7 @@ class _Delivery:
         if not self._adapter.has_heartbeat:
             return lambda: True
         heartbeat = Heartbeat(
-            self._handle,
+            handle=self._handle,
             visibility_s=self._adapter.settings.visibility_s,
             clock=self._adapter.clock,
             on_lost=on_lost,
@@ -280,15 +286,20 @@ class _Delivery:
         await stack.enter_async_context(self._adapter.beside.keeper.over(heartbeat.beat))
         return lambda: not heartbeat.lost
 
-    async def _give_up(self, params: OperationParams, head: Head) -> Verdict:
-        reference = await give_up(self._storage, params, head)
-        if reference is not None:
+    async def _give_up(self, params: OperationParams, seen: Head) -> Verdict:
+        """Fail a task whose attempts are used up, unless another one has taken its turn since."""
+        reference = secrets.token_hex(8)
+
+        def decide(head: Head) -> Commit | None:
+            return gave_up(head, reference) if may_give_up(head, params, seen=seen) else None
+
+        if await end_task(self._storage, params.task_id, decide):
             _log(
                 self._handle,
                 logging.ERROR,
                 "gave_up",
                 f"Task failed after its last attempt, {reference}",
-                attempts=head.attempts,
+                attempts=seen.attempts,
                 correlation_id=reference,
             )
         return DONE
@@ -314,12 +325,5 @@ def _log(
     exc_info: bool = False,
     **fields: object,
 ) -> None:
-    params = handle.message.params
-    extra = {
-        "action": action,
-        "operation": handle.message.operation,
-        "task_id": params.task_id,
-        "turn": params.turn,
-        "receives": handle.attempt,
-    }
+    extra = {"action": action, "receives": handle.attempt, **ids_of(handle.message)}
     logger.log(level, text, extra=extra | fields, exc_info=exc_info)

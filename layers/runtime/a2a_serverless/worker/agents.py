@@ -40,7 +40,7 @@ def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
     found = getattr(module, name, None)
     if found is None:
         raise ConfigurationError(f"The agent {reference!r} cannot be used: {path} has no {name!r}.")
-    return _executor(_instance(found, reference), reference)
+    return _executor(found, reference)
 
 
 def deployed_agent(reference: str, *, folder: Path) -> AgentExecutor:
@@ -118,21 +118,14 @@ def _import(path: Path, reference: str) -> ModuleType:
     return module
 
 
-def _instance(found: Any, reference: str) -> Any:
-    if not inspect.isclass(found):
+def _executor(found: Any, reference: str) -> AgentExecutor:
+    if inspect.isclass(found) and issubclass(found, AgentExecutor | Worker):
+        with _users_code(reference, "cannot be made"):
+            found = found()
+    if isinstance(found, Worker):
+        return WorkerExecutor(found)
+    if isinstance(found, AgentExecutor):
         return found
-    if not issubclass(found, AgentExecutor | Worker):
-        msg = f"The agent {reference!r} is neither an AgentExecutor nor a Worker."
-        raise ConfigurationError(msg)
-    with _users_code(reference, "cannot be made"):
-        return found()
-
-
-def _executor(agent: Any, reference: str) -> AgentExecutor:
-    if isinstance(agent, Worker):
-        return WorkerExecutor(agent)
-    if isinstance(agent, AgentExecutor):
-        return agent
     raise ConfigurationError(f"The agent {reference!r} is neither an AgentExecutor nor a Worker.")
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import TaskState, TaskStatus
@@ -82,34 +82,24 @@ class Companions:
     keeper: Keeper
 
 
+@dataclass(kw_only=True, eq=False)
 class Attempt:
     """Runs `execute()` once and commits its result.
 
     Nothing runs on after `run` has returned, except an agent that refuses to stop.
     """
 
-    def __init__(
-        self,
-        agent: AgentExecutor,
-        params: OperationParams,
-        *,
-        turn: Turn,
-        storage: DurableStorage,
-        beside: Companions,
-        limits: Limits,
-        clock: Clock,
-    ) -> None:
-        self._agent = agent
-        self._params = params
-        self._turn = turn
-        self._storage = storage
-        self._beside = beside
-        self._limits = limits
-        self._clock = clock
-        self._cancel_requested = asyncio.Event()
-        self._stopped = asyncio.Event()
-        self._stop_reason: Exception | None = None
-        self._was_blocked = False
+    agent: AgentExecutor
+    params: OperationParams
+    turn: Turn
+    storage: DurableStorage
+    beside: Companions
+    limits: Limits
+    clock: Clock
+    _cancel_requested: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _stop_reason: Exception | None = field(default=None, init=False)
+    _was_blocked: bool = field(default=False, init=False)
 
     def stop(self, reason: Exception) -> None:
         """End the attempt as soon as possible; the first reason counts."""
@@ -125,28 +115,28 @@ class Attempt:
             UnavailableError: the end of the attempt could not be stored.
         """
         self._writer = TurnWriter(
-            self._storage,
-            head,
-            own,
-            clock=self._clock,
+            log=self.storage,
+            head=head,
+            own=own,
+            clock=self.clock,
             may_write=may_write,
             on_failure=self.stop,
         )
-        self._queue = TurnQueue(self._writer, self._turn.view, self._storage)
+        self._queue = TurnQueue(self._writer, self.turn.view, self.storage)
         watched = Watched(key=(head.scope, head.task_id), on_look=self._on_look)
         home = asyncio.get_running_loop()
         self._hold = Hold(
-            log=self._storage,
+            log=self.storage,
             head=head,
             own=own,
-            clock=self._clock,
+            clock=self.clock,
             is_writing=lambda: not self._writer.is_idle,
             on_claimed=lambda head: call_in(home, self._writer.adopt, head),
         )
-        kept = self._beside.keeper.over(self._hold.keep, on_blocked=self._blocked)
+        kept = self.beside.keeper.over(self._hold.keep, on_blocked=self._blocked)
         try:
             # Left in reverse order: keeper and watch have ended when the writer closes.
-            async with self._writer, self._beside.watch.over(watched), kept:
+            async with self._writer, self.beside.watch.over(watched), kept:
                 verdict = await self._verdict()
             if verdict.is_done:
                 state = plain_state(self._writer.head.state)
@@ -168,7 +158,7 @@ class Attempt:
         if self._stop_reason is not None:  # the delivery was lost while its turn was claimed
             raise self._stop_reason
         execution = asyncio.create_task(
-            contained(self._agent.execute(self._turn.context, self._queue))
+            contained(self.agent.execute(self.turn.context, self._queue))
         )
         deadline = asyncio.create_task(self._keep_deadline())
         try:
@@ -231,7 +221,7 @@ class Attempt:
         asking = asyncio.create_task(self._ask_to_cancel(execution))
         try:
             both = asyncio.gather(execution, asking, return_exceptions=True)
-            timeout = self._clock.sleep(self._limits.cancel_timeout_s)
+            timeout = self.clock.sleep(self.limits.cancel_timeout_s)
             await first_of(timeout, self._stopped.wait(), tasks=[both])
         finally:
             await self._end(asking)
@@ -241,16 +231,16 @@ class Attempt:
 
     async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
         # `execute()` comes first: `cancel()` runs beside it only if it does not end in time.
-        await first_of(self._clock.sleep(CANCEL_HEARD_S), tasks=[execution])
-        await contained(self._agent.cancel(self._turn.cancel_context(), self._queue))
+        await first_of(self.clock.sleep(CANCEL_HEARD_S), tasks=[execution])
+        await contained(self.agent.cancel(self.turn.cancel_context(), self._queue))
 
     async def _keep_deadline(self) -> None:
-        if self._limits.stop_at is not None:
-            await self._clock.sleep(max(0, self._limits.stop_at - self._clock.monotonic()))
+        if self.limits.stop_at is not None:
+            await self.clock.sleep(max(0, self.limits.stop_at - self.clock.monotonic()))
             self.stop(DeadlineError())
 
     async def _end(self, *tasks: asyncio.Task[None]) -> None:
-        for _ in await end_tasks(*tasks, clock=self._clock):
+        for _ in await end_tasks(*tasks, clock=self.clock):
             self._log(
                 logging.ERROR, "agent_left_behind", "Agent does not stop; its queue is closed"
             )
@@ -260,14 +250,14 @@ class Attempt:
     # -- signals -------------------------------------------------------------------------------
 
     async def _on_look(self, look: Look) -> None:
-        own = self._params.incarnation
+        own = self.params.incarnation
         if look.flagged is not None and counts_for(look.flagged, own):
             self._queue.is_cancelled = True
             self._cancel_requested.set()
         head = look.head
         if head is None or head.incarnation != own:
             # A look may be older than the task; only a consistent read says that it is gone.
-            head = await self._storage.head(self._params.task_id)
+            head = await self.storage.head(self.params.task_id)
         self._observe(head)
 
     def _observe(self, head: Head | None) -> None:
@@ -295,7 +285,7 @@ class Attempt:
         attempts = attempts_started(head, is_claimed=self._writer.claimed)
         wanted = on_failure(
             attempts,
-            self._limits.retry,
+            self.limits.retry,
             is_at_fault=isinstance(error, InvalidAgentEventError | InvalidArgumentError),
             is_final=is_final(error.__cause__),
         )
@@ -328,7 +318,7 @@ class Attempt:
             await self._writer.flush()
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
-        delay_s = 0 if at_once else self._limits.retry.delay_s(attempts)
+        delay_s = 0 if at_once else self.limits.retry.delay_s(attempts)
         # The lease outlasts the delay before the delivery goes back: the sweeper sends no copy.
         await self._postpone(delay_s)
         self._log(
@@ -343,7 +333,7 @@ class Attempt:
 
     async def _postpone(self, delay_s: float) -> None:
         """Renew a lease that could end before the delay: the turn comes back by itself."""
-        if delay_s > self._storage.timing.renew_before_s:
+        if delay_s > self.storage.timing.renew_before_s:
             try:
                 await self._hold.renew(delay_s)
             except UnavailableError as error:  # at worst the sweeper sends a copy
@@ -358,5 +348,5 @@ class Attempt:
         cause: BaseException | None = None,
         **fields: object,
     ) -> None:
-        ids = {"action": action, "task_id": self._params.task_id, "turn": self._params.turn}
+        ids = {"action": action, "task_id": self.params.task_id, "turn": self.params.turn}
         logger.log(level, text, *args, extra=ids | fields, exc_info=cause)

@@ -76,7 +76,7 @@ class Canceling:
             head = await claim(self.storage, head, own, self.retry)
         context = cancel_context_of(log, tracing.carried())
         async with TurnWriter(
-            self.storage, head, own, clock=self.clock, may_write=may_write
+            log=self.storage, head=head, own=own, clock=self.clock, may_write=may_write
         ) as writer:
             queue = TurnQueue(writer, TurnView(log.fold(), context.current_task), self.storage)
             await self._ask(context, queue)

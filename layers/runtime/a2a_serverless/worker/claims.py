@@ -1,10 +1,9 @@
-"""Owning a turn: the claim, the check on every newer HEAD, the lease, and giving it up."""
+"""Owning a turn: the claim, the check on every newer HEAD, and the lease."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -19,13 +18,11 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnavailableError,
 )
-from a2a_serverless.storage.endings import end_task, gave_up
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.attempts import (
     Refused,
     RetryPolicy,
     lease_end,
-    may_give_up,
     on_lost_claim,
     on_refusal,
 )
@@ -70,11 +67,7 @@ class Ownership:
             TurnFinishedError: the task is gone or has ended, or the turn is over.
             FencedError: another attempt owns the turn.
         """
-        met = on_refusal(head, self.params, token=self.token)
-        if head is None or met is Refused.OVER:
-            raise TurnFinishedError("The turn is over, or its task is gone.")
-        if met is Refused.FENCED:
-            raise FencedError(current_version=head.version)
+        head = _rebased(head, on_refusal(head, self.params, token=self.token))
         # The claim stands, also where its answer was lost or the keeper made it.
         if self.token is not None and head.token == self.token:
             self.claimed = True
@@ -106,16 +99,9 @@ async def claim(log: TaskLog, head: Head, own: Ownership, retry: RetryPolicy) ->
         FencedError: others have used up the turn's attempts meanwhile.
         UnavailableError: too many races were lost.
     """
-
-    def check(newer: Head | None) -> Head:
-        met = on_lost_claim(newer, own.params, retry)
-        if newer is None or met is Refused.OVER:
-            raise TurnFinishedError
-        if met is Refused.FENCED:
-            raise FencedError(current_version=newer.version)
-        return newer
-
-    return await _claim(log, head, own, check)
+    return await _claim(
+        log, head, own, lambda newer: _rebased(newer, on_lost_claim(newer, own.params, retry))
+    )
 
 
 async def claim_unclaimed(log: TaskLog, head: Head, own: Ownership) -> Head:
@@ -141,6 +127,15 @@ async def _claim(
                 own.claimed = True
                 return head
     raise UnavailableError(f"The claim lost {MAX_REBASES} races.")
+
+
+def _rebased(head: Head | None, met: Refused) -> Head:
+    """Return HEAD for another try, or raise what was `met` on it."""
+    if head is None or met is Refused.OVER:
+        raise TurnFinishedError("The turn is over, or its task is gone.")
+    if met is Refused.FENCED:
+        raise FencedError(current_version=head.version)
+    return head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,19 +219,3 @@ class Hold:
     async def _stopped(self, stop: asyncio.Event, seconds: float) -> bool:
         await first_of(self.clock.sleep(seconds), stop.wait())
         return stop.is_set()
-
-
-async def give_up(log: TaskLog, params: OperationParams, seen: Head) -> str | None:
-    """Fail a task whose attempts are used up; return the reference in its message, for the log.
-
-    None when there was nothing to fail: the turn is over, or another attempt has taken it since
-    `seen`.
-    """
-    reference = secrets.token_hex(8)
-
-    def decide(head: Head) -> Commit | None:
-        if not may_give_up(head, params, seen=seen):
-            return None
-        return gave_up(head, reference)
-
-    return reference if await end_task(log, params.task_id, decide) else None

@@ -28,6 +28,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker.telemetry import ids_of
 
 Settled = Literal["failed", "canceled", "resent", "dropped", "undecodable"]
 
@@ -119,7 +120,7 @@ class DeadLetters:
             extra={
                 "action": f"dead_letter_{settled}",
                 "correlation_id": letter.correlation_id,
-                **_ids(letter.operation),
+                **ids_of(letter.operation),
                 **known,
             },
         )
@@ -178,15 +179,6 @@ async def _make_due(log: TaskLog, head: Head) -> bool:
 def ids_in(body: str) -> dict[str, object]:
     """Return the task and turn that a dead letter is about, for a line of the log."""
     try:
-        return _ids(decode_message(Operation, body))
+        return ids_of(decode_message(Operation, body))
     except UndecodableMessageError:
         return {}
-
-
-def _ids(operation: Operation) -> dict[str, object]:
-    params = operation.params
-    return {
-        "operation": operation.operation,
-        "task_id": params.task_id,
-        "turn": params.turn,
-    }

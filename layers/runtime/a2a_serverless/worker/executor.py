@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
 from a2a.server.events import EventQueue
-from a2a.types import Message, TaskState, TaskStatus
+from a2a.types import Message, TaskState
 from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.tasks.attempts import Returned, on_return
-from a2a_serverless.tasks.entries import Entry, Replied, StatusChanged
+from a2a_serverless.tasks.entries import Entry
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.head import is_terminal
 from a2a_serverless.tasks.rules import ContextWrite
 from a2a_serverless.worker.translation import TurnView
 from a2a_serverless.worker.writer import TurnWriter
 
+E = TypeVar("E")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -80,13 +81,13 @@ class TurnQueue(EventQueue):
 
     async def reply(self, message: Message) -> None:
         """Answer with a message, also after task events; ends the turn."""
-        await self._at_home(self._reply(message))
+        await self._at_home(self._take(message, self._view.replied))
 
     def keep_pause(self) -> None:
         """Put the pause to log if the agent returned with the given status (`TurnView.kept`)."""
         entries = self._view.kept()
         if entries:
-            self._writer.put(*entries, state=self._state if self._keeps_state else None)
+            self._put(entries)
 
     async def load_state(self) -> Any | None:
         """Return the conversation's state, with what this turn has stored; None without any."""
@@ -125,16 +126,6 @@ class TurnQueue(EventQueue):
             return await call
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
 
-    async def _reply(self, message: Message) -> None:
-        status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=message)
-        entries = (Replied(message), StatusChanged(status, archive=True))
-        async with self._in_turn(message):
-            if not self._takes("Message"):
-                return
-            self._view.add(entries)
-            self._put(entries)
-        await self._settle()
-
     async def _load_state(self) -> Any | None:
         if self._state is not None:
             return json.loads(self._state.value)
@@ -148,18 +139,22 @@ class TurnQueue(EventQueue):
         self._state = context_write(value, self._state_version)
 
     async def _emit(self, event: Event, *, ends_turn: bool = False) -> None:
-        if asyncio.get_running_loop() is self._home:
-            await self._enqueue(event, ends_turn=ends_turn)
-        elif self._takes(_kind(event)):  # else its loop may be gone with the turn
+        is_home = asyncio.get_running_loop() is self._home
+        if is_home or self._takes(_kind(event)):  # else that loop may be gone with the turn
             await self._at_home(self._enqueue(event, ends_turn=ends_turn))
 
     async def _enqueue(self, event: Event, *, ends_turn: bool = False) -> None:
         # The agent yields here, so that one that emits all the time can still be cancelled.
         await asyncio.sleep(0)
+        await self._take(event, self._entries_of, ends_turn=ends_turn)
+
+    async def _take(
+        self, event: E, entries_of: Callable[[E], tuple[Entry, ...]], *, ends_turn: bool = False
+    ) -> None:
         async with self._in_turn(event):
             if not self._takes(_kind(event)):
                 return
-            self._put(self._entries_of(event), ends_turn=ends_turn)
+            self._put(entries_of(event), ends_turn=ends_turn)
         await self._settle(ends_turn=ends_turn)
 
     def _entries_of(self, event: Event) -> tuple[Entry, ...]:

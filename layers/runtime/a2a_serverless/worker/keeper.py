@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,6 +103,7 @@ class Keeper:
                 await side.end()
 
 
+@dataclass(kw_only=True, eq=False)
 class Heartbeat:
     """Renews the visibility of one delivery.
 
@@ -109,19 +111,11 @@ class Heartbeat:
     expired or could not be renewed in time.
     """
 
-    def __init__(
-        self,
-        handle: Handle[Operation],
-        *,
-        visibility_s: float,
-        clock: Clock,
-        on_lost: Callable[[], None],
-    ) -> None:
-        self._handle = handle
-        self._visibility_s = visibility_s
-        self._clock = clock
-        self._on_lost = on_lost
-        self.lost = False
+    handle: Handle[Operation]
+    visibility_s: float
+    clock: Clock
+    on_lost: Callable[[], None]
+    lost: bool = field(default=False, init=False)
 
     async def take(self) -> None:
         """Keep the delivery for `visibility_s` from now.
@@ -129,8 +123,8 @@ class Heartbeat:
         Raises:
             ConcurrencyError: the delivery has expired already.
         """
-        await self._handle.extend(self._visibility_s)
-        self._renewed_at = self._clock.monotonic()
+        await self.handle.extend(self.visibility_s)
+        self._renewed_at = self.clock.monotonic()
         self._home = asyncio.get_running_loop()
 
     async def beat(self, stop: asyncio.Event) -> None:
@@ -145,23 +139,23 @@ class Heartbeat:
                 self._lose()
 
     async def _beat(self, stop: asyncio.Event) -> None:
-        pause_s = self._visibility_s * RENEW_AFTER
+        pause_s = self.visibility_s * RENEW_AFTER
         while True:
             pause_s = min(pause_s, self._left_s())
-            await first_of(self._clock.sleep(max(0, pause_s)), stop.wait())
+            await first_of(self.clock.sleep(max(0, pause_s)), stop.wait())
             if stop.is_set():
                 return
             if self._left_s() <= 0 or self.lost:
                 self._lose()
                 return
             renewed = await self._renew(stop)
-            pause_s = self._visibility_s * (RENEW_AFTER if renewed else RETRY_AFTER)
+            pause_s = self.visibility_s * (RENEW_AFTER if renewed else RETRY_AFTER)
 
     async def _renew(self, stop: asyncio.Event) -> bool:
         """Extend the delivery once; return False if that failed or had no answer in time."""
-        asked_at = self._clock.monotonic()
-        extending = asyncio.ensure_future(self._handle.extend(self._visibility_s))
-        await first_of(self._clock.sleep(self._left_s()), stop.wait(), tasks=[extending])
+        asked_at = self.clock.monotonic()
+        extending = asyncio.ensure_future(self.handle.extend(self.visibility_s))
+        await first_of(self.clock.sleep(self._left_s()), stop.wait(), tasks=[extending])
         if not extending.done():
             if stop.is_set():
                 # A request that is under way would undo a later nack, or freeze with the Lambda.
@@ -179,15 +173,15 @@ class Heartbeat:
 
     def _left_s(self) -> float:
         """Return the seconds until the delivery counts as lost."""
-        return self._renewed_at + LOST_AFTER * self._visibility_s - self._clock.monotonic()
+        return self._renewed_at + LOST_AFTER * self.visibility_s - self.clock.monotonic()
 
     def _lose(self) -> None:
         self.lost = True
         logger.error("Delivery lost", extra=self._extra("delivery_lost"))
-        call_in(self._home, self._on_lost)
+        call_in(self._home, self.on_lost)
 
     def _extra(self, action: str) -> dict[str, object]:
-        params = self._handle.message.params
+        params = self.handle.message.params
         return {"action": action, "task_id": params.task_id, "turn": params.turn}
 
 

@@ -280,15 +280,12 @@ class SweeperFunction(EventFunction):
     ) -> dict[str, Any]:
         """Return the counts of the run, or the batch response: the letters that stay queued."""
         if event.get("detail-type") == "Scheduled Event":
-            return await self._sweep()
+            backends = self._backends
+            sweeper = Sweeper(backends.storage, backends.operations, give_up_s=self._give_up_s)
+            return asdict(await sweeper.sweep())
         if "Records" in event:
             return await process_batch(event["Records"], self._succeeds)
         raise InvalidArgumentError("The sweeper handles schedule events and SQS events.")
-
-    async def _sweep(self) -> dict[str, Any]:
-        backends = self._backends
-        sweeper = Sweeper(backends.storage, backends.operations, give_up_s=self._give_up_s)
-        return asdict(await sweeper.sweep())
 
     async def _succeeds(self, record: EventRecord) -> bool:
         settled: Settled | None = None

@@ -21,11 +21,14 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def observed_delivery(handle: Handle[Operation]) -> Iterator[None]:
     """Put the ids of the delivery on every line that is logged in the block."""
-    params, operation = handle.message.params, handle.message.operation
-    with log_context(
-        task_id=params.task_id, turn=params.turn, operation=operation, receives=handle.attempt
-    ):
+    with log_context(**ids_of(handle.message), receives=handle.attempt):
         yield
+
+
+def ids_of(operation: Operation) -> dict[str, object]:
+    """Return the fields that name an operation and its turn, for a line of the log."""
+    params = operation.params
+    return {"operation": operation.operation, "task_id": params.task_id, "turn": params.turn}
 
 
 @contextmanager

@@ -85,6 +85,12 @@ class TurnView:
         self.add(entries)
         return entries
 
+    def replied(self, message: Message) -> tuple[Entry, ...]:
+        """Return the entries to log for a Message that ends the turn, also after task events."""
+        entries = _reply(message)
+        self.add(entries)
+        return entries
+
     def add(self, entries: tuple[Entry, ...]) -> None:
         """Take entries into the view."""
         self._fold.add(Record(version=self._fold.version + 1, entries=entries))
@@ -102,10 +108,7 @@ class TurnView:
         if not message.parts:
             raise InvalidAgentEventError("The agent emitted a message without parts.")
         _check_parts(message.parts, "A message")
-        reply = self._completed(message)
-        yield Replied(reply)
-        status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=reply)
-        yield StatusChanged(status, archive=True)
+        yield from _reply(self._completed(message))
 
     def _of_task(self, task: Task) -> Iterator[Entry]:
         """Yield the news in a Task: agents send the one that they got, or their own."""
@@ -193,6 +196,11 @@ class TurnView:
         if copy.role == Role.ROLE_UNSPECIFIED:
             copy.role = Role.ROLE_AGENT
         return copy
+
+
+def _reply(message: Message) -> tuple[Entry, ...]:
+    status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=message)
+    return Replied(message), StatusChanged(status, archive=True)
 
 
 def _says_the_same(status: TaskStatus, other: TaskStatus) -> bool:

@@ -44,6 +44,7 @@ class _Batch:
     )
 
 
+@dataclass(kw_only=True, eq=False)
 class TurnWriter:
     """The one writer of one attempt: one commit is in flight, the next batch waits behind it.
 
@@ -53,32 +54,22 @@ class TurnWriter:
     cancelling the agent never interrupts one.
     """
 
-    def __init__(
-        self,
-        log: TaskLog,
-        head: Head,
-        own: Ownership,
-        *,
-        clock: Clock,
-        may_write: Callable[[], bool] = lambda: True,
-        on_failure: Callable[[Exception], None] = lambda _: None,
-    ) -> None:
-        self._log = log
-        self._own = own
-        self._clock = clock
-        self._may_write = may_write
-        self._on_failure = on_failure
-        self._batch: _Batch | None = None
-        self._opened = asyncio.Event()
-        self._committing = asyncio.Lock()
-        self.head = head
-        """The newest HEAD known to this attempt."""
-        self.failure: Exception | None = None
+    log: TaskLog
+    head: Head
+    """The newest HEAD known to this attempt."""
+    own: Ownership
+    clock: Clock
+    may_write: Callable[[], bool] = lambda: True
+    on_failure: Callable[[Exception], None] = lambda _: None
+    failure: Exception | None = field(default=None, init=False)
+    _batch: _Batch | None = field(default=None, init=False)
+    _opened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _committing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     @property
     def claimed(self) -> bool:
         """Return True if HEAD names this attempt as the owner of the turn."""
-        return not self._own.must_claim
+        return not self.own.must_claim
 
     @property
     def is_idle(self) -> bool:
@@ -161,7 +152,7 @@ class TurnWriter:
             and head.version < self.head.version
         )
         if not is_older:
-            self.adopt(self._own.check(head))
+            self.adopt(self.own.check(head))
 
     def adopt(self, head: Head) -> None:
         """Go on from a newer HEAD, on which the turn is this attempt's."""
@@ -170,7 +161,7 @@ class TurnWriter:
 
     def _waiting(self) -> _Batch:
         if self._batch is None:
-            self._batch = _Batch(self._clock.monotonic())
+            self._batch = _Batch(self.clock.monotonic())
             self._opened.set()
         return self._batch
 
@@ -185,9 +176,9 @@ class TurnWriter:
         while True:
             await self._opened.wait()
             batch = self._waiting()
-            wait_s = batch.opened_at + FLUSH_AFTER_S - self._clock.monotonic()
+            wait_s = batch.opened_at + FLUSH_AFTER_S - self.clock.monotonic()
             if wait_s > 0 and not batch.urgent.is_set():
-                await first_of(self._clock.sleep(wait_s), batch.urgent.wait())
+                await first_of(self.clock.sleep(wait_s), batch.urgent.wait())
             # One commit at a time: the log has the order of `put`.
             async with self._committing:
                 if self._batch is batch:  # else it was discarded meanwhile
@@ -203,7 +194,7 @@ class TurnWriter:
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
             self.failure = error
             self._drop()
-            self._on_failure(error)
+            self.on_failure(error)
         finally:
             if not batch.done.done():
                 batch.done.set_result(None)
@@ -211,18 +202,18 @@ class TurnWriter:
     async def _commit(self, batch: _Batch) -> None:
         for _ in range(MAX_REBASES):
             # Asked before every try: the delivery may be lost while others win the race.
-            if not self._may_write():
+            if not self.may_write():
                 raise FencedError("The delivery is lost.")
             seen = self.head
             commit = Commit(  # a new one each time: a rebased write is another request
                 entries=tuple(batch.entries),
-                token=self._own.token,
-                claims=self._own.must_claim,
+                token=self.own.token,
+                claims=self.own.must_claim,
                 ends_turn=batch.ends_turn,
                 context_write=batch.state,
             )
             try:
-                self.adopt(await self._own.commit(self._log, seen, commit))
+                self.adopt(await self.own.commit(self.log, seen, commit))
             except ConcurrencyError as error:  # also where the keeper has claimed on a newer HEAD
                 await self._rebase(batch, seen, error)
             else:
@@ -232,7 +223,7 @@ class TurnWriter:
     async def _rebase(self, batch: _Batch, seen: Head, lost: ConcurrencyError) -> None:
         """Go on from the newest HEAD after a commit on `seen`, if the turn is this attempt's."""
         # Checked before the next try: no commit goes to a turn that another attempt owns.
-        head = self._own.check(await self._log.head(seen.task_id))
+        head = self.own.check(await self.log.head(seen.task_id))
         if head.version == seen.version and batch.state is not None:
             # HEAD did not move, so the condition on the conversation's state has failed.
             raise StaleStateError from lost
