@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from doctest import DocTestParser
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -41,6 +44,12 @@ class Handling(Worker):
 
     async def handle(self, ctx: TaskContext) -> None:
         await self._handle(ctx)
+
+
+def public_methods(kind: type) -> list[str]:
+    """The names of the methods that an agent calls, or writes."""
+    members = inspect.getmembers(kind, inspect.isfunction)
+    return [name for name, _ in members if not name.startswith("_")]
 
 
 async def run(handle: Handle, request: SendMessageRequest | None = None) -> tuple[Bench, Task]:
@@ -107,6 +116,53 @@ async def test_the_output_types_a_client_takes() -> None:
     request.configuration.CopyFrom(SendMessageConfiguration(accepted_output_modes=["text/plain"]))
     await run(handle, request)
     assert seen == [(True, True), (True, False)]
+
+
+def ran(method: Callable[..., Any], names: dict[str, Any]) -> Any:
+    """What the example in a docstring makes of `names`; a coroutine if it awaits something."""
+    examples = DocTestParser().get_examples(inspect.getdoc(method) or "")
+    assert examples
+    source = "".join(example.source for example in examples)
+    return FunctionType(compile(source, "example", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)()
+
+
+@pytest.mark.parametrize("name", public_methods(TaskContext))
+async def test_the_example_of_a_method_runs(name: str) -> None:
+    """What a docstring of TaskContext shows can be copied as it stands."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ran(getattr(TaskContext, name), {"ctx": ctx})
+        if not ctx.turn_ended:
+            await ctx.respond()
+
+    _, task = await run(handle)
+    assert (task.status.state == S.TASK_STATE_FAILED) is (name == "fail")
+
+
+@pytest.mark.parametrize("name", public_methods(Worker))
+async def test_the_example_of_a_worker_runs(name: str) -> None:
+    """So do the methods that an agent writes itself."""
+    deleted: list[str] = []
+
+    class Jobs:
+        async def delete(self, task_id: str) -> None:
+            deleted.append(task_id)
+
+    class Example(Handling):
+        jobs = Jobs()
+
+    names: dict[str, Any] = {}
+    ran(getattr(Worker, name), names)
+    setattr(Example, name, names[name])
+
+    async def handle(ctx: TaskContext) -> None:
+        await getattr(Example(TaskContext.respond), name)(ctx)
+        if not ctx.turn_ended:
+            await ctx.respond()
+
+    _, task = await run(handle)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert deleted == ([task.id] if name == "cancel" else [])
 
 
 ENDINGS: dict[str, tuple[Handle, Any, str, dict[str, list[str]]]] = {

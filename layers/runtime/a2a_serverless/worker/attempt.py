@@ -178,6 +178,7 @@ class Attempt:
         queue, writer = self._queue, self._writer
         error = error_of(execution)
         if queue.has_ended:
+            # The agent's own end comes first: it counts also in an attempt that is being stopped.
             await self._store_end()
             if error is not None and not is_cancelled:
                 self._log(
@@ -224,6 +225,7 @@ class Attempt:
             timeout = self.clock.sleep(self.limits.cancel_timeout_s)
             await first_of(timeout, self._stopped.wait(), tasks=[both])
         finally:
+            # Before the end is committed: until here `cancel()` may give the task its own.
             await self._end(asking)
             error = error_of(asking)
             if isinstance(error, Exception):  # the task is canceled anyway

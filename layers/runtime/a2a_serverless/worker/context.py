@@ -212,6 +212,7 @@ class TaskContext(UserTurn):
 
         Without `append` it replaces the artifact with the same id.
 
+        >>> url = "https://example.com/report.pdf"
         >>> await ctx.emit_artifact("report", file_url=url, media_type="application/pdf")
 
         Raises:
@@ -250,6 +251,7 @@ class TaskContext(UserTurn):
         and the turn starts over, so that no update is lost. Without `load_context` the same holds
         from this call on: the value replaces what is stored now, and nothing later.
 
+        >>> state = await ctx.load_context() or {"visits": 0}
         >>> await ctx.update_context({"visits": state["visits"] + 1})
 
         Raises:

@@ -185,6 +185,7 @@ class TurnWriter:
                     await self._commit_waiting(batch)
 
     async def _commit_waiting(self, batch: _Batch) -> None:
+        # Taken out before the commit: what is put meanwhile waits in a batch of its own.
         self._batch = None
         self._opened.clear()
         if self.claimed:
@@ -192,7 +193,7 @@ class TurnWriter:
         try:
             await self._commit(batch)
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
-            self.failure = error
+            self.failure = error  # before `done`: those who wait in `flush` have to find it
             self._drop()
             self.on_failure(error)
         finally:
