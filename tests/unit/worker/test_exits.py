@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
@@ -11,11 +12,18 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.errors import UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.failures import AgentFailedError, contained, run_to_end, survive_exits
+from a2a_serverless.worker.failures import (
+    AgentFailedError,
+    contained,
+    going_on,
+    run_to_end,
+    survive_exits,
+)
 from a2a_serverless.worker.function import WorkerFunction
 from tests.support.messages import request
 from tests.support.workers import Agent, Bench, S, complete, params_of
@@ -175,3 +183,20 @@ async def test_a_contained_task_that_never_starts_leaves_no_warning() -> None:
         await asyncio.gather(child, return_exceptions=True)
 
     await asyncio.create_task(contained(agent()))
+
+
+def test_what_goes_on_names_the_place_of_its_block(caplog: pytest.LogCaptureFixture) -> None:
+    """The line has the fields as they are at the exception, and the place where it was caught."""
+    fields: dict[str, object] = {}
+    logger = logging.getLogger("a2a_serverless.test")
+
+    def refuse() -> None:
+        fields["task_id"] = "t"
+        raise UnavailableError
+
+    with going_on(logger, logging.WARNING, "Failed", action="failed", fields=fields):
+        refuse()
+    record = caplog.records[0]
+    assert record.funcName == "test_what_goes_on_names_the_place_of_its_block"
+    assert (record.__dict__["action"], record.__dict__["task_id"]) == ("failed", "t")
+    assert record.exc_info is not None

@@ -1,4 +1,4 @@
-"""A worker's decisions: on a delivery, a cancel, a refused write, an agent's return, a lease."""
+"""A worker's decisions: on deliveries, cancels, refused writes, returns, failures, and leases."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class _Delivery:
     async def _run(self, log: Log, *, claims_first: bool) -> Verdict:
         adapter, head = self._adapter, log.head
         params = on_current_turn(self._params, head)
-        if adapter.retry.is_exhausted(head.attempts):
+        if adapter.retry.is_exhausted(head.attempts):  # the last one died and has settled nothing
             return await self._give_up(params, head)
         own = Ownership(params=params, token=new_token())
         try:
