@@ -22,8 +22,8 @@ from typing import Any
 import httpx
 
 from a2a_serverless import aws
-from a2a_serverless.local.api_events import api_event, response_of
 from a2a_serverless.local.environments import Environments
+from a2a_serverless.local.front_door import api_event, response_of
 from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.local.provision import Names, Provisioned, provision
 from a2a_serverless.local.pushing import stream_filter

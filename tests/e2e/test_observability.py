@@ -25,8 +25,8 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
 from a2a_serverless.http.function import lambda_handler
-from a2a_serverless.local.event_sources import EventSource, MemorySource, SqsSource
 from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.local.sources import EventSource, MemorySource, SqsSource
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.json_lines import WITHHELD
 from a2a_serverless.queues.memory import MemoryQueue

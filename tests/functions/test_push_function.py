@@ -16,9 +16,9 @@ from a2a.types import TaskPushNotificationConfig, TaskState
 from a2a_serverless import aws
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
-from a2a_serverless.local.event_sources import SqsSource
 from a2a_serverless.local.provision import Provisioned
 from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.local.sources import SqsSource
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.keys import jwks
 from a2a_serverless.push.signing import signing_key

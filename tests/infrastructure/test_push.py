@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from a2a_serverless.local.pushing import TIMEOUT_S, stream_filter
-from a2a_serverless.local.stream_sources import BATCH
+from a2a_serverless.local.sources import BATCH
 from a2a_serverless.local.template import Template
 from a2a_serverless.push.notifications import PushEvents
 from a2a_serverless.push.signing import signing_key

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from a2a_serverless import aws
-from a2a_serverless.local import queue_pump
+from a2a_serverless.local import pumps
 from a2a_serverless.local.environments import Environments, Handler
-from a2a_serverless.local.event_sources import EventSource, MemorySource, SqsSource
-from a2a_serverless.local.queue_pump import QueuePump
+from a2a_serverless.local.pumps import QueuePump
 from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.local.sources import EventSource, MemorySource, SqsSource
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.tasks.operations import Operation, OperationParams
@@ -117,7 +117,7 @@ async def test_failing_queue_is_read_again(
     make_function: MakeFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error of the queue does not end the pump."""
-    monkeypatch.setattr(queue_pump, "RETRY_S", 0)
+    monkeypatch.setattr(pumps, "QUEUE_RETRY_S", 0)
     broken = True
 
     class Flaky(ListSource):

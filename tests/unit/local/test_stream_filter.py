@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.local.stream_filter import StreamFilter
+from a2a_serverless.local.pumps import StreamFilter
 from a2a_serverless.local.template import TemplateError
 
 PATTERN = {

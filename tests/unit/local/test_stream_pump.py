@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.local import stream_pump
+from a2a_serverless.local import pumps
 from a2a_serverless.local.environments import Environments, Handler
-from a2a_serverless.local.stream_filter import StreamFilter
-from a2a_serverless.local.stream_pump import StreamPump
-from a2a_serverless.local.stream_sources import Consume, StreamSource
+from a2a_serverless.local.pumps import StreamFilter, StreamPump
+from a2a_serverless.local.sources import Consume, StreamSource
 
 MakeFunction = Callable[[Handler], Environments]
 
@@ -43,8 +42,8 @@ class ListSource(StreamSource):
 @pytest.fixture
 def make_function(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeFunction]:
     """Makes the environments of a handler; what fails is tried again without a pause."""
-    monkeypatch.setattr(stream_pump, "FIRST_RETRY_S", 0)
-    monkeypatch.setattr(stream_pump, "LONGEST_RETRY_S", 0)
+    monkeypatch.setattr(pumps, "FIRST_RETRY_S", 0)
+    monkeypatch.setattr(pumps, "LONGEST_RETRY_S", 0)
     with ExitStack() as closing:
 
         def make(handler: Handler) -> Environments:

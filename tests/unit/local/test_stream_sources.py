@@ -15,9 +15,9 @@ from botocore.exceptions import ClientError
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.local import stream_sources
+from a2a_serverless.local import sources
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
-from a2a_serverless.local.stream_sources import MemoryStream, Records, StreamSource, TableStream
+from a2a_serverless.local.sources import MemoryStream, Records, StreamSource, TableStream
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_items import event_position, owner_of
 from a2a_serverless.storage.memory import MemoryStorage
@@ -129,7 +129,7 @@ def _raw(number: str) -> dict[str, Any]:
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     """Shards that are looked at without pauses."""
     for pause in ("POLL_S", "SHARDS_S", "RETRY_S"):
-        monkeypatch.setattr(stream_sources, pause, 0.001)
+        monkeypatch.setattr(sources, pause, 0.001)
     return Streams()
 
 
@@ -245,9 +245,9 @@ def test_a_stream_is_at_its_own_endpoint_or_its_table_s(monkeypatch: pytest.Monk
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:1")
-    assert stream_sources._client().meta.endpoint_url == "http://127.0.0.1:1"
+    assert sources._client().meta.endpoint_url == "http://127.0.0.1:1"
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB_STREAMS", "http://127.0.0.1:2")
-    assert stream_sources._client().meta.endpoint_url == "http://127.0.0.1:2"
+    assert sources._client().meta.endpoint_url == "http://127.0.0.1:2"
 
 
 async def test_memory_tells_of_every_commit_from_any_thread() -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 from a2a.types import TaskState
 
 from a2a_serverless import aws
-from a2a_serverless.local.event_sources import SqsSource
 from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.local.sources import SqsSource
 from a2a_serverless.local.sweeping import SweepRounds
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import Operation, OperationParams

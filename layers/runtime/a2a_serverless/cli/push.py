@@ -33,9 +33,8 @@ def run(options: Namespace) -> int:
     process pushed are sent, and no event twice, because its cursor has moved past it.
     """
     from a2a_serverless.cli.serving import check, named_aws_errors, say, until_signal
-    from a2a_serverless.local.event_sources import SqsSource
     from a2a_serverless.local.pushing import Pushing, PushSources, stream_filter
-    from a2a_serverless.local.stream_sources import TableStream
+    from a2a_serverless.local.sources import SqsSource, TableStream
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
 

@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
 def run(options: Namespace) -> int:
     """Run one round, whose counts go to stdout, or rounds until SIGINT or SIGTERM."""
     from a2a_serverless.cli.serving import check, named_aws_errors, say, serve
-    from a2a_serverless.local.event_sources import SqsSource
+    from a2a_serverless.local.sources import SqsSource
     from a2a_serverless.local.sweeping import SweepRounds
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends

@@ -1,15 +1,34 @@
-"""A coroutine in a thread and an event loop of its own."""
+"""What goes on beside the rest: a coroutine in a thread of its own, and a loop that survives."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def surviving(failure: str, *, action: str) -> Iterator[None]:
+    """Log what a `with` block raises as `failure`, and go on after the block."""
+    try:
+        yield
+    except Exception:
+        logger.exception(failure, extra={"action": action})
+
+
+async def repeat(
+    step: Callable[[], Awaitable[None]], *, pause_s: float, failure: str, action: str
+) -> None:
+    """Repeat a step until cancelled, with a pause after each; one that raises is logged."""
+    while True:
+        with surviving(failure, action=action):
+            await step()
+        await asyncio.sleep(pause_s)
 
 
 class Background:
@@ -39,11 +58,11 @@ class Background:
         self._thread.join()
 
     def _run(self) -> None:
-        try:
-            with suppress(asyncio.CancelledError):  # the end of the block
-                asyncio.run(self._watched())
-        except Exception:
-            logger.exception("%s has ended.", self._thread.name, extra={"action": "thread_ended"})
+        with (
+            suppress(asyncio.CancelledError),  # the end of the block
+            surviving(f"{self._thread.name} has ended.", action="thread_ended"),
+        ):
+            asyncio.run(self._watched())
 
     async def _watched(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
@@ -22,15 +22,18 @@ class ProvisionError(ConfigurationError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Names:
-    """The names of table and queues: three letters or more, FIFO queues with .fifo."""
-
+class _Resources:
     table: str
     queue: str
     dead_letter_queue: str
     undecodable_queue: str
     push_queue: str
     push_dead_letter_queue: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names(_Resources):
+    """The names of table and queues: three letters or more, FIFO queues with .fifo."""
 
     @classmethod
     def with_prefix(cls, prefix: str) -> Names:
@@ -54,44 +57,23 @@ class Names:
         A2A_PUSH_DEAD_LETTER_QUEUE; a queue as name or URL.
         """
         variables = os.environ if environment is None else environment
-        default = cls.with_prefix(prefix)
-
-        def queue(variable: str, name: str) -> str:
-            return (variables.get(variable) or name).rsplit("/", 1)[-1]
-
-        return cls(
-            table=variables.get("A2A_TABLE") or default.table,
-            queue=queue("A2A_QUEUE", default.queue),
-            dead_letter_queue=queue("A2A_DEAD_LETTER_QUEUE", default.dead_letter_queue),
-            undecodable_queue=queue("A2A_UNDECODABLE_QUEUE", default.undecodable_queue),
-            push_queue=queue("A2A_PUSH_QUEUE", default.push_queue),
-            push_dead_letter_queue=queue(
-                "A2A_PUSH_DEAD_LETTER_QUEUE", default.push_dead_letter_queue
-            ),
-        )
+        default = asdict(cls.with_prefix(prefix))
+        names = {name: variables.get(_variable(name)) or default[name] for name in default}
+        queues = {name: names[name].rsplit("/", 1)[-1] for name in names if name != "table"}
+        return cls(**names | queues)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provisioned:
+class Provisioned(_Resources):
     """The created resources: the table's name and the queues' URLs."""
-
-    table: str
-    queue: str
-    dead_letter_queue: str
-    undecodable_queue: str
-    push_queue: str
-    push_dead_letter_queue: str
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which the functions find table and queues."""
-        return {
-            "A2A_TABLE": self.table,
-            "A2A_QUEUE": self.queue,
-            "A2A_DEAD_LETTER_QUEUE": self.dead_letter_queue,
-            "A2A_UNDECODABLE_QUEUE": self.undecodable_queue,
-            "A2A_PUSH_QUEUE": self.push_queue,
-            "A2A_PUSH_DEAD_LETTER_QUEUE": self.push_dead_letter_queue,
-        }
+        return {_variable(name): value for name, value in asdict(self).items()}
+
+
+def _variable(name: str) -> str:
+    return f"A2A_{name.upper()}"
 
 
 def provision(
@@ -118,25 +100,23 @@ def provision(
     """
     names = names or Names.from_environment()
     template = template or Template.load()
+
+    def queue(name: str, logical_id: str, attributes: Mapping[str, str] | None = None) -> str:
+        return _create_queue(sqs, name, template.queue(logical_id, attributes))
+
     _create_table(dynamodb, names.table, template, stream=stream)
-    dead_letter_queue = _create_queue(
-        sqs, names.dead_letter_queue, template.queue("DeadLetterQueue")
-    )
-    push_dead_letter_queue = _create_queue(
-        sqs, names.push_dead_letter_queue, template.queue("PushDeadLetterQueue")
-    )
+    dead_letter_queue = queue(names.dead_letter_queue, "DeadLetterQueue")
+    push_dead_letter_queue = queue(names.push_dead_letter_queue, "PushDeadLetterQueue")
     dead_letters = {
         "DeadLetterQueue.Arn": _arn(sqs, dead_letter_queue),
         "PushDeadLetterQueue.Arn": _arn(sqs, push_dead_letter_queue),
     }
     return Provisioned(
         table=names.table,
-        queue=_create_queue(sqs, names.queue, template.queue("OperationsQueue", dead_letters)),
+        queue=queue(names.queue, "OperationsQueue", dead_letters),
         dead_letter_queue=dead_letter_queue,
-        undecodable_queue=_create_queue(
-            sqs, names.undecodable_queue, template.queue("UndecodableQueue")
-        ),
-        push_queue=_create_queue(sqs, names.push_queue, template.queue("PushQueue", dead_letters)),
+        undecodable_queue=queue(names.undecodable_queue, "UndecodableQueue"),
+        push_queue=queue(names.push_queue, "PushQueue", dead_letters),
         push_dead_letter_queue=push_dead_letter_queue,
     )
 
@@ -158,19 +138,16 @@ def _create_table(dynamodb: DynamoDBClient, name: str, template: Template, *, st
         )
 
 
-def _check_table(dynamodb: DynamoDBClient, name: str, definition: Mapping[str, object]) -> None:
+def _check_table(dynamodb: DynamoDBClient, name: str, definition: Mapping[str, Any]) -> None:
     """Refuse a table of an earlier version, which would fail later, far from the cause."""
-    existing = dynamodb.describe_table(TableName=name)["Table"]
-    wanted_indexes = definition["GlobalSecondaryIndexes"]
-    if not isinstance(wanted_indexes, list):
-        raise TypeError("GlobalSecondaryIndexes must be a list")
-    has_keys = existing["KeySchema"] == definition["KeySchema"]
-    has_indexes = {
-        index["IndexName"]: index["KeySchema"]
-        for index in existing.get("GlobalSecondaryIndexes", [])
-    } == {index["IndexName"]: index["KeySchema"] for index in wanted_indexes}
-    if not (has_keys and has_indexes):
+    if _keys(dynamodb.describe_table(TableName=name)["Table"]) != _keys(definition):
         raise ProvisionError(f"Table {name} exists with other keys or indexes; delete it first.")
+
+
+def _keys(table: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the keys of a table, and of its indexes by name."""
+    indexes = table.get("GlobalSecondaryIndexes", [])
+    return table["KeySchema"], {each["IndexName"]: each["KeySchema"] for each in indexes}
 
 
 def _create_queue(sqs: SQSClient, name: str, attributes: Mapping[str, str]) -> str:

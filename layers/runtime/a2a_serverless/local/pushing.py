@@ -9,11 +9,8 @@ from typing import Self
 
 from a2a_serverless.local.background import Background
 from a2a_serverless.local.environments import Environments, Handler
-from a2a_serverless.local.event_sources import EventSource
-from a2a_serverless.local.queue_pump import QueuePump
-from a2a_serverless.local.stream_filter import StreamFilter
-from a2a_serverless.local.stream_pump import StreamPump
-from a2a_serverless.local.stream_sources import StreamSource
+from a2a_serverless.local.pumps import QueuePump, StreamFilter, StreamPump
+from a2a_serverless.local.sources import EventSource, StreamSource
 from a2a_serverless.local.template import Template
 from a2a_serverless.push.function import PushFunction
 from a2a_serverless.settings import Settings

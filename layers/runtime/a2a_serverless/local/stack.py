@@ -15,18 +15,18 @@ from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.local import project
 from a2a_serverless.local.background import Background
 from a2a_serverless.local.environments import Environments, Handler
-from a2a_serverless.local.event_sources import (
-    EventSource,
-    MemorySource,
-    SqsSource,
-)
 from a2a_serverless.local.front_door import INTEGRATION_TIMEOUT_S, FrontDoor
 from a2a_serverless.local.http_server import HttpServer, bind_neighbours
+from a2a_serverless.local.pumps import QueuePump, StreamFilter
 from a2a_serverless.local.pushing import Pushing, PushSources, stream_filter
-from a2a_serverless.local.queue_pump import QueuePump
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
-from a2a_serverless.local.stream_filter import StreamFilter
-from a2a_serverless.local.stream_sources import MemoryStream, TableStream
+from a2a_serverless.local.sources import (
+    EventSource,
+    MemorySource,
+    MemoryStream,
+    SqsSource,
+    TableStream,
+)
 from a2a_serverless.local.sweeping import SweepRounds
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings

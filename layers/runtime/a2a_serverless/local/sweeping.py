@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass
 
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
-from a2a_serverless.local.event_sources import SqsSource
+from a2a_serverless.local.background import repeat
+from a2a_serverless.local.sources import SqsSource
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.dead_letters import DeadLetters
@@ -74,16 +74,13 @@ class SweepRounds:
 
     async def forever(self) -> None:
         """Run a round every `PERIOD_S`; errors are logged, and the next round follows."""
-        while True:
-            try:
-                done = await self.once()
-            except Exception:
-                logger.exception("A sweep failed.", extra={"action": "sweep_failed"})
-            else:
-                logger.log(
-                    logging.WARNING if done.did_something else logging.INFO, "Swept: %s", done
-                )
-            await asyncio.sleep(PERIOD_S)
+        await repeat(
+            self._log_round, pause_s=PERIOD_S, failure="A sweep failed.", action="sweep_failed"
+        )
+
+    async def _log_round(self) -> None:
+        done = await self.once()
+        logger.log(logging.WARNING if done.did_something else logging.INFO, "Swept: %s", done)
 
     async def _consume(self) -> int:
         count = 0

@@ -1,4 +1,4 @@
-"""Sources of the stream pump's records: a table's stream, or the storage in memory."""
+"""Sources of the pumps' records: queues and streams, of AWS or in this process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import logging
 import os
 import queue
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,10 @@ from boto3.session import Session
 from botocore.exceptions import ClientError
 
 from a2a_serverless import aws
+from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.sqs import SqsRequests
 from a2a_serverless.storage.dynamodb_items import event_sort, task_partition
 from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 
@@ -39,6 +42,100 @@ _OWN_ENDPOINT = "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"
 Records = list[dict[str, Any]]
 Consume = Callable[[Records], Awaitable[None]]
 """Takes records and returns when they are settled; the next ones of the shard wait for that."""
+
+
+class EventSource(ABC):
+    """Records as SQS's event source makes them, with a batch size of 1."""
+
+    @abstractmethod
+    def records(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield deliveries as they come, without end."""
+
+    @abstractmethod
+    async def delete(self, record: Mapping[str, Any]) -> None:
+        """Remove a record that the function did not report as failed."""
+
+
+class MemorySource(EventSource):
+    """The deliveries of a queue in this process."""
+
+    def __init__(self, queue: MemoryQueue[Any]) -> None:
+        self._queue = queue
+
+    def records(self) -> AsyncIterator[dict[str, Any]]:
+        return self._queue.records()
+
+    async def delete(self, record: Mapping[str, Any]) -> None:
+        await self._queue.delete(record)
+
+
+class SqsSource(EventSource):
+    """The deliveries of a queue.
+
+    Args:
+        queue: the queue's URL or name.
+        wait_s: seconds of a long poll, at most 20; with 0 the queue is asked every `pause_s`.
+        pause_s: seconds between two receives that found nothing.
+    """
+
+    def __init__(self, queue: str, *, wait_s: int, pause_s: float = 0) -> None:
+        self._requests = SqsRequests(queue, None, SystemClock())
+        self._wait_s = wait_s
+        self._pause_s = pause_s
+        self._arn = ""
+
+    async def records(self) -> AsyncIterator[dict[str, Any]]:
+        while True:
+            record = await self.receive()
+            if record is not None:
+                yield record
+            else:
+                await asyncio.sleep(self._pause_s)
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Return the next record, None if none came within `wait_s`.
+
+        Raises:
+            UnavailableError, ConfigurationError: the queue did not answer when it was looked up.
+            ClientError, BotoCoreError: it does not answer the request.
+        """
+        url = await self._requests.url()
+        self._arn = self._arn or await self._look_up(url)
+        answer = await aws.call(
+            self._requests.polling_client.receive_message,
+            QueueUrl=url,
+            MaxNumberOfMessages=1,
+            WaitTimeSeconds=self._wait_s,
+            MessageSystemAttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        messages = answer.get("Messages", [])
+        return self._record(messages[0]) if messages else None
+
+    async def delete(self, record: Mapping[str, Any]) -> None:
+        await self._requests.delete(record["receiptHandle"])
+
+    async def _look_up(self, url: str) -> str:
+        answer = await aws.call(
+            self._requests.client.get_queue_attributes, QueueUrl=url, AttributeNames=["QueueArn"]
+        )
+        return str(answer["Attributes"]["QueueArn"])
+
+    def _record(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "messageId": message["MessageId"],
+            "receiptHandle": message["ReceiptHandle"],
+            "body": message["Body"],
+            "attributes": message.get("Attributes", {}),
+            "messageAttributes": {
+                name: {key[:1].lower() + key[1:]: value for key, value in attribute.items()}
+                for name, attribute in message.get("MessageAttributes", {}).items()
+            },
+            "md5OfBody": message.get("MD5OfBody", ""),
+            "eventSource": "aws:sqs",
+            "eventSourceARN": self._arn,
+            "awsRegion": self._arn.split(":")[3],
+        }
 
 
 class StreamSource(ABC):
@@ -167,7 +264,8 @@ class TableStream(StreamSource):
                     if shard.name not in begun and shard.parent not in waiting:
                         begun.add(shard.name)
                         reading.create_task(follow(shard))
-                await _happens(one_ended, SHARDS_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(one_ended.wait(), SHARDS_S)
 
     async def _read(self, arn: str, shard: str, consume: Consume) -> None:
         """Read one shard to its end; an open one has none."""
@@ -187,7 +285,8 @@ class TableStream(StreamSource):
                 )
                 await asyncio.sleep(RETRY_S)
                 continue
-            if records := [_record(raw, arn) for raw in answer["Records"]]:
+            records = [_json(raw) | {"eventSourceARN": arn} for raw in answer["Records"]]
+            if records:
                 await consume(records)
                 read_to = records[-1]["dynamodb"]["SequenceNumber"]
             iterator = answer.get("NextShardIterator")
@@ -239,14 +338,8 @@ def _is_trimmed(error: Exception) -> bool:
     return isinstance(error, ClientError) and aws.error_code(error) == "TrimmedDataAccessException"
 
 
-def _record(raw: Mapping[str, Any], arn: str) -> dict[str, Any]:
-    """Return a record as Lambda passes it on."""
-    record: dict[str, Any] = _json(raw) | {"eventSourceARN": arn}
-    return record
-
-
 def _json(value: Any) -> Any:
-    """Return a value of boto3 in its JSON form: bytes in base64, times in seconds."""
+    """Return a value of boto3 as Lambda passes it on: bytes in base64, times in seconds."""
     match value:
         case dict():
             return {name: _json(below) for name, below in value.items()}
@@ -258,11 +351,3 @@ def _json(value: Any) -> Any:
             return value.timestamp()
         case _:
             return value
-
-
-async def _happens(event: asyncio.Event, timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        pass
