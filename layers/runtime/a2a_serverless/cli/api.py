@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from a2a_serverless.cli.arguments import (
-    Commands,
-    add_agent,
-    add_backend,
-    add_card,
-    add_command,
-    add_port,
-)
+from a2a_serverless.cli.arguments import Commands, add_command
 
 
 def add(commands: Commands) -> None:
@@ -25,10 +18,10 @@ def add(commands: Commands) -> None:
         "A2A_TABLE and A2A_QUEUE name the table and the queue; A2A_AUTH says who may call: api-key "
         "(with A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE) or none.",
     )
-    add_agent(api, help_text="only checked that it loads; the worker runs it", default="none")
-    add_card(api)
-    add_port(api)
-    add_backend(api)
+    api.add_agent(help_text="only checked that it loads; the worker runs it", default="none")
+    api.add_card()
+    api.add_port()
+    api.add_backend()
 
 
 def run(options: Namespace) -> int:

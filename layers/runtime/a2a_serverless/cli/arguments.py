@@ -15,10 +15,52 @@ _HIGHEST_PORT = 65_534  # the stream door takes the next one
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers a wrong call with one sentence."""
+    """A parser that answers a wrong call with one sentence, and adds what several commands take."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_UNUSABLE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def add_agent(
+        self,
+        help_text: str = "what runs the tasks",
+        default: str = "functions/worker/agent.py:agent of the project, else ./agent.py:agent",
+    ) -> None:
+        """Add `--agent`, which `local.project.agent_spec` reads."""
+        self.add_argument(
+            "--agent",
+            metavar="PATH.py:NAME",
+            help=f"an AgentExecutor or a Worker, class or instance: {help_text} "
+            f"(default: {default})",
+        )
+
+    def add_card(self) -> None:
+        """Add `--card`, which `local.project.card_path` reads."""
+        self.add_argument(
+            "--card",
+            metavar="FILE",
+            help="the agent card (default: functions/api/agent_card.json of the project, else "
+            "./agent_card.json)",
+        )
+
+    def add_port(self) -> None:
+        """Add `--port`, 8000 unless it is given."""
+        self.add_argument(
+            "--port", type=_port, default=8000, help="0 takes a free one (default: %(default)s)"
+        )
+
+    def add_concurrency(self, default: int, of: str) -> None:
+        """Add `--concurrency`, a number above 0."""
+        self.add_argument(
+            "--concurrency",
+            type=_positive,
+            default=default,
+            metavar="N",
+            help=f"{of} (default: %(default)s)",
+        )
+
+    def add_backend(self) -> None:
+        """Add `--backend`, hidden: outside `dev` `aws` is the only value, and may be named."""
+        self.add_argument("--backend", choices=("aws",), default="aws", help=argparse.SUPPRESS)
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - has no public name
@@ -35,52 +77,6 @@ def add_command(
     command.set_defaults(run=run)
     command.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
     return command
-
-
-def add_agent(
-    command: Parser,
-    help_text: str = "what runs the tasks",
-    default: str = "functions/worker/agent.py:agent of the project, else ./agent.py:agent",
-) -> None:
-    """Add `--agent`, which `local.project.agent_spec` reads."""
-    command.add_argument(
-        "--agent",
-        metavar="PATH.py:NAME",
-        help=f"an AgentExecutor or a Worker, class or instance: {help_text} (default: {default})",
-    )
-
-
-def add_card(command: Parser) -> None:
-    """Add `--card`, which `local.project.card_path` reads."""
-    command.add_argument(
-        "--card",
-        metavar="FILE",
-        help="the agent card (default: functions/api/agent_card.json of the project, else "
-        "./agent_card.json)",
-    )
-
-
-def add_port(command: Parser) -> None:
-    """Add `--port`, 8000 unless it is given."""
-    command.add_argument(
-        "--port", type=_port, default=8000, help="0 takes a free one (default: %(default)s)"
-    )
-
-
-def add_concurrency(command: Parser, default: int, of: str) -> None:
-    """Add `--concurrency`, a number above 0."""
-    command.add_argument(
-        "--concurrency",
-        type=_positive,
-        default=default,
-        metavar="N",
-        help=f"{of} (default: %(default)s)",
-    )
-
-
-def add_backend(command: Parser) -> None:
-    """Add `--backend`, hidden: outside `dev` `aws` is the only value, and may be named."""
-    command.add_argument("--backend", choices=("aws",), default="aws", help=argparse.SUPPRESS)
 
 
 def _positive(text: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from a2a_serverless.cli.arguments import Commands, add_agent, add_card, add_command, add_port
+from a2a_serverless.cli.arguments import Commands, add_command
 
 HERE = "127.0.0.1,::1,localhost,example.com"
 """Webhooks that may be private in `dev`; and example.com, which clients are tried with, also
@@ -24,9 +24,9 @@ def add(commands: Commands) -> None:
         "streamed. Messages pass through the worker's Lambda handler, and webhooks on this machine "
         "are called. Without A2A_AUTH every process on this machine may call.",
     )
-    add_agent(dev)
-    add_card(dev)
-    add_port(dev)
+    dev.add_agent()
+    dev.add_card()
+    dev.add_port()
     dev.add_argument(
         "--backend",
         choices=("memory", "moto", "aws"),

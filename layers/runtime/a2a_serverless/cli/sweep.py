@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from argparse import Namespace
 
-from a2a_serverless.cli.arguments import Commands, add_backend, add_command
+from a2a_serverless.cli.arguments import Commands, add_command
 
 LONG_POLL_S = 1
 
@@ -20,7 +20,7 @@ def add(commands: Commands) -> None:
         description="What SweeperFunction does once a minute and with every dead letter.",
     )
     sweep.add_argument("--once", action="store_true", help="one round, then exit")
-    add_backend(sweep)
+    sweep.add_backend()
 
 
 def run(options: Namespace) -> int:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from a2a_serverless.cli.arguments import (
-    Commands,
-    add_agent,
-    add_backend,
-    add_command,
-    add_concurrency,
-)
+from a2a_serverless.cli.arguments import Commands, add_command
 
 DRAIN_S = 10.0
 """Seconds that running turns may go on after a signal; then their leases run out."""
@@ -26,9 +20,9 @@ def add(commands: Commands) -> None:
         description="Takes operations from the queue A2A_QUEUE and runs the agent on them, until "
         "SIGTERM or SIGINT. Several workers share a queue.",
     )
-    add_agent(worker)
-    add_concurrency(worker, 4, of="turns at the same time")
-    add_backend(worker)
+    worker.add_agent()
+    worker.add_concurrency(4, of="turns at the same time")
+    worker.add_backend()
 
 
 def run(options: Namespace) -> int:

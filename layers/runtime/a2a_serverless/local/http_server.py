@@ -58,7 +58,13 @@ def bind_neighbours(port: int) -> tuple[socket.socket, socket.socket]:
 
 
 class HttpServer:
-    """A server on a bound socket; it runs from `start` to `stop`, or for a `with` block."""
+    """A server on a bound socket, which runs for a `with` block.
+
+    At the end the port is closed, and streams that are still open `DRAIN_S` seconds later are cut.
+
+    Raises (on entry):
+        ConfigurationError: it failed to start; the log says why.
+    """
 
     def __init__(self, app: Any, bound: socket.socket, *, lifespan: bool = True) -> None:
         self._socket = bound
@@ -76,38 +82,25 @@ class HttpServer:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name=f"http-{self.port}", daemon=True)
 
-    def start(self) -> None:
-        """Return when the server takes requests.
-
-        Raises:
-            ConfigurationError: it failed to start; the log says why.
-        """
+    def __enter__(self) -> Self:
         self._thread.start()
         deadline = time.monotonic() + START_S
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
                 raise ConfigurationError(f"The HTTP server on port {self.port} did not start.")
             time.sleep(0.01)
+        return self
 
-    def stop(self) -> None:
-        """Close the port, and cut off open streams after `DRAIN_S` seconds."""
+    def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
-        if self._thread.ident is not None:
-            _uvicorn_logger.addFilter(self._is_news)
-            self._thread.join(DRAIN_S + 3)
-            _uvicorn_logger.removeFilter(self._is_news)
+        _uvicorn_logger.addFilter(self._is_news)
+        self._thread.join(DRAIN_S + 3)
+        _uvicorn_logger.removeFilter(self._is_news)
         self._socket.close()
 
     def _is_news(self, record: logging.LogRecord) -> bool:
         """Return False while stopping: uvicorn reports each stream that it cuts off as an error."""
         return record.thread != self._thread.ident
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def _run(self) -> None:
         self._server.run(sockets=[self._socket])

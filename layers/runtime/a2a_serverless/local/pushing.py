@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import Self
 
 from a2a_serverless.local.background import Background
 from a2a_serverless.local.environments import Environments, Handler
 from a2a_serverless.local.pumps import QueuePump, StreamFilter, StreamPump
-from a2a_serverless.local.sources import EventSource, StreamSource
+from a2a_serverless.local.sources import EventSource, StreamSource, TableStream
 from a2a_serverless.local.template import Template
 from a2a_serverless.push.function import PushFunction
 from a2a_serverless.settings import Settings
@@ -33,8 +33,32 @@ class PushSources:
     """The filter of the stream's records."""
 
 
-class Pushing:
-    """Runs push for a `with` block.
+def aws_sources(
+    settings: Settings,
+    queue: Callable[[], EventSource],
+    *,
+    one_step: Callable[[], AbstractContextManager[None]] | None = None,
+) -> PushSources:
+    """Return the stream of the table and `queue`; for `one_step` see `TableStream`.
+
+    Raises:
+        ConfigurationError: the table has no stream, or template.yaml no filter that can be used.
+        ClientError, BotoCoreError: the table did not answer.
+    """
+
+    def stream() -> TableStream:
+        return TableStream(settings.table, one_step=one_step)
+
+    passing = stream_filter(settings)
+    asyncio.run(stream().arn())
+    return PushSources(stream=stream, queue=queue, filter=passing)
+
+
+@contextmanager
+def pushing(
+    backends: Backends, settings: Settings, sources: PushSources, *, concurrency: int
+) -> Iterator[None]:
+    """Run push for a `with` block.
 
     The two sources have environments of their own: as on AWS, slow webhooks do not hold up the
     stream.
@@ -46,39 +70,22 @@ class Pushing:
         concurrency: webhooks that are called at the same time.
     """
 
-    def __init__(
-        self, backends: Backends, settings: Settings, sources: PushSources, *, concurrency: int
-    ) -> None:
-        self._backends = backends
-        self._settings = settings
-        self._sources = sources
-        self._concurrency = concurrency
-        self._running = ExitStack()
+    def make_handler(environment: ExitStack) -> Handler:
+        push = backends.pushing()
+        function = PushFunction(backends.storage, push.queue, push.keys, settings)
+        return environment.enter_context(closing(function)).handle
 
-    def __enter__(self) -> Self:
-        with ExitStack() as starting:
-            jobs = self._function(starting, "push-stream", STREAM_ENVIRONMENTS)
-            webhooks = self._function(starting, "push", self._concurrency)
-            queue = QueuePump(self._sources.queue, webhooks)
-            starting.enter_context(Background("push-queue-pump", queue.run))
-            stream = StreamPump(self._sources.stream, jobs, self._sources.filter)
-            starting.enter_context(Background("push-stream-pump", stream.run))
-            self._running = starting.pop_all()
-        return self
+    def environments(name: str, limit: int) -> closing[Environments]:
+        return closing(Environments(name, make_handler, limit=limit, timeout_s=TIMEOUT_S))
 
-    def __exit__(self, *_: object) -> None:
-        self._running.close()
-
-    def _function(self, starting: ExitStack, name: str, limit: int) -> Environments:
-        function = Environments(name, self._handler, limit=limit, timeout_s=TIMEOUT_S)
-        starting.callback(function.close)
-        return function
-
-    def _handler(self, environment: ExitStack) -> Handler:
-        push = self._backends.pushing()
-        function = PushFunction(self._backends.storage, push.queue, push.keys, self._settings)
-        environment.callback(function.close)
-        return function.handle
+    with (
+        environments("push-stream", STREAM_ENVIRONMENTS) as jobs,
+        environments("push", concurrency) as webhooks,
+    ):
+        queue = QueuePump(sources.queue, webhooks)
+        stream = StreamPump(sources.stream, jobs, sources.filter)
+        with Background("push-queue-pump", queue.run), Background("push-stream-pump", stream.run):
+            yield
 
 
 def stream_filter(settings: Settings) -> StreamFilter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -18,15 +18,9 @@ from a2a_serverless.local.environments import Environments, Handler
 from a2a_serverless.local.front_door import INTEGRATION_TIMEOUT_S, FrontDoor
 from a2a_serverless.local.http_server import HttpServer, bind_neighbours
 from a2a_serverless.local.pumps import QueuePump, StreamFilter
-from a2a_serverless.local.pushing import Pushing, PushSources, stream_filter
+from a2a_serverless.local.pushing import PushSources, aws_sources, pushing
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
-from a2a_serverless.local.sources import (
-    EventSource,
-    MemorySource,
-    MemoryStream,
-    SqsSource,
-    TableStream,
-)
+from a2a_serverless.local.sources import EventSource, MemorySource, MemoryStream, SqsSource
 from a2a_serverless.local.sweeping import SweepRounds
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
@@ -127,8 +121,9 @@ class Stack:
 
     def _start_push(self, starting: ExitStack, backends: Backends) -> None:
         sources = self._push_sources(starting, backends)
-        pushing = Pushing(backends, self.settings, sources, concurrency=PUSH_ENVIRONMENTS)
-        starting.enter_context(pushing)
+        starting.enter_context(
+            pushing(backends, self.settings, sources, concurrency=PUSH_ENVIRONMENTS)
+        )
 
     def _push_sources(self, starting: ExitStack, backends: Backends) -> PushSources:
         storage, jobs = backends.storage, backends.pushing().queue.jobs
@@ -138,12 +133,10 @@ class Stack:
             return PushSources(
                 stream=lambda: commits, queue=lambda: MemorySource(jobs), filter=StreamFilter()
             )
-        step = one_step if self.options.backend == "moto" else None
-        asyncio.run(TableStream(self.settings.table, one_step=step).arn())
-        return PushSources(
-            stream=lambda: TableStream(self.settings.table, one_step=step),
-            queue=lambda: self._queue(self.settings.push_queue),
-            filter=stream_filter(self.settings),
+        return aws_sources(
+            self.settings,
+            lambda: self._queue(self.settings.push_queue),
+            one_step=one_step if self.options.backend == "moto" else None,
         )
 
     def _start_back(self, starting: ExitStack, backends: Backends) -> None:
@@ -187,8 +180,7 @@ class Stack:
 
     def _worker_handler(self, backends: Backends, environment: ExitStack) -> Handler:
         function = WorkerFunction(backends, load_agent(self.agent_spec), self.settings)
-        environment.callback(function.close)
-        return function.handle
+        return environment.enter_context(closing(function)).handle
 
     def _operations(self, backends: Backends) -> EventSource:
         operations = backends.operations
