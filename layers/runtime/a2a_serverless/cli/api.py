@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from a2a_serverless.cli.arguments import Commands, add_command
+from a2a_serverless.cli.arguments import Commands, add_command, agent_spec, card_path
 
 
 def add(commands: Commands) -> None:
@@ -29,16 +29,15 @@ def run(options: Namespace) -> int:
     from a2a_serverless.cli.serving import check, say, until_signal
     from a2a_serverless.http.app import create_app
     from a2a_serverless.http.card import load_card, load_extended_card
-    from a2a_serverless.local import project
     from a2a_serverless.local.http_server import HttpServer, bind
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
     from a2a_serverless.worker.agents import load_agent
 
     settings = load_settings()
-    card = load_card(project.card_path(options.card))
+    card = load_card(card_path(options.card))
     if options.agent is not None:
-        load_agent(project.agent_spec(options.agent))
+        load_agent(agent_spec(options.agent))
     with until_signal() as ended:
         backends = aws_backends(settings)
         app = create_app(

@@ -1,10 +1,14 @@
-"""The arguments that several commands share."""
+"""The arguments that several commands share, and the agent and card where none is named."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn, TypeAlias
+
+from a2a_serverless.errors import ConfigurationError
 
 PROGRAM = "a2a-serverless"
 
@@ -12,6 +16,9 @@ EXIT_UNUSABLE = 2
 """The exit code if call, agent, card, table or queue is unusable; one sentence says which."""
 
 _HIGHEST_PORT = 65_534  # the stream door takes the next one
+
+_AGENT = Path("functions/worker/agent.py")
+_CARD = Path("functions/api/agent_card.json")
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         help_text: str = "what runs the tasks",
         default: str = "functions/worker/agent.py:agent of the project, else ./agent.py:agent",
     ) -> None:
-        """Add `--agent`, which `local.project.agent_spec` reads."""
+        """Add `--agent`, which `agent_spec` reads."""
         self.add_argument(
             "--agent",
             metavar="PATH.py:NAME",
@@ -34,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_card(self) -> None:
-        """Add `--card`, which `local.project.card_path` reads."""
+        """Add `--card`, which `card_path` reads."""
         self.add_argument(
             "--card",
             metavar="FILE",
@@ -77,6 +84,56 @@ def add_command(
     command.set_defaults(run=run)
     command.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
     return command
+
+
+def agent_spec(named: str | None) -> str:
+    """Return the agent as `FILE.py:NAME`.
+
+    The first of: the argument, `A2A_AGENT`, functions/worker/agent.py of the project, ./agent.py.
+
+    Raises:
+        ConfigurationError: the file does not exist.
+    """
+    spec = named or os.environ.get("A2A_AGENT") or f"{_found(_AGENT) or 'agent.py'}:agent"
+    path, _, name = spec.rpartition(":")
+    if not path or not name:
+        raise ConfigurationError(f"--agent {spec} must have the form FILE.py:NAME.")
+    if not Path(path).is_file():
+        msg = f"There is no agent at {path}; name one with --agent FILE.py:NAME."
+        raise ConfigurationError(msg)
+    return spec
+
+
+def card_path(named: str | None) -> Path:
+    """Return the agent card's file.
+
+    The first of: the argument, `A2A_CARD`, functions/api/agent_card.json of the project,
+    ./agent_card.json.
+
+    Raises:
+        ConfigurationError: the file does not exist.
+    """
+    path = Path(named or os.environ.get("A2A_CARD") or _found(_CARD) or "agent_card.json")
+    if not path.is_file():
+        raise ConfigurationError(f"There is no agent card at {path}; name one with --card FILE.")
+    return path
+
+
+def _found(relative: Path) -> Path | None:
+    """Return `relative` beside the nearest template.yaml that has it."""
+    for folder in _folders():
+        if (folder / "template.yaml").is_file() and (folder / relative).is_file():
+            found = folder / relative
+            is_below = found.is_relative_to(Path.cwd())
+            return found.relative_to(Path.cwd()) if is_below else found
+    return None
+
+
+def _folders() -> Iterator[Path]:
+    here = Path.cwd()
+    yield here
+    yield from here.parents
+    yield from Path(__file__).resolve().parents
 
 
 def _positive(text: str) -> int:

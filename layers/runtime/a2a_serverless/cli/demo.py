@@ -6,7 +6,7 @@ import logging
 import sys
 from argparse import Namespace
 
-from a2a_serverless.cli.arguments import Commands, add_command
+from a2a_serverless.cli.arguments import Commands, add_command, agent_spec, card_path
 
 
 def add(commands: Commands) -> None:
@@ -30,7 +30,7 @@ def run(options: Namespace) -> int:
     if not options.verbose:
         logging.disable(logging.CRITICAL)  # the transcript is the product
     try:
-        show(sys.stdout)
+        show(sys.stdout, agent=agent_spec(None), card=card_path(None))
     except DemoError as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1

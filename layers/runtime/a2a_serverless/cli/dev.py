@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from a2a_serverless.cli.arguments import Commands, add_command
+from a2a_serverless.cli.arguments import Commands, add_command, agent_spec, card_path
 
 HERE = "127.0.0.1,::1,localhost,example.com"
 """Webhooks that may be private in `dev`; and example.com, which clients are tried with, also
@@ -51,13 +51,13 @@ def run(options: Namespace) -> int:
     settings = settings.model_copy(update=update)
     how = Options(
         backend=options.backend,
-        agent=options.agent,
-        card=options.card,
+        agent=agent_spec(options.agent),
+        card=card_path(options.card),
         port=options.port,
         push=not options.no_push,
     )
     with named_aws_errors(), until_signal() as ended, Stack(settings, how) as stack:
-        say(f"agent        {stack.agent_spec}, on {how.backend}")
+        say(f"agent        {how.agent}, on {how.backend}")
         say(f"API door     {stack.url}   through Mangum, each answer in one piece")
         say(f"stream door  {stack.stream_url}   the card names it first")
         say(f"card         {stack.url}/.well-known/agent-card.json")

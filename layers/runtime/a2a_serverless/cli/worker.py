@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from a2a_serverless.cli.arguments import Commands, add_command
+from a2a_serverless.cli.arguments import Commands, add_command, agent_spec
 
 DRAIN_S = 10.0
 """Seconds that running turns may go on after a signal; then their leases run out."""
@@ -28,14 +28,13 @@ def add(commands: Commands) -> None:
 def run(options: Namespace) -> int:
     """Work until SIGINT or SIGTERM; turns that still run after `DRAIN_S` go to other workers."""
     from a2a_serverless.cli.serving import check, say, serve
-    from a2a_serverless.local import project
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
     from a2a_serverless.worker.adapter import WorkerAdapter
     from a2a_serverless.worker.agents import load_agent
 
     settings = load_settings()
-    spec = project.agent_spec(options.agent)
+    spec = agent_spec(options.agent)
     agent = load_agent(spec)
     backends = aws_backends(settings)
     check(backends, settings)

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import TextIO
 
 import httpx
@@ -51,8 +52,8 @@ class DemoError(Exception):
     """The client did not get what the demo has to show."""
 
 
-def show(out: TextIO) -> None:
-    """Run two tasks on a simulated AWS and print what the client sees of them.
+def show(out: TextIO, *, agent: str, card: Path) -> None:
+    """Run two tasks of an agent on a simulated AWS and print what the client sees of them.
 
     Raises:
         DemoError: it saw something unexpected, or nothing for `LIMIT_S`.
@@ -60,7 +61,7 @@ def show(out: TextIO) -> None:
     transcript = Transcript(out)
     transcript.plain("API Gateway, Lambda, DynamoDB and SQS FIFO, simulated in this process")
     settings = load_settings().model_copy(update={"auth": "none", "public_url": ""})
-    with Stack(settings, Options(backend="moto")) as stack:
+    with Stack(settings, Options(agent=agent, card=card, backend="moto")) as stack:
         try:
             asyncio.run(_show(transcript, stack))
         except TimeoutError as error:

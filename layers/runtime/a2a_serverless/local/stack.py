@@ -6,13 +6,13 @@ import asyncio
 import socket
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.http.handler import Entrypoint
-from a2a_serverless.local import project
 from a2a_serverless.local.background import Background
 from a2a_serverless.local.environments import Environments, Handler
 from a2a_serverless.local.front_door import INTEGRATION_TIMEOUT_S, FrontDoor
@@ -45,11 +45,11 @@ MOTO_POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of a stack: by default the project's agent and card; port 0 takes a free one."""
+    """Options of a stack: the agent as `FILE.py:NAME`, its card; port 0 takes a free one."""
 
+    agent: str
+    card: Path
     backend: BackendName = "memory"
-    agent: str | None = None
-    card: str | None = None
     port: int = 0
     concurrency: int = 4
     push: bool = False
@@ -68,8 +68,7 @@ class Stack:
     def __init__(self, settings: Settings, options: Options) -> None:
         self.settings = settings
         self.options = options
-        self.agent_spec = project.agent_spec(options.agent)
-        self._card = load_card(project.card_path(options.card))
+        self._card = load_card(options.card)
         self._extended_card = load_extended_card(settings)
         self.url = self.stream_url = ""
         self._running = ExitStack()
@@ -85,7 +84,7 @@ class Stack:
 
     def _start(self, starting: ExitStack) -> None:
         """Start from the back end to the front; the end of the block stops in reverse order."""
-        load_agent(self.agent_spec)  # a mistake in it stops the start, not the first task
+        load_agent(self.options.agent)  # a mistake in it stops the start, not the first task
         api_socket, stream_socket = bind_neighbours(self.options.port)
         starting.callback(api_socket.close)
         starting.callback(stream_socket.close)
@@ -179,7 +178,7 @@ class Stack:
         )
 
     def _worker_handler(self, backends: Backends, environment: ExitStack) -> Handler:
-        function = WorkerFunction(backends, load_agent(self.agent_spec), self.settings)
+        function = WorkerFunction(backends, load_agent(self.options.agent), self.settings)
         return environment.enter_context(closing(function)).handle
 
     def _operations(self, backends: Backends) -> EventSource:
