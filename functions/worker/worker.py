@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from a2a_serverless.cold_start import cold_start
+from a2a_serverless.observability import cold_start
 
 with cold_start():
     from a2a_serverless.settings import load_settings

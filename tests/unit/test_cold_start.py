@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from a2a_serverless.cold_start import cold_start
+from a2a_serverless.observability import cold_start
 from tests.support.observed import root_logger
 
 

@@ -194,6 +194,50 @@ def error_code(error: Exception) -> str:
     return response.get("Error", {}).get("Code") or type(error).__name__
 
 
+class SecretText:
+    """The text of a secret in Secrets Manager, in its current version. Nothing is kept here.
+
+    Args:
+        secret: name or ARN.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._client = client("secretsmanager")
+
+    def read_now(self) -> str:
+        """Read the text in this thread, at the start of a process.
+
+        Raises:
+            ConfigurationError: it cannot be read; one sentence names the secret and the reason.
+        """
+        try:
+            answer = self._client.get_secret_value(SecretId=self._secret)
+        except ERRORS as error:
+            msg = f"The secret {self._secret} cannot be read: {error_code(error)}."
+            raise ConfigurationError(msg) from error
+        return self._text(answer)
+
+    async def read(self) -> str:
+        """Read the text from a running process.
+
+        Raises:
+            UnavailableError: it cannot be read at the moment.
+            ConfigurationError: it has no text.
+        """
+        try:
+            answer = await call(self._client.get_secret_value, SecretId=self._secret)
+        except ERRORS as error:
+            raise UnavailableError(error_code(error)) from error
+        return self._text(answer)
+
+    def _text(self, answer: object) -> str:
+        text = answer.get("SecretString") if isinstance(answer, dict) else None
+        if not isinstance(text, str):
+            raise ConfigurationError(f"The secret {self._secret} has no text.")
+        return text
+
+
 def _failed_items(error: boto.ClientError) -> dict[int, dict[str, Any] | None]:
     failed = {
         place: reason.get("Item")

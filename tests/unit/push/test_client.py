@@ -18,8 +18,7 @@ from dnslib.server import DNSServer
 
 from a2a_serverless.push import client as module
 from a2a_serverless.push.addresses import AllowedHosts, check_receiver
-from a2a_serverless.push.answers import Meaning, Outcome, outcome_of
-from a2a_serverless.push.client import PushClient
+from a2a_serverless.push.client import Meaning, Outcome, PushClient, outcome_of
 from tests.support.clocks import ManualClock
 from tests.unit.push import hostile
 from tests.unit.push.receivers import OK, Authority, Receiver, Request, listening, status

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.push.secret import MAX_AGE_S, ProcessSecret, SecretsManagerSecret
+from a2a_serverless.push.signing import SECRET_MAX_AGE_S, ProcessSecret, SecretsManagerSecret
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION
 
@@ -64,10 +64,10 @@ async def test_a_rotation_is_seen_within_five_minutes(manager: Counting) -> None
     await secret.values()
     manager.client.put_secret_value(SecretId="signing", SecretString="second")
     assert await secret.values() == ("first",)
-    clock.advance(MAX_AGE_S)
+    clock.advance(SECRET_MAX_AGE_S)
     assert await secret.values() == ("second", "first")
     manager.client.put_secret_value(SecretId="signing", SecretString="third")
-    clock.advance(MAX_AGE_S)
+    clock.advance(SECRET_MAX_AGE_S)
     assert await secret.values() == ("third", "second")
     reads = manager.reads
     for _ in range(100):
@@ -84,7 +84,7 @@ async def test_a_secret_that_cannot_be_read_is_kept(
     secret = secret_of(manager, clock)
     await secret.values()
     manager.fails = True
-    clock.advance(MAX_AGE_S)
+    clock.advance(SECRET_MAX_AGE_S)
     with caplog.at_level(logging.DEBUG, "a2a_serverless"):
         assert await secret.values() == ("first-value",)
     [line] = [vars(r) for r in caplog.records if vars(r).get("action") == "refresh_failed"]

@@ -23,11 +23,12 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, MemoryKeyStore
-from a2a_serverless.push.secret import SecretsManagerSecret, SigningSecret
 from a2a_serverless.push.signing import (
     SETTLED_S,
     TOKEN_LIFETIME_S,
+    SecretsManagerSecret,
     Signer,
+    SigningSecret,
     choose,
     signing_key,
 )

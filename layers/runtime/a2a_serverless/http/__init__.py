@@ -1,1 +1,20 @@
-"""A2A over HTTP: JSON-RPC and HTTP+JSON over the official SDK's routes."""
+"""A2A over HTTP: JSON-RPC and HTTP+JSON over the official SDK's routes.
+
+Named here are the paths that the application serves beside those of the protocol's bindings.
+"""
+
+from __future__ import annotations
+
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
+
+HEALTH_PATH = "/healthz"
+JWKS_PATH = "/.well-known/jwks.json"
+"""The keys that push notifications are signed with, for their receivers."""
+LEGACY_CARD_PATH = "/.well-known/agent.json"
+"""The card's path until 0.2; served with the legacy dialects."""
+PUBLIC_PATHS = frozenset({AGENT_CARD_WELL_KNOWN_PATH, LEGACY_CARD_PATH, HEALTH_PATH, JWKS_PATH})
+"""Paths that ask for no credentials."""
+
+SUBMIT_PATH = "/api/a2a/tasks"
+"""The JSON-RPC endpoint once more, where clients of `tasks/submit` expect it."""
+JSONRPC_PATHS = frozenset({"", "/", SUBMIT_PATH})

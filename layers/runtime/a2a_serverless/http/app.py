@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Route
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http import HEALTH_PATH, JWKS_PATH, LEGACY_CARD_PATH
 from a2a_serverless.http.auth import Authentication, Authenticator, authenticator_of
 from a2a_serverless.http.card import deployed_card
 from a2a_serverless.http.context import CallContextBuilder
@@ -32,7 +33,6 @@ from a2a_serverless.http.handler import DurableRequestHandler, Entrypoint
 from a2a_serverless.http.legacy.dialects import LegacyDialects
 from a2a_serverless.http.middleware import BodyLimit, HeaderLimit, Negotiation, RateLimit
 from a2a_serverless.http.openapi import describe
-from a2a_serverless.http.paths import HEALTH_PATH, JWKS_PATH, LEGACY_CARD_PATH
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.http.streaming import Endpoint, with_event_ids
 from a2a_serverless.settings import Settings

@@ -25,7 +25,7 @@ from google.protobuf.json_format import ParseError
 from starlette.responses import JSONResponse
 
 from a2a_serverless import errors
-from a2a_serverless.http.paths import JSONRPC_PATHS
+from a2a_serverless.http import JSONRPC_PATHS
 from a2a_serverless.observability import metrics
 from a2a_serverless.tasks.identity import is_task_id
 

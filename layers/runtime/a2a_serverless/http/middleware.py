@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.clock import Clock
+from a2a_serverless.http import PUBLIC_PATHS
 from a2a_serverless.http.context import requested_extensions
 from a2a_serverless.http.errors import RefusedError, response_of
-from a2a_serverless.http.paths import PUBLIC_PATHS
 
 _JSON = "application/json"
 

@@ -1,7 +1,8 @@
-"""The requests to receivers: to checked addresses only, bounded in time and size.
+"""The requests to receivers, to checked addresses only, and the meaning of their answers.
 
-Of the environment only the trusted certificates count: no proxy, no `.netrc`; no redirect is
-followed. TLS is checked against the URL's host, although the connection is made to an address.
+A request is bounded in time and size. Of the environment only the trusted certificates count: no
+proxy, no `.netrc`; no redirect is followed. TLS is checked against the URL's host, although the
+connection is made to an address.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from enum import Enum
 from typing import Any, Final
 
 import certifi
@@ -25,7 +30,6 @@ from a2a_serverless.push.addresses import (
     parse_receiver,
     system_resolver,
 )
-from a2a_serverless.push.answers import Outcome, no_answer, not_sent, outcome_of
 
 CONNECT_S: Final = 5.0
 """Seconds that one address has to accept the connection, and then again to agree on TLS."""
@@ -36,6 +40,35 @@ MAX_ADDRESSES: Final = 3
 MAX_BODY_BYTES: Final = 65_536
 DRAIN_S: Final = 1.0
 """Bounds of the body that is read and dropped, so that the connection can be used again."""
+
+MAX_RETRY_AFTER_S: Final = 3600.0
+"""A receiver that asks for a longer pause is tried after an hour."""
+
+_PASSING: Final = frozenset({408, 425, 429})
+"""Request Timeout, Too Early and Too Many Requests: the same request may be sent again later
+(RFC 9110, 15.5.9; RFC 8470, 5.2; RFC 6585, 4)."""
+
+
+class Meaning(Enum):
+    """The meaning of an attempt for the deliverer."""
+
+    DELIVERED = "delivered"
+    AGAIN = "again"
+    """The same request may succeed later."""
+    NEVER = "never"
+    """The same request will fail every time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One attempt. `reason` is for logs and dead letters, without any text of the receiver."""
+
+    meaning: Meaning
+    reason: str
+    status: int | None = None
+    """The answer's status; None: there was none."""
+    pause_s: float = 0
+    """The pause that the receiver asked for, at most `MAX_RETRY_AFTER_S`."""
 
 
 class PushClient:
@@ -213,3 +246,43 @@ def _reason(error: Exception) -> str:
             return str(cause)
         cause = cause.__cause__ or cause.__context__  # the pool takes the cause away
     return type(error).__name__
+
+
+def no_answer(reason: str) -> Outcome:
+    """Return the outcome without an answer: the receiver was not reached, or was too slow."""
+    return Outcome(meaning=Meaning.AGAIN, reason=reason)
+
+
+def not_sent(reason: str) -> Outcome:
+    """Return the outcome of a request that may not, or cannot, be sent at all."""
+    return Outcome(meaning=Meaning.NEVER, reason=reason)
+
+
+def outcome_of(status: int, retry_after: str | None, *, now_ms: int) -> Outcome:
+    """Return the outcome of an answer (A2A 1.0.1, section 4.3.3, leaves it to the agent).
+
+    Success is 2xx alone. A redirect is not followed: the receiver that was registered and checked
+    is the one that gets the notification. 408, 425, 429 and 5xx are temporary, all else is final.
+    """
+    is_success = 200 <= status < 300  # noqa: PLR2004 - the classes of RFC 9110
+    is_temporary = status in _PASSING or 500 <= status < 600  # noqa: PLR2004 - as above
+    reason = f"status {status}"
+    if is_success:
+        return Outcome(meaning=Meaning.DELIVERED, reason=reason, status=status)
+    if is_temporary:
+        pause_s = pause_of(retry_after, now_ms=now_ms)
+        return Outcome(meaning=Meaning.AGAIN, reason=reason, status=status, pause_s=pause_s)
+    return Outcome(meaning=Meaning.NEVER, reason=reason, status=status)
+
+
+def pause_of(retry_after: str | None, *, now_ms: int) -> float:
+    """Return the seconds of `Retry-After` (RFC 9110, 10.2.3: a number or a date); 0 without."""
+    text = (retry_after or "").strip()
+    if text.isdecimal() and text.isascii():
+        return float(min(int(text[:9]), MAX_RETRY_AFTER_S))
+    try:
+        date = parsedate_to_datetime(text)
+        at = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return 0  # not valid: a receiver may send anything
+    return min(max(0.0, at - now_ms / 1000), MAX_RETRY_AFTER_S)

@@ -21,8 +21,7 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.push.addresses import parse_receiver
-from a2a_serverless.push.answers import Meaning, Outcome, not_sent
-from a2a_serverless.push.client import PushClient, Session
+from a2a_serverless.push.client import Meaning, Outcome, PushClient, Session, not_sent
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.notifications import (
     Notification,

@@ -15,8 +15,7 @@ from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushQueue
 from a2a_serverless.push.keys import KeyStore
-from a2a_serverless.push.secret import ProcessSecret, SecretsManagerSecret, SigningSecret
-from a2a_serverless.push.signing import Signer
+from a2a_serverless.push.signing import ProcessSecret, SecretsManagerSecret, Signer, SigningSecret
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.batch import (
     EventFunction,

@@ -38,10 +38,6 @@ class PublishedKey:
     def kid(self) -> str:
         return self.jwk["kid"]
 
-    def age_s(self, now_ms: int) -> float:
-        """Return the seconds since it was published."""
-        return (now_ms - self.published_at) / 1000
-
     def is_fresh(self, now_ms: int) -> bool:
         """Return True if it was renewed less than `RENEW_S` ago."""
         return self.expires_at - now_ms > (KEY_LIFETIME_S - RENEW_S) * 1000

@@ -1,15 +1,19 @@
 """The token that a receiver can check: over each notification, signed with a published key.
 
+The key is made from a secret, the process's own or one in Secrets Manager.
+
 Imports `cryptography` and `jwt`, which takes a tenth of a second: only the function that signs
 imports this module.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
 import secrets
+from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +25,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jwt.algorithms import ECAlgorithm
 
+from a2a_serverless import aws
+from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, PublishedKey
-from a2a_serverless.push.secret import SigningSecret
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +49,95 @@ LOOK_AGAIN_S: Final = 60.0
 MIN_SECRET_LENGTH: Final = 32
 """The fewest characters of a secret that is no PEM key."""
 
+SECRET_MAX_AGE_S: Final = 300.0
+"""Seconds after which the values are read again: a rotation is seen by then."""
+
+SECRET_PAUSE_S: Final = 15.0
+"""Seconds between two attempts to read them while Secrets Manager does not answer."""
+
+_CURRENT: Final = "AWSCURRENT"
+_PREVIOUS: Final = "AWSPREVIOUS"
+_MISSING: Final = "ResourceNotFoundException"
+
 _PEM: Final = "-----BEGIN "
 _PURPOSE: Final = b"a2a-serverless push signing key"
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """The order of P-256 (SEC 2, section 2.4.2): private keys are 1 to `_ORDER` - 1."""
+
+
+class SigningSecret(ABC):
+    """A secret and, after a rotation, the one before it."""
+
+    @abstractmethod
+    async def values(self) -> tuple[str, ...]:
+        """Return the current value, then the previous one if there is one.
+
+        Raises:
+            UnavailableError: they cannot be read.
+        """
+
+
+class ProcessSecret(SigningSecret):
+    """A random secret, the same for everything in this process: for local use."""
+
+    async def values(self) -> tuple[str, ...]:
+        return (_of_this_process(),)
+
+
+class SecretsManagerSecret(SigningSecret):
+    """A text in AWS Secrets Manager, whose versions `AWSCURRENT` and `AWSPREVIOUS` are both known.
+
+    Args:
+        secret: name or ARN.
+        client: a boto3 client of Secrets Manager, by default the process's own.
+        clock: by default the system's.
+    """
+
+    def __init__(self, secret: str, *, client: Any = None, clock: Clock | None = None) -> None:
+        self._secret = secret
+        self._client = client
+        self._clock = clock or SystemClock()
+        self._values = Cached(
+            "The signing secret",
+            self._read,
+            clock=self._clock,
+            max_age_s=SECRET_MAX_AGE_S,
+            pause_s=SECRET_PAUSE_S,
+        )
+
+    async def values(self) -> tuple[str, ...]:
+        return await self._values.get()
+
+    async def _read(self) -> tuple[str, ...]:
+        current, previous = await self._version(_CURRENT), await self._version(_PREVIOUS)
+        if current is None:
+            raise UnavailableError(f"The secret {self._secret} does not exist.")
+        return (current,) if previous in (None, current) else (current, previous)
+
+    async def _version(self, stage: str) -> str | None:
+        """Return a version's text, None if there is no such version.
+
+        Raises:
+            UnavailableError: it cannot be read, or the permission is missing: the values that were
+                read before go on signing meanwhile.
+        """
+        client = self._client or aws.client("secretsmanager")
+        try:
+            answer = await aws.repeat(
+                client.get_secret_value,
+                clock=self._clock,
+                SecretId=self._secret,
+                VersionStage=stage,
+            )
+        except aws.ERRORS as error:
+            code = aws.error_code(error)
+            if code == _MISSING:
+                return None
+            raise UnavailableError(f"The secret {self._secret} cannot be read: {code}.") from error
+        text = answer.get("SecretString")
+        if not isinstance(text, str):
+            raise UnavailableError(f"The secret {self._secret} has no text.")
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +286,11 @@ class Signer:
         if secret not in self._made:
             self._made[secret] = signing_key(secret)
         return self._made[secret]
+
+
+@functools.cache
+def _of_this_process() -> str:
+    return secrets.token_urlsafe(48)
 
 
 def _parsed(secret: str) -> ec.EllipticCurvePrivateKey:

@@ -9,10 +9,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http import PUBLIC_PATHS
 from a2a_serverless.http.auth.api_keys import ApiKeys
 from a2a_serverless.http.context import Principal
 from a2a_serverless.http.errors import RefusedError, response_of
-from a2a_serverless.http.paths import PUBLIC_PATHS
 from a2a_serverless.settings import Settings
 
 _CHOICES = '"api-key", "oidc", or "none" for an endpoint that is open to all'
@@ -93,7 +93,7 @@ def _api_keys(settings: Settings, clock: Clock) -> ApiKeys:
         msg = "A2A_API_KEYS and A2A_API_KEYS_SECRET are both set; set one of them."
         raise ConfigurationError(msg)
     if secret:
-        from a2a_serverless.secret_text import SecretText  # noqa: PLC0415 - loads boto3
+        from a2a_serverless.aws import SecretText  # noqa: PLC0415 - loads boto3
 
         stored = SecretText(secret)
         return ApiKeys(stored.read_now(), clock=clock, read=stored.read)

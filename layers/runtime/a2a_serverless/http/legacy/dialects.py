@@ -39,12 +39,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from a2a_serverless.http import SUBMIT_PATH
 from a2a_serverless.http.bodies import parsed, read_json
 from a2a_serverless.http.context import choose_id, names_version
 from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted
 from a2a_serverless.http.guard import request_id_of, rewired
 from a2a_serverless.http.handler import DurableRequestHandler
-from a2a_serverless.http.paths import SUBMIT_PATH
 from a2a_serverless.http.streaming import Endpoint
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.head import is_terminal
