@@ -231,8 +231,8 @@ class SecretText:
             raise UnavailableError(error_code(error)) from error
         return self._text(answer)
 
-    def _text(self, answer: object) -> str:
-        text = answer.get("SecretString") if isinstance(answer, dict) else None
+    def _text(self, answer: Mapping[str, Any]) -> str:
+        text = answer.get("SecretString")
         if not isinstance(text, str):
             raise ConfigurationError(f"The secret {self._secret} has no text.")
         return text

@@ -70,7 +70,7 @@ def create_app(
     if extended_card is not None and authenticator is None:
         msg = 'A2A_EXTENDED_CARD needs callers that are known: A2A_AUTH is "none".'
         raise ConfigurationError(msg)
-    card = deployed_card(card, settings, _bases(settings, entrypoint, _base_url.get()))
+    card = _deployed(card, settings, entrypoint)
     app = FastAPI(
         title=card.name,
         description=card.description,
@@ -79,13 +79,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    # Not one of FastAPI's own, which take a model of the answer: the first of these loads all of
-    # pydantic.v1, a tenth of a cold start.
-    app.add_route(HEALTH_PATH, _health, methods=["GET"], include_in_schema=False)
-    if backends.push is not None:
-        app.add_route(
-            JWKS_PATH, KeySet(backends.push.keys, clock).answer, ["GET"], include_in_schema=False
-        )
+    _add_own_routes(app, backends)
     handler = DurableRequestHandler(
         backends,
         card,
@@ -93,6 +87,34 @@ def create_app(
         entrypoint=entrypoint,
         extended_card=_at_base(extended_card, settings, entrypoint),
     )
+    _add_protocol_routes(app, handler, card, settings, entrypoint)
+    app.add_middleware(Negotiation, card=card)
+    _admit(app, settings, authenticator, clock)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(Exception, _unforeseen)
+    return app
+
+
+def _add_own_routes(app: FastAPI, backends: Backends) -> None:
+    """Add the paths beside the protocol's.
+
+    Not as routes of FastAPI's own, which take a model of the answer: the first of these loads all
+    of pydantic.v1, a tenth of a cold start.
+    """
+    app.add_route(HEALTH_PATH, _health, methods=["GET"], include_in_schema=False)
+    if backends.push is not None:
+        keys = KeySet(backends.push.keys, backends.storage.clock)
+        app.add_route(JWKS_PATH, keys.answer, ["GET"], include_in_schema=False)
+
+
+def _add_protocol_routes(
+    app: FastAPI,
+    handler: DurableRequestHandler,
+    card: AgentCard,
+    settings: Settings,
+    entrypoint: Entrypoint,
+) -> None:
+    """Add the SDK's routes, guarded and described."""
     context = CallContextBuilder(card)
     add_a2a_routes_to_fastapi(
         app,
@@ -102,11 +124,6 @@ def create_app(
         rest_routes=_rest_routes(handler, context, settings),
     )
     describe(app)
-    app.add_middleware(Negotiation, card=card)
-    _admit(app, settings, authenticator, clock)
-    app.add_exception_handler(HTTPException, _http_exception)
-    app.add_exception_handler(Exception, _unforeseen)
-    return app
 
 
 def _admit(
@@ -123,9 +140,8 @@ def _admit(
 def _jsonrpc_routes(
     handler: DurableRequestHandler, context: CallContextBuilder, settings: Settings
 ) -> list[BaseRoute]:
-    routes: list[BaseRoute] = [
-        *create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True)
-    ]
+    routes: list[BaseRoute]
+    routes = [*create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True)]
     legacy_methods: frozenset[str] = frozenset()
     if settings.older_dialects:
         dialects = LegacyDialects(handler, context, submitted_ttl_s=settings.submitted_ttl_s)
@@ -156,7 +172,7 @@ def _card_routes(card: AgentCard, settings: Settings, entrypoint: Entrypoint) ->
     last_modified = formatdate(usegmt=True)
 
     async def at_this_host(card: AgentCard) -> AgentCard:
-        return deployed_card(card, settings, _bases(settings, entrypoint, _base_url.get()))
+        return _deployed(card, settings, entrypoint)
 
     def wrap(route: Route) -> Endpoint:
         async def with_host(request: Request) -> Response:
@@ -183,7 +199,14 @@ def _at_base(
     """Return the extended card by the URL under which it is asked for."""
     if card is None:
         return None
-    return lambda base: deployed_card(card, settings, _bases(settings, entrypoint, base))
+    return lambda base: _deployed(card, settings, entrypoint, base)
+
+
+def _deployed(
+    card: AgentCard, settings: Settings, entrypoint: Entrypoint, base: str | None = None
+) -> AgentCard:
+    """Return the card of the entrypoint for a client at `base`, by default the request's own."""
+    return deployed_card(card, settings, _bases(settings, entrypoint, base or _base_url.get()))
 
 
 def _bases(settings: Settings, entrypoint: Entrypoint, own: str) -> list[str]:

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from a2a.types import ListTasksRequest
@@ -20,6 +21,8 @@ from a2a.utils.proto_utils import parse_params
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
+
+from a2a_serverless.http.errors import invalid_params
 
 M = TypeVar("M", bound=Message)
 
@@ -74,11 +77,8 @@ def check_query(query: Any) -> None:
     Raises:
         InvalidParamsError: a malformed number or time.
     """
-    try:
+    with refusing("A query parameter is malformed."):
         parse_params(query, ListTasksRequest())
-    except Exception as error:
-        # `parse_params` promises nothing about what it raises.
-        raise InvalidParamsError(message="A query parameter is malformed.") from error
 
 
 def check_values(value: Any, model: type[Message]) -> None:
@@ -98,14 +98,30 @@ def parsed(value: Any, model: type[M]) -> M:
         InvalidParamsError: a field of another type, an unknown enum value, or malformed base64.
     """
     check_values(value, model)
+    sentence = f"The body is not a {model.DESCRIPTOR.name}."
     if not isinstance(value, dict):
         # ParseDict would take the letters of a text for names of unknown fields.
-        raise InvalidParamsError(message=f"The body is not a {model.DESCRIPTOR.name}.")
-    try:
+        raise InvalidParamsError(message=sentence)
+    with refusing(sentence):
         return ParseDict(value, model(), ignore_unknown_fields=True)
+
+
+@contextmanager
+def refusing(sentence: str) -> Iterator[None]:
+    """Refuse in one sentence, without its own words, what a parser of others does not accept.
+
+    Such a parser raises more than it promises: ParseDict an OverflowError or AttributeError, the
+    SDK's conversions whatever pydantic, base64 and Unicode raise.
+
+    Raises:
+        InvalidParamsError: has the sentence, or is one that was raised in the block.
+    """
+    try:
+        yield
+    except InvalidParamsError:
+        raise
     except Exception as error:
-        # ParseDict promises ParseError and lets more through: OverflowError, AttributeError, …
-        raise InvalidParamsError(message=f"The body is not a {model.DESCRIPTOR.name}.") from error
+        raise InvalidParamsError(message=sentence) from error
 
 
 def is_base64(text: str, *, strict: bool = False) -> bool:
@@ -125,8 +141,7 @@ def is_base64(text: str, *, strict: bool = False) -> bool:
 
 def refused_field(path: str, sentence: str, problem: str) -> InvalidParamsError:
     """Return the error for the field at `path`, of which `sentence` is the message's predicate."""
-    data = {"errors": [{"field": path, "message": problem}]}
-    return InvalidParamsError(message=f"{path} {sentence}", data=data)
+    return invalid_params(f"{path} {sentence}", (path, problem))
 
 
 def _wrong_values(

@@ -11,6 +11,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     TaskTerminalStateError,
 )
+from a2a_serverless.http.intake import is_sent
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
@@ -54,7 +55,7 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
     faults.point("after-cancel-send")
     tail = await Tail.open(storage, task_id)
     deadline = storage.clock.monotonic() + timeout_s
-    if not await settle(tail, until=_has_ended, deadline=deadline):
+    if not await settle(tail, until=lambda head: head.is_terminal, deadline=deadline):
         await _end(storage, tail)
     await storage.clear_cancel(task_id, incarnation=tail.head.incarnation)
     return tail
@@ -63,16 +64,8 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
 async def _send(backends: Backends, head: Head) -> None:
     # A request of its own: an earlier one may have been dropped by a worker meanwhile.
     params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
-    extra = _ids(head)
-    try:
-        operation = Operation.to_cancel(params, request_context=tracing.carried())
-        await backends.operations.send(operation)
-    except Exception:
-        # The flag is up, and the end comes at the deadline with or without a worker.
-        metrics.count("SendFailures")
-        logger.exception("cancel not sent", extra={"action": "send_cancel_failed", **extra})
-    else:
-        logger.info("cancel sent", extra={"action": "send_cancel", **extra})
+    operation = Operation.to_cancel(params, request_context=tracing.carried())
+    await is_sent(backends.operations.send(operation), "cancel", head, head.turn)
 
 
 async def _end(storage: DurableStorage, tail: Tail) -> None:
@@ -80,14 +73,7 @@ async def _end(storage: DurableStorage, tail: Tail) -> None:
     seen = tail.head
     if await cancel_task(storage, seen):
         metrics.count("ForcedCancels")
-        extra = {"action": "cancel_forced", "attempts": seen.attempts, **_ids(seen)}
+        ids = {"task_id": seen.task_id, "context_id": seen.context_id, "turn": seen.turn}
+        extra = {"action": "cancel_forced", "attempts": seen.attempts, **ids}
         logger.warning("canceled without the agent", extra=extra)
     await tail.poll()
-
-
-def _ids(head: Head) -> dict[str, object]:
-    return {"task_id": head.task_id, "context_id": head.context_id, "turn": head.turn}
-
-
-def _has_ended(head: Head) -> bool:
-    return head.is_terminal

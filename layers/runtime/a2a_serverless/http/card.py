@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 
 from a2a.types import (
@@ -91,8 +92,7 @@ def deployed_card(card: AgentCard, settings: Settings, bases: Sequence[str]) -> 
     Security is what A2A_AUTH asks for, an extended card is promised where there is one, and push
     notifications are offered where there is a queue for them, whatever the file says.
     """
-    deployed = AgentCard()
-    deployed.CopyFrom(card)
+    deployed = deepcopy(card)
     del deployed.supported_interfaces[:]
     deployed.supported_interfaces.extend(_interfaces(_ways(card), bases))
     deployed.capabilities.push_notifications = settings.pushes
@@ -140,8 +140,7 @@ def _interfaces(ways: Sequence[AgentInterface], bases: Sequence[str]) -> list[Ag
 
 
 def _at(base: str, way: AgentInterface) -> AgentInterface:
-    interface = AgentInterface()
-    interface.CopyFrom(way)
+    interface = deepcopy(way)
     interface.url = base.rstrip("/")
     if way.protocol_binding == _JSONRPC:
         interface.url += "/"
@@ -178,8 +177,7 @@ def _require_token(card: AgentCard, settings: Settings) -> None:
 
 def _missing_fields(card: AgentCard) -> list[str]:
     """Return the required fields that the card lacks, interfaces aside (section 4.4.1)."""
-    whole = AgentCard()
-    whole.CopyFrom(card)
+    whole = deepcopy(card)
     del whole.supported_interfaces[:]
     whole.supported_interfaces.extend(_interfaces(_ways(whole), [_SOMEWHERE]))
     try:

@@ -21,7 +21,7 @@ from a2a.utils.errors import (
 from pydantic import ValidationError
 
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.http.errors import quoted
+from a2a_serverless.http.errors import invalid_params, quoted
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.fold import check_history_length
@@ -103,9 +103,7 @@ def list_query(request: ListTasksRequest, settings: Settings) -> ListTasksQuery:
 
 
 def _invalid(field: str, problem: str) -> InvalidParamsError:
-    return InvalidParamsError(
-        message=problem, data={"errors": [{"field": field, "message": problem}]}
-    )
+    return invalid_params(problem, (field, problem))
 
 
 def check_streaming(card: AgentCard) -> None:

@@ -17,7 +17,7 @@ from a2a.server.routes.common import DefaultServerCallContextBuilder
 from a2a.types import AgentCard
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.errors import ExtensionSupportRequiredError, VersionNotSupportedError
-from starlette.authentication import BaseUser
+from starlette.authentication import SimpleUser
 from starlette.requests import Request
 
 from a2a_serverless.carried import CarriedVariables
@@ -43,7 +43,7 @@ MAX_TENANT = 256
 _VERSIONS = (PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0)
 
 
-class Principal(BaseUser):
+class Principal(SimpleUser):
     """An authenticated caller.
 
     Args:
@@ -52,20 +52,8 @@ class Principal(BaseUser):
     """
 
     def __init__(self, name: str, *, tenant: str | None = None) -> None:
-        self._name = name
+        super().__init__(name)
         self.tenant = tenant
-
-    @property
-    def is_authenticated(self) -> bool:
-        return True
-
-    @property
-    def display_name(self) -> str:
-        return self._name
-
-    @property
-    def identity(self) -> str:
-        return self._name
 
 
 class CallContextBuilder(DefaultServerCallContextBuilder):
@@ -82,23 +70,8 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
         extensions = card.capabilities.extensions
         self._required = frozenset(e.uri for e in extensions if e.required)
 
+    @counted_errors()
     def build(self, request: Request) -> ServerCallContext:
-        with counted_errors():
-            return self._built(request)
-
-    def check_extensions(self, request: Request) -> None:
-        """Refuse a caller that does not declare what the card requires.
-
-        Raises:
-            ExtensionSupportRequiredError: names the missing extensions.
-        """
-        missing = self._required - requested_extensions(request)
-        if missing:
-            raise ExtensionSupportRequiredError(
-                message=f"The agent requires the extension {', '.join(sorted(missing))}."
-            )
-
-    def _built(self, request: Request) -> ServerCallContext:
         context = super().build(request)
         headers = {
             name: value
@@ -112,6 +85,18 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
         context.tenant = getattr(request.state, NAMED_TENANT, "")
         self.check_extensions(request)
         return context
+
+    def check_extensions(self, request: Request) -> None:
+        """Refuse a caller that does not declare what the card requires.
+
+        Raises:
+            ExtensionSupportRequiredError: names the missing extensions.
+        """
+        missing = self._required - requested_extensions(request)
+        if missing:
+            raise ExtensionSupportRequiredError(
+                message=f"The agent requires the extension {', '.join(sorted(missing))}."
+            )
 
 
 def requested_extensions(request: Request) -> set[str]:

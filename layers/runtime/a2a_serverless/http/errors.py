@@ -20,7 +20,7 @@ from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.types import SendMessageRequest
 from a2a.utils import errors as protocol
 from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
-from a2a.utils.errors import A2AError
+from a2a.utils.errors import A2AError, InvalidParamsError
 from google.protobuf.json_format import ParseError
 from starlette.responses import JSONResponse
 
@@ -32,9 +32,9 @@ from a2a_serverless.tasks.identity import is_task_id
 logger = logging.getLogger(__name__)
 
 PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
-    errors.InvalidArgumentError: protocol.InvalidParamsError,
-    errors.ContextMismatchError: protocol.InvalidParamsError,
-    errors.IdempotencyConflictError: protocol.InvalidParamsError,
+    errors.InvalidArgumentError: InvalidParamsError,
+    errors.ContextMismatchError: InvalidParamsError,
+    errors.IdempotencyConflictError: InvalidParamsError,
     errors.TaskNotFoundError: protocol.TaskNotFoundError,
     errors.TaskTerminalStateError: protocol.UnsupportedOperationError,
     errors.TaskNotAcceptingMessagesError: protocol.UnsupportedOperationError,
@@ -168,6 +168,12 @@ def internal_error(error: Exception, action: str, task_id: str = "") -> protocol
         else "The request failed."
     )
     return protocol.InternalError(message=f"{sentence} Correlation id: {correlation_id}.")
+
+
+def invalid_params(message: str, *problems: tuple[str, str]) -> InvalidParamsError:
+    """Return the error for fields of a request; each of `problems` is a field and its sentence."""
+    errors = [{"field": field, "message": problem} for field, problem in problems]
+    return InvalidParamsError(message=message, data={"errors": errors})
 
 
 def quoted(text: str, length: int = 100) -> str:

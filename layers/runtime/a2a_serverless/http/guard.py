@@ -8,18 +8,7 @@ from typing import Any
 
 from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
-from a2a.types import (
-    CancelTaskRequest,
-    DeleteTaskPushNotificationConfigRequest,
-    GetExtendedAgentCardRequest,
-    GetTaskPushNotificationConfigRequest,
-    GetTaskRequest,
-    ListTaskPushNotificationConfigsRequest,
-    ListTasksRequest,
-    SendMessageRequest,
-    SubscribeToTaskRequest,
-    TaskPushNotificationConfig,
-)
+from a2a.types import ListTasksRequest, SendMessageRequest, TaskPushNotificationConfig
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0
 from a2a.utils.errors import (
     A2AError,
@@ -58,17 +47,7 @@ def _is(model: type[Message]) -> Check:
 
 
 _JSONRPC_PARAMS: Mapping[str, Check] = {
-    "SendMessage": _is(SendMessageRequest),
-    "SendStreamingMessage": _is(SendMessageRequest),
-    "GetTask": _is(GetTaskRequest),
-    "ListTasks": _is(ListTasksRequest),
-    "CancelTask": _is(CancelTaskRequest),
-    "SubscribeToTask": _is(SubscribeToTaskRequest),
-    "CreateTaskPushNotificationConfig": _is(TaskPushNotificationConfig),
-    "GetTaskPushNotificationConfig": _is(GetTaskPushNotificationConfigRequest),
-    "ListTaskPushNotificationConfigs": _is(ListTaskPushNotificationConfigsRequest),
-    "DeleteTaskPushNotificationConfig": _is(DeleteTaskPushNotificationConfigRequest),
-    "GetExtendedAgentCard": _is(GetExtendedAgentCardRequest),
+    **{method: _is(model) for method, model in JsonRpcDispatcher.METHOD_TO_MODEL.items()},
     **v0_3.JSONRPC_PARAMS,
 }
 _REST_BODIES: Mapping[str, Check] = {

@@ -54,7 +54,7 @@ from a2a_serverless.http.streaming import announce
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.tail import Tail, settle
+from a2a_serverless.storage.tail import Tail, TailEvent, settle
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import bound
 from a2a_serverless.tasks.head import Head, state_name
@@ -125,12 +125,8 @@ class DurableRequestHandler(RequestHandler):
         check_send(params, self._card, self._settings)
         await self._receivers.check_inline(params, context)
         accepted = await self._intake.accept(params, context)
-        opening = accepted.opening
-        if isinstance(opening.event, Task):
-            _trim(opening.event, self._length(asked_length(params.configuration)))
-        announce(opening.cursor)
-        yield opening.event
-        async for event in _following(accepted.tail, accepted.is_over, limits):
+        _trim(accepted.opening, self._length(asked_length(params.configuration)))
+        async for event in _streamed(accepted.opening, accepted.tail, accepted.is_over, limits):
             yield event
 
     @operation("subscribe_to_task")
@@ -152,11 +148,8 @@ class DurableRequestHandler(RequestHandler):
             opening = tail.snapshot()
         else:
             tail, opening = await Tail.resume(storage, params.id, cursor)
-        if isinstance(opening.event, Task):
-            _trim(opening.event, self._length())
-        announce(opening.cursor)
-        yield opening.event
-        async for event in _following(tail, _has_ended, limits):
+        _trim(opening, self._length())
+        async for event in _streamed(opening, tail, lambda head: head.is_terminal, limits):
             yield event
 
     # -- tasks ---------------------------------------------------------------------------------
@@ -281,20 +274,20 @@ class _Limits:
     stop: float
 
 
-async def _following(
-    tail: Tail, until: Callable[[Head], bool], limits: _Limits
+async def _streamed(
+    opening: TailEvent, tail: Tail, until: Callable[[Head], bool], limits: _Limits
 ) -> AsyncIterator[Event]:
-    """Yield the tail's events, each announced by its cursor."""
+    """Yield the opening event and those of the tail, each announced by its cursor."""
+    announce(opening.cursor)
+    yield opening.event
     events = tail.events(until=until, deadline=limits.deadline, stop=limits.stop)
     async for delivery in events:
         announce(delivery.cursor)
         yield delivery.event
 
 
-def _has_ended(head: Head) -> bool:
-    return head.is_terminal
-
-
-def _trim(task: Task, length: int) -> None:
-    """Keep the last `length` messages of the history (section 3.2.4)."""
-    del task.history[: max(0, len(task.history) - length)]
+def _trim(opening: TailEvent, length: int) -> None:
+    """Keep the last `length` messages of an opening Task's history (section 3.2.4)."""
+    if isinstance(opening.event, Task):
+        history = opening.event.history
+        del history[: max(0, len(history) - length)]

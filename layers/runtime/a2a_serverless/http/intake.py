@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import Literal
 
 from a2a.server.context import ServerCallContext
 from a2a.types import SendMessageRequest, TaskPushNotificationConfig
@@ -181,25 +184,37 @@ class Intake:
     async def _send(
         self, head: Head, params: OperationParams, *, is_new_task: bool = False
     ) -> None:
-        extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": params.turn}
         faults.point("after-create")
-        try:
-            await self._backends.operations.send(
-                Operation.to_run(params, is_new_task=is_new_task, request_context=tracing.carried())
-            )
-        except Exception:
-            # The message is committed: the task is submitted even if the queue has failed.
-            metrics.count("SendFailures")
-            logger.exception("the turn was not sent", extra={"action": "send_turn_failed", **extra})
-        else:
-            logger.info("turn sent", extra={"action": "send_turn", **extra})
+        operation = Operation.to_run(
+            params, is_new_task=is_new_task, request_context=tracing.carried()
+        )
+        if await is_sent(self._backends.operations.send(operation), "turn", head, params.turn):
             faults.point("after-send")
+
+
+async def is_sent(
+    sending: Awaitable[None], kind: Literal["turn", "cancel"], head: Head, turn: int
+) -> bool:
+    """Wait until an operation is sent, and log it: `send_turn`, `send_cancel`, or `…_failed`.
+
+    A failure is no error of the request, whose commit stands: the due index has the turn, and a
+    cancel's flag has a deadline, with or without a worker.
+    """
+    action = f"send_{kind}"
+    extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": turn}
+    try:
+        await sending
+    except Exception:
+        metrics.count("SendFailures")
+        logger.exception("%s not sent", kind, extra={"action": f"{action}_failed", **extra})
+        return False
+    logger.info("%s sent", kind, extra={"action": action, **extra})
+    return True
 
 
 def storable(request: SendMessageRequest) -> SendMessageRequest:
     """Return a copy for log and agent without its push configuration, which holds secrets."""
-    copy = SendMessageRequest()
-    copy.CopyFrom(request)
+    copy = deepcopy(request)
     if copy.HasField("configuration"):
         copy.configuration.ClearField("task_push_notification_config")
     return copy
@@ -249,8 +264,7 @@ def _header_key(key: str | None) -> str | None:
 
 def _addressed(request: SendMessageRequest, task_id: str) -> SendMessageRequest:
     """Return a copy of `request` whose message names its task."""
-    copy = SendMessageRequest()
-    copy.CopyFrom(request)
+    copy = deepcopy(request)
     copy.message.task_id = task_id
     return copy
 

@@ -34,7 +34,7 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.http.context import check_may_open, scope_of
-from a2a_serverless.http.errors import http_error
+from a2a_serverless.http.errors import http_error, invalid_params
 from a2a_serverless.push.addresses import AllowedHosts, check_receiver
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, jwks
 from a2a_serverless.settings import Settings
@@ -85,9 +85,7 @@ class Receivers:
         """
         _check_push(self._card)
         _check_config(config)
-        storage = self._storage(context)
-        if await storage.head(config.task_id) is None:
-            raise TaskNotFoundError
+        storage = await self._storage_with(config.task_id, context)
         await self._check_url(config.url)
         return without_secrets(await storage.put_push(config), context)
 
@@ -123,9 +121,7 @@ class Receivers:
         if request.page_size < 0:
             raise InvalidArgumentError("pageSize is 0 (all) or more.")
         after = _place(request.page_token)
-        storage = self._storage(context)
-        if await storage.head(request.task_id) is None:
-            raise TaskNotFoundError
+        storage = await self._storage_with(request.task_id, context)
         pushes = await storage.pushes(request.task_id)
         configs = [without_secrets(push, context) for push in pushes if push.config.id > after]
         page = configs[: request.page_size or len(configs)]
@@ -138,9 +134,7 @@ class Receivers:
     ) -> None:
         """Forget a configuration; one that is not there is deleted already (section 3.1.10)."""
         _check_push(self._card)
-        storage = self._storage(context)
-        if await storage.head(request.task_id) is None:
-            raise TaskNotFoundError
+        storage = await self._storage_with(request.task_id, context)
         await storage.delete_push(request.task_id, request.id)
 
     async def check_inline(self, request: SendMessageRequest, context: ServerCallContext) -> None:
@@ -161,10 +155,10 @@ class Receivers:
             problem = "It is the message's task or absent."
             raise _refused_config([("taskId", problem)], at=_INLINE)
         # No name server is asked for a task that the caller does not see, or may not open.
-        if not task_id:
+        if task_id:
+            await self._storage_with(task_id, context)
+        else:
             check_may_open(context)
-        elif await self._storage(context).head(task_id) is None:
-            raise TaskNotFoundError
         # A name server that does not answer is no reason to refuse a message.
         await self._check_url(config.url, at=_INLINE, must_resolve=False)
 
@@ -177,6 +171,13 @@ class Receivers:
 
     def _storage(self, context: ServerCallContext) -> DurableStorage:
         return self._backends.storage.for_scope(scope_of(context))
+
+    async def _storage_with(self, task_id: str, context: ServerCallContext) -> DurableStorage:
+        """Return the caller's storage, if the task is in it."""
+        storage = self._storage(context)
+        if await storage.head(task_id) is None:
+            raise TaskNotFoundError
+        return storage
 
 
 def without_secrets(push: Push, context: ServerCallContext) -> TaskPushNotificationConfig:
@@ -240,12 +241,9 @@ def _check_config(config: TaskPushNotificationConfig, *, at: str = "") -> None:
 
 def _refused_config(found: Iterable[tuple[str, str]], *, at: str = "") -> InvalidParamsError:
     """Return the error for a push configuration, with the problem of each field."""
-    errors = [{"field": f"{at}{field}", "message": _sentence(why)} for field, why in found]
-    first = errors[0]
-    return InvalidParamsError(
-        message=f"The push configuration cannot be used: {first['field']}: {first['message']}",
-        data={"errors": errors},
-    )
+    problems = [(f"{at}{field}", _sentence(why)) for field, why in found]
+    first = ": ".join(problems[0])
+    return invalid_params(f"The push configuration cannot be used: {first}", *problems)
 
 
 def _scheme_problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from a2a_serverless.observability import logs, metrics
 
-__all__ = ["cold_start", "start"]
+__all__ = ["cold_start", "is_true", "start"]
 
 
 @contextmanager
@@ -49,12 +49,13 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     logs.write_json(
         service=service,
         level=environment.get("POWERTOOLS_LOG_LEVEL") or "INFO",
-        shows_texts=_is_true(environment.get("A2A_LOG_ERROR_TEXTS")),
+        shows_texts=is_true(environment.get("A2A_LOG_ERROR_TEXTS")),
     )
     namespace = environment.get("POWERTOOLS_METRICS_NAMESPACE")
-    if namespace and not _is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
+    if namespace and not is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
         metrics.start(namespace, service=service)
 
 
-def _is_true(value: str | None) -> bool:
+def is_true(value: str | None) -> bool:
+    """Tell if an environment variable, which may be missing, says yes."""
     return (value or "").strip().lower() in {"1", "true", "yes", "on"}

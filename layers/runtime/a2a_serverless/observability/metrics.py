@@ -7,11 +7,11 @@ Dimensions have few values that are known beforehand: never an id, a host or a u
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeAlias
 
 _Dimensions: TypeAlias = tuple[tuple[str, str], ...]
@@ -49,7 +49,7 @@ def start(namespace: str, *, service: str, write: Callable[[str], object] | None
     # Loaded now, while the function starts, and not in its first invocation.
     from aws_lambda_powertools.metrics.provider.cloudwatch_emf import cloudwatch  # noqa: F401, PLC0415
 
-    _sink = _Sink(namespace, service, write or _print)
+    _sink = _Sink(namespace, service, write or partial(print, flush=True))
 
 
 def stop() -> None:
@@ -114,7 +114,3 @@ def _lines(sink: _Sink, dimensions: dict[str, str], group: _Group) -> Iterator[s
 
 def _key(dimensions: dict[str, str]) -> _Dimensions:
     return tuple(sorted(dimensions.items()))
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stdout, flush=True)  # noqa: T201 - where CloudWatch reads metrics from

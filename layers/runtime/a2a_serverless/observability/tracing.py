@@ -19,7 +19,7 @@ import re
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
+from a2a_serverless.observability import is_true
 from a2a_serverless.observability.logs import log_context
 
 HEADER: Final = "x-amzn-trace-id"
@@ -47,7 +48,6 @@ _FORMS: Final = {
 }
 _DAEMON: Final = re.compile(r"(?:^|udp:)\s*([^\s:]+):(\d+)")
 _PROTOCOL: Final = b'{"format":"json","version":1}\n'
-_TRUE: Final = frozenset({"1", "true", "yes", "on"})
 
 _clock = SystemClock()
 _current: ContextVar[Mapping[str, str]] = ContextVar(
@@ -136,7 +136,7 @@ def segment(
     """Record the block as a piece of the carried trace, and as the parent of its own messages.
 
     The document is written at the end. An exception marks it, by its type alone: as a fault, or as
-    an error where it is one of this runtime's refusals.
+    an error where it is one of this runtime's own, of which UnavailableError is a fault.
     """
     piece = Segment()
     piece.annotate(**annotations)
@@ -147,16 +147,16 @@ def segment(
             yield piece
         return
     here = replace(above, parent=secrets.token_hex(8))
-    began, failure = _now(), None
-    try:
-        with _carrying({**carried, HEADER: str(here)}, above):
-            yield piece
-    except Exception as error:
-        failure = error
-        raise
-    finally:
+    began = _now()
+
+    def write(_: object, failure: BaseException | None, __: object) -> None:
         document = _document(name, above, here.parent, began)
         _send({**document, "annotations": piece.annotations, **_failed(failure)}, daemon)
+
+    with ExitStack() as at_end:
+        at_end.push(write)
+        with _carrying({**carried, HEADER: str(here)}, above):
+            yield piece
 
 
 @contextmanager
@@ -183,18 +183,18 @@ def _document(name: str, above: TraceHeader, own_id: str, began: float) -> dict[
     return document
 
 
-def _failed(failure: Exception | None) -> dict[str, Any]:
-    if failure is None:
+def _failed(failure: BaseException | None) -> dict[str, Any]:
+    if not isinstance(failure, Exception):  # none, or the end of the process or the asyncio task
         return {}
-    is_refusal = isinstance(failure, A2AServerlessError)
-    is_refusal = is_refusal and not isinstance(failure, UnavailableError)
+    is_foreseen = isinstance(failure, A2AServerlessError)
+    is_foreseen = is_foreseen and not isinstance(failure, UnavailableError)
     exception = {"id": secrets.token_hex(8), "type": type(failure).__name__}
-    return {("error" if is_refusal else "fault"): True, "cause": {"exceptions": [exception]}}
+    return {("error" if is_foreseen else "fault"): True, "cause": {"exceptions": [exception]}}
 
 
 def _daemon() -> tuple[str, int] | None:
     """Return the daemon's address; None if nothing is to be written."""
-    if os.environ.get("POWERTOOLS_TRACE_DISABLED", "").lower() in _TRUE:
+    if is_true(os.environ.get("POWERTOOLS_TRACE_DISABLED")):
         return None
     found = _DAEMON.search(os.environ.get("AWS_XRAY_DAEMON_ADDRESS", ""))
     return (found[1], int(found[2])) if found else None

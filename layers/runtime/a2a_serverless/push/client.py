@@ -140,7 +140,7 @@ class Session:
             httpcore.ConnectionNotAvailable,
             OSError,  # a time-out of ours, or a broken record of TLS
         ) as error:
-            return no_answer(_reason(error))
+            return Outcome(meaning=Meaning.AGAIN, reason=_reason(error))
         await _drain(answer)
         retry_after = dict(_texts(answer.headers)).get("retry-after")
         return outcome_of(answer.status, retry_after, now_ms=self._client.clock.now_ms())
@@ -246,11 +246,6 @@ def _reason(error: Exception) -> str:
             return str(cause)
         cause = cause.__cause__ or cause.__context__  # the pool takes the cause away
     return type(error).__name__
-
-
-def no_answer(reason: str) -> Outcome:
-    """Return the outcome without an answer: the receiver was not reached, or was too slow."""
-    return Outcome(meaning=Meaning.AGAIN, reason=reason)
 
 
 def not_sent(reason: str) -> Outcome:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.push.keys import KeyStore, PublishedKey, renewed
+from a2a_serverless.push.keys import KeyStore, PublishedKey, live, renewed
 from a2a_serverless.storage.dynamodb_items import Item, attribute, key, plain, seconds
 from a2a_serverless.storage.dynamodb_table import Table
 
@@ -29,15 +29,13 @@ class DynamoKeyStore(KeyStore):
         self._table = Table(table, client or aws.client("dynamodb"), self._clock)
 
     async def keys(self) -> list[PublishedKey]:
-        now_ms = self._clock.now_ms()
         pages = self._table.query(
             KeyConditionExpression="PK = :partition",
             ExpressionAttributeValues={":partition": {"S": PARTITION}},
             ConsistentRead=True,
         )
         found = [_key_of(item) async for page in pages for item in page]
-        live = [published for published in found if published.expires_at > now_ms]
-        return sorted(live, key=lambda published: (published.published_at, published.kid))
+        return live(found, self._clock.now_ms())
 
     async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
         """Publish a key as in the contract.

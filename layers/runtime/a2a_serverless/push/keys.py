@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -68,6 +68,12 @@ async def jwks(store: KeyStore) -> dict[str, Any]:
     return {"keys": [dict(key.jwk) for key in await store.keys()]}
 
 
+def live(keys: Iterable[PublishedKey], now_ms: int) -> list[PublishedKey]:
+    """Return the keys that have not expired, the oldest first."""
+    found = [key for key in keys if key.expires_at > now_ms]
+    return sorted(found, key=lambda key: (key.published_at, key.kid))
+
+
 def renewed(jwk: Mapping[str, str], before: PublishedKey | None, now_ms: int) -> PublishedKey:
     """Return a key as it is after its publication at `now_ms`; `before`: its earlier record."""
     is_new = before is None or before.expires_at <= now_ms
@@ -87,10 +93,8 @@ class MemoryKeyStore(KeyStore):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     async def keys(self) -> list[PublishedKey]:
-        now_ms = self.clock.now_ms()
         with self._lock:
-            live = [key for key in self._keys.values() if key.expires_at > now_ms]
-        return sorted(live, key=lambda key: (key.published_at, key.kid))
+            return live(self._keys.values(), self.clock.now_ms())
 
     async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
         with self._lock:

@@ -17,7 +17,7 @@ from a2a_serverless.http.auth.issuer import ALLOWED, PAUSE_S, Issuer
 from a2a_serverless.http.context import Principal
 from a2a_serverless.http.errors import RefusedError
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.identity import digest, is_unicode
 
 LEEWAY_S = 60
 """By how much the issuer's clock may differ from ours, in seconds."""
@@ -159,7 +159,7 @@ def _header(token: str) -> dict[str, Any]:
 
 def _is_text(value: object) -> bool:
     """Tell if a claim is Unicode text: JSON can escape halves of characters, too."""
-    return isinstance(value, str) and value == value.encode(errors="ignore").decode()
+    return isinstance(value, str) and is_unicode(value)
 
 
 def _scopes(claims: Mapping[str, Any]) -> set[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import ParseDict
 from pydantic import BaseModel
 
-from a2a_serverless.http.bodies import NOT_BASE64, check_values, is_base64, refused_field
+from a2a_serverless.http.bodies import NOT_BASE64, check_values, is_base64, refused_field, refusing
 
 
 def _check_params(params: Any) -> None:
@@ -106,15 +106,8 @@ def _check_push_query(params: Any, *, names_config: bool = False) -> None:
         model.model_validate(params).model_dump_json()  # refuses what is not Unicode
 
 
-@contextmanager
-def _conversion(kind: str) -> Iterator[None]:
-    try:
-        yield
-    except InvalidParamsError:
-        raise
-    except Exception as error:
-        # From any of pydantic, protobuf, base64 and Unicode.
-        raise InvalidParamsError(message=f"The {kind} is not one of A2A 0.3.") from error
+def _conversion(kind: str) -> AbstractContextManager[None]:
+    return refusing(f"The {kind} is not one of A2A 0.3.")
 
 
 def _to_1_0(params: types_v03.MessageSendParams) -> None:
