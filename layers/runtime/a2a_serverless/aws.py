@@ -1,7 +1,7 @@
-"""boto3 as the runtime uses it: one client a process, in threads, with named outcomes.
+"""The calls of AWS: one boto3 client a service, calls in threads, errors by their outcome.
 
-boto3 blocks, and its clients are safe under threads. So every call runs in a pool of its own, and
-the event loop goes on. What an error means for its caller is decided here alone.
+boto3 blocks, and its clients are safe under threads. So every call runs in a thread of a pool, and
+the event loop goes on. Only this module decides what an error means for its caller.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ THREADS: Final = 64
 """Calls at the same time; a long poll of SQS holds a thread for up to 20 s."""
 
 ATTEMPTS: Final = 12
-"""How often `repeat` sends one request before it gives up."""
+"""Sends of one request before `repeat` gives up."""
 
 BUDGET_S: Final = 15.0
-"""How long `repeat` goes on sending one request, in seconds."""
+"""Seconds after which `repeat` does not send a request again."""
 
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 2.0
@@ -73,7 +73,7 @@ _lock = threading.Lock()
 
 
 class Outcome(Enum):
-    """What an error of AWS says about the request."""
+    """The meaning of an AWS error for its request."""
 
     LOST = "lost"
     """A condition failed: another writer was first."""
@@ -98,7 +98,7 @@ class ConditionFailedError(A2AServerlessError):
 def client(service: str, *, long_poll: bool = False) -> Any:
     """Return the process's client of `service`, such as `dynamodb`.
 
-    `long_poll` gives one that waits for slow answers, which a sender must not do. Region,
+    `long_poll` returns one that waits up to 30 s for an answer, which a sender must not. Region,
     credentials and `AWS_ENDPOINT_URL_*` come from the environment.
 
     Raises:
@@ -112,7 +112,7 @@ def client(service: str, *, long_poll: bool = False) -> Any:
 
 
 def forget_clients() -> None:
-    """Make the next `client` a new one, as when the environment has changed (tests)."""
+    """Make the next `client` a new one, because the environment has changed."""
     with _lock:
         _clients.clear()
         _sessions.clear()
@@ -124,7 +124,7 @@ async def call(method: Callable[..., Any], /, **kwargs: Any) -> Any:
     boto3 itself repeats a throttled or unanswered request twice, with the same request token.
 
     Raises:
-        ClientError, BotoCoreError: as boto3 does; `outcome_of` says what it means.
+        ClientError, BotoCoreError: as boto3 does; `outcome_of` returns its meaning.
     """
     inside = contextvars.copy_context()
     run = functools.partial(inside.run, method, **kwargs)
@@ -170,7 +170,7 @@ def pause_s(attempt: int) -> float:
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """Tell what an exception of boto3 means for the request."""
+    """Return the meaning of an exception of boto3 for its request."""
     if isinstance(error, _NO_ANSWER):
         return Outcome.REPEAT
     if not isinstance(error, boto.ClientError):
@@ -249,7 +249,7 @@ def _failed_items(error: boto.ClientError) -> dict[int, dict[str, Any] | None]:
 
 
 def _reasons(error: boto.ClientError) -> list[Any]:
-    """Return why a transaction was cancelled: one reason for each action, in their order."""
+    """Return the reasons why a transaction was cancelled: one for each action, in their order."""
     response: Any = error.response
     return response.get("CancellationReasons") or []
 
@@ -257,8 +257,8 @@ def _reasons(error: boto.ClientError) -> list[Any]:
 def _connect(service: str, read_timeout_s: int) -> Any:
     """Return a new client; under the lock, as sessions are not safe under threads.
 
-    It is what boto3 would return. Importing boto3 itself takes 0.1 s more of a cold start, and a
-    second session would read the catalogue of all services again.
+    It equals boto3's. To import boto3 itself would add 0.1 s to a cold start, and a second session
+    would read the catalogue of all services again.
     """
     config = Config(
         connect_timeout=3,

@@ -1,4 +1,4 @@
-"""A value from elsewhere that is kept, and read again by time and not by demand."""
+"""A value of AWS or an issuer that is kept, and read again when it is old."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ logger = logging.getLogger(__name__)
 
 
 class Cached(Generic[T]):
-    """Keeps what `read` returns.
+    """Keeps the value that `read` returns.
 
-    One caller at a time reads, within its own call: nothing is left running behind it. When reading
-    fails, the present value stays. Between two attempts lie at least `pause_s` seconds, so that a
-    crowd of callers makes no more reads than the clock allows.
+    One caller at a time reads, within its own call: nothing runs on afterwards. If the read fails,
+    the earlier value stays. Attempts are at least `pause_s` seconds apart, however many callers
+    ask.
 
     Args:
         name: what is read, for the log.
         read: reads the value; raises UnavailableError when it cannot.
-        max_age_s: how old the value gets before it is read again.
-        pause_s: how long after an attempt the next one may follow.
-        keep_s: how old a value may get that cannot be read again; by default any age.
-        first: what was read when the process started, if anything.
+        max_age_s: the age at which the value is read again, in seconds.
+        pause_s: the least time from one attempt to the next, in seconds.
+        keep_s: the age up to which a value counts that cannot be read again; by default any.
+        first: the value that was read when the process started, if there is one.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Cached(Generic[T]):
         self._reading = asyncio.Lock()
 
     async def get(self) -> T:
-        """Return the value, read again when due; while one caller reads, others get the old one.
+        """Return the value, read again if it is old; meanwhile other callers get the old one.
 
         Raises:
             UnavailableError: there is none, or it is older than `keep_s`.
@@ -65,9 +65,9 @@ class Cached(Generic[T]):
         return self._kept()
 
     async def newer(self) -> T:
-        """Return the value of the last attempt, which is made now if `pause_s` allows it.
+        """Return the value after a new attempt, or as it is if the last one is too recent.
 
-        For a caller who misses something in the value. Callers wait for an attempt under way.
+        For a caller that misses something in the value. It waits for an attempt under way.
 
         Raises:
             UnavailableError: as `get`.
@@ -86,7 +86,7 @@ class Cached(Generic[T]):
                 extra = {"action": "refresh_failed", "reason": str(error)}
                 logger.warning("%s could not be read", self._name, extra=extra)
             except Exception:
-                # A mistake of ours is no reason to read more often.
+                # An unforeseen error, too, counts as an attempt: it must not cause more reads.
                 self._tried_at = self._clock.now_ms()
                 raise
             else:

@@ -1,7 +1,7 @@
 """Context variables that travel with a message, from the API's process to the agent's.
 
-The API takes their values when it accepts a message. They are stored with the turn that the message
-opens, and set around the agent on every attempt of that turn, in any process.
+The API reads their values when it accepts a message. They are stored with the turn that the message
+opens, and set around the agent on every attempt of that turn, in whatever process it runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from a2a_serverless.errors import ConfigurationError
 
 MAX_BYTES: Final = 4096
-"""Names and values of one message together, as JSON."""
+"""Bytes of one message's names and values together, as JSON."""
 
 _SETTING = "A2A_CONTEXT_VARIABLES"
 _UNSET = object()
@@ -27,7 +27,7 @@ class CarriedVariables:
     """The context variables of a deployment, by the names under which both processes import them.
 
     Args:
-        variables: by `MODULE:NAME`. Those of this process: a name means another object elsewhere.
+        variables: this process's objects by `MODULE:NAME`; another process has its own.
     """
 
     def __init__(self, variables: Mapping[str, ContextVar[Any]]) -> None:
@@ -36,11 +36,11 @@ class CarriedVariables:
     def capture(self) -> str:
         """Return the values in this context as one JSON object; empty when no variable has one.
 
-        A variable's default is not a value: the agent's process has the same one.
+        A variable's default is left out: the agent's process has the same one.
 
         Raises:
-            ConfigurationError: a value is no JSON, so that it would not arrive as it is, or there
-                is more than `MAX_BYTES`. No client can help it; the message names the variable.
+            ConfigurationError: a value would not survive JSON, or there is more than `MAX_BYTES`.
+                The deployment's code is at fault, not the client; the message names the variable.
         """
         values = {name: variable.get(_UNSET) for name, variable in self._variables.items()}
         values = {name: value for name, value in values.items() if value is not _UNSET}
@@ -82,7 +82,7 @@ def _imported(name: str) -> ContextVar[Any]:
     try:
         module = importlib.import_module(path)
     except (Exception, SystemExit) as error:
-        # A user's module may raise anything: the start stops with the reason.
+        # A module of the deployment may raise anything: the start stops with the reason.
         reason = " ".join(str(error).split()).rstrip(".")
         raise _unusable(name, f"cannot be imported: {type(error).__name__}: {reason}") from error
     found = getattr(module, attribute, None)

@@ -1,8 +1,7 @@
-"""Named points in the flow, between whose requests a crash leaves something behind.
+"""Named points of the flow, between whose requests a crash leaves something behind.
 
-What it leaves depends on between which two requests it comes; `point` marks such a place. It does
-nothing, in every process that this package starts: there is no setting that could arm it. The fault
-tests put a trap in its place (`tests/faults/traps.py`).
+`point` marks such a place, and does nothing in any process that this package starts: no setting
+arms it. The fault tests put a trap in its place, which kills the process (`tests/faults/traps.py`).
 """
 
 from __future__ import annotations
@@ -45,4 +44,4 @@ def _pass(name: str, /) -> None:
 
 
 point: Callable[[str], None] = _pass
-"""Pass a point by its name. Call it through the module, so that a test can put its own there."""
+"""Pass a point by its name. Call it as `faults.point`, so that a test can replace it."""

@@ -14,13 +14,13 @@ from a2a_serverless.tasks.rules import Timing
 
 LEASE_S = 300.0
 RENEW_BEFORE_S = 120.0
-"""How long a claimed turn is left alone, and how much of it is left when its worker renews it."""
+"""Seconds that a claim holds, and those that are left of it when its worker renews it."""
 
 _PREFIX: Final = "A2A_"
 
 
 class Settings(BaseModel):
-    """What a deployment can choose. Times are in seconds unless the name says otherwise."""
+    """The choices of a deployment; a field whose name ends in `_s` is a time in seconds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,24 +29,26 @@ class Settings(BaseModel):
     queue: str = ""
     """URL or name of the operations queue."""
     dead_letter_queue: str = ""
+    """URL or name of the queue for operations whose deliveries ran out."""
     undecodable_queue: str = ""
+    """URL or name of the queue for messages that cannot be read."""
 
     auth: Literal["", "api-key", "oidc", "none"] = ""
-    """How callers prove who they are; empty is refused outside of `dev`."""
+    """The way in which callers prove their identity; empty is refused outside of `dev`."""
     api_keys: SecretStr = SecretStr("")
     """Keys by the names of their holders: `{"name": "key"}` or `name=key, ...`."""
     api_keys_secret: str = ""
-    """Secret in Secrets Manager that holds the keys instead."""
+    """Name or ARN of a secret in Secrets Manager that holds the keys instead."""
     oidc_issuer: str = ""
     """The tokens' issuer (`iss`), an https URL."""
     oidc_audience: str = ""
     """The tokens' audience (`aud`): this agent's name at the issuer."""
     oidc_jwks_url: str = ""
-    """Where the issuer's keys are; empty: where its discovery document says."""
+    """The URL of the issuer's keys; empty: the one in its discovery document."""
     oidc_scope: str = ""
-    """Scopes that a token has to have, separated by spaces."""
+    """Scopes that a token must have, separated by spaces."""
     oidc_tenant_claim: str = ""
-    """The claim that names the caller's tenant; empty: callers name any."""
+    """The claim that names the caller's tenant; empty: a caller may name any tenant."""
 
     public_url: str = ""
     """The URL that clients use for the API; empty: the request's own host."""
@@ -54,61 +56,65 @@ class Settings(BaseModel):
     """The URL of the streaming entrypoint; empty: there is none."""
 
     ttl_days: float = Field(default=30, gt=0)
-    """How long a task is kept after its creation."""
+    """Days that a task is kept after its creation."""
     max_attempts: int = Field(default=3, ge=1, le=100)
-    """How often the agent is started on one turn before the task fails."""
+    """Starts of the agent on one turn before the task fails."""
     blocking_limit_s: float = Field(default=25, gt=0, le=28)
-    """How long a blocking send waits; API Gateway ends a request after 30 s."""
+    """The longest wait of a blocking send; API Gateway ends a request after 30 s."""
     stream_limit_s: float = Field(default=300, gt=0)
-    """How long one stream stays open; a client resumes it with `Last-Event-ID`."""
+    """The longest life of one stream; a client resumes it with `Last-Event-ID`."""
     keep_alive_s: float = Field(default=15, gt=0)
+    """The pause between the comments that keep a silent stream open."""
     cancel_timeout_s: float = Field(default=10, gt=0)
-    """How long an agent has to end after a cancel before the task is canceled without it."""
+    """The time that an agent has to end after a cancel; then the task is canceled without it."""
     waiting_s: float = Field(default=60, gt=0)
-    """How long a turn may wait for a worker before it is sent again."""
+    """The time that a turn may wait for a worker before it is sent again."""
     give_up_hours: float = Field(default=24, gt=0)
-    """How long a turn that no worker could start is sent again before its task fails."""
+    """Hours in which a turn that no worker could start is sent again, before its task fails."""
     run_limit_s: float = Field(default=900, gt=0)
     """The longest run of an agent; at most the worker function's timeout."""
     visibility_s: float = Field(default=60, ge=1)
-    """How soon another worker takes over after a worker died."""
+    """The time after which another worker takes over from one that died."""
     retry_base_s: float = Field(default=2, gt=0)
+    """The longest wait after a turn's first failed attempt; it doubles with each further one."""
     retry_cap_s: float = Field(default=300, gt=0)
+    """The bound of that wait."""
     max_body_bytes: int = Field(default=4_000_000, gt=0)
+    """Bytes of a request's body."""
     max_header_bytes: int = Field(default=32_768, ge=4096)
-    """All headers of a request together, and its path with query."""
+    """Bytes of all headers of a request together, and of its path with query."""
     max_parts: int = Field(default=500, ge=1)
     """Parts of one message."""
     max_part_bytes: int = Field(default=3_000_000, ge=1)
-    """One part as it is stored; three million are what a body of four takes in base64."""
+    """Bytes of one part as it is stored; three million take four in base64, a whole body."""
     max_history: int = Field(default=1000, ge=1)
     """Messages of a task's history in one answer."""
     requests_per_s: float = Field(default=0, ge=0)
     """Requests of one caller that one process answers per second; 0: any number."""
 
     older_dialects: bool = False
-    """Whether the methods of A2A 0.1, and `tasks/submit` and `tasks/status`, are served too."""
+    """True to serve the methods of A2A 0.1, and `tasks/submit` and `tasks/status`, too."""
     submitted_ttl_s: float = Field(default=3600, gt=0)
-    """How long a task of `tasks/submit` is kept after its creation."""
+    """The time that a task of `tasks/submit` is kept after its creation."""
 
     push_queue: str = ""
-    """URL or name of the queue of push deliveries; empty: the agent does not push."""
+    """URL or name of the queue of push deliveries; empty: push is not offered."""
     push_dead_letter_queue: str = ""
-    """Where deliveries go that were given up."""
+    """URL or name of the queue for deliveries that were given up."""
     push_events: Literal["ends", "statuses", "all"] = "ends"
-    """What is pushed: interrupted and terminal states, all states, or artifacts too."""
+    """Events that are pushed: interrupted and terminal states, all states, or artifacts too."""
     push_allowed_hosts: str = ""
     """Receivers that may be private and without TLS: hosts and networks, separated by commas."""
     push_timeout_s: float = Field(default=15, ge=1, le=30)
-    """How long a receiver has to answer."""
+    """The time that a receiver has to answer."""
     push_retry_base_s: float = Field(default=5, gt=0)
     """The longest wait after a receiver's first failure; it doubles with each further one."""
     push_retry_s: float = Field(default=6 * 3600, gt=0)
-    """How long a receiver may fail before its notifications are given up."""
+    """The time that a receiver may fail before its notifications are given up."""
     push_signing_secret: str = ""
-    """Secret in Secrets Manager that signing keys are made from; empty: one of the process."""
+    """Secret in Secrets Manager that signing keys are made from; empty: a random one."""
     push_issuer: str = ""
-    """Who signs (`iss`), by default the URL under which clients reach the agent."""
+    """The signer's name (`iss`), by default the URL under which clients reach the agent."""
 
     context_variables: str = ""
     """Context variables that travel with a message to its agent: `MODULE:NAME, ...`."""
@@ -122,7 +128,7 @@ class Settings(BaseModel):
 
     @property
     def pushes(self) -> bool:
-        """Tell if push notifications are offered."""
+        """Return True if push notifications are offered."""
         return bool(self.push_queue)
 
     @property
@@ -131,7 +137,7 @@ class Settings(BaseModel):
         return self.give_up_hours * 3600
 
     def retry(self) -> RetryPolicy:
-        """Return how often a turn is started, and the waits in between."""
+        """Return the policy of a turn's attempts: their number, and the waits in between."""
         return RetryPolicy(
             max_attempts=self.max_attempts, base_s=self.retry_base_s, cap_s=self.retry_cap_s
         )

@@ -1,4 +1,4 @@
-"""Putting a process together: the storage and the queues that it runs on."""
+"""The storage and the queues that a process runs on, made from its settings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.operations import Operation
 
 Name = Literal["table", "queue", "undecodable_queue", "push_queue", "push_dead_letter_queue"]
-"""A setting that names something of the deployment's."""
+"""A setting that names a resource of the deployment."""
 
 PUSH_VISIBILITY_S: Final = 90
-"""How long a job in memory is kept from others: PushFunction's time-out and 30 s, as deployed."""
+"""Seconds that a job in memory is hidden after its receive: as deployed, PushFunction's time-out
+and 30 s."""
 
 _NAMED: Final[Mapping[Name, str]] = {
     "table": "the table",
@@ -78,10 +79,10 @@ def aws_backends(
 ) -> Backends:
     """Return backends on DynamoDB and SQS, as the environment names them.
 
-    `needs` is what the process cannot do its work without, beside table and queue.
+    `needs` lists the settings that the process requires beside `table` and `queue`.
 
     Raises:
-        ConfigurationError: the table, the queue, or what the process needs is not named.
+        ConfigurationError: one of them is not set.
     """
     from a2a_serverless.queues.sqs import SqsFifoQueue
     from a2a_serverless.storage.dynamodb import DynamoStorage
@@ -104,10 +105,10 @@ def aws_backends(
 
 
 async def check_backends(backends: Backends, settings: Settings) -> None:
-    """Make sure that table and queues exist, by one cheap request each.
+    """Check that table and queues exist, by one cheap request each.
 
     Raises:
-        ConfigurationError: one sentence that names what is missing.
+        ConfigurationError: one sentence names the table or queue that cannot be used.
     """
     try:
         await backends.storage.head("readiness")  # no task has this id

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 
 from a2a.server.routes import (
@@ -70,7 +71,15 @@ def create_app(
     if extended_card is not None and authenticator is None:
         msg = 'A2A_EXTENDED_CARD needs callers that are known: A2A_AUTH is "none".'
         raise ConfigurationError(msg)
-    card = _deployed(card, settings, entrypoint)
+    deployed = partial(_deployed, settings, entrypoint)
+    card = deployed(card)
+    handler = DurableRequestHandler(
+        backends,
+        card,
+        settings,
+        entrypoint=entrypoint,
+        extended_card=None if extended_card is None else partial(deployed, extended_card),
+    )
     app = FastAPI(
         title=card.name,
         description=card.description,
@@ -80,17 +89,11 @@ def create_app(
         redirect_slashes=False,
     )
     _add_own_routes(app, backends)
-    handler = DurableRequestHandler(
-        backends,
-        card,
-        settings,
-        entrypoint=entrypoint,
-        extended_card=_at_base(extended_card, settings, entrypoint),
-    )
-    _add_protocol_routes(app, handler, card, settings, entrypoint)
+    card_routes = _card_routes(card, deployed, settings)
+    _add_protocol_routes(app, handler, CallContextBuilder(card), settings, card_routes)
     app.add_middleware(Negotiation, card=card)
     _admit(app, settings, authenticator, clock)
-    app.add_exception_handler(HTTPException, _http_exception)
+    app.exception_handler(HTTPException)(_http_exception)
     app.add_exception_handler(Exception, _unforeseen)
     return app
 
@@ -110,15 +113,14 @@ def _add_own_routes(app: FastAPI, backends: Backends) -> None:
 def _add_protocol_routes(
     app: FastAPI,
     handler: DurableRequestHandler,
-    card: AgentCard,
+    context: CallContextBuilder,
     settings: Settings,
-    entrypoint: Entrypoint,
+    card_routes: list[BaseRoute],
 ) -> None:
-    """Add the SDK's routes, guarded and described."""
-    context = CallContextBuilder(card)
+    """Add the routes of the card and of both bindings, and describe them."""
     add_a2a_routes_to_fastapi(
         app,
-        agent_card_routes=_card_routes(card, settings, entrypoint),
+        agent_card_routes=card_routes,
         jsonrpc_routes=_jsonrpc_routes(handler, context, settings),
         # Last, because the SDK's tenant routes take every path of two segments or more.
         rest_routes=_rest_routes(handler, context, settings),
@@ -167,12 +169,14 @@ def _rest_routes(
     return rewired(create_rest_routes(handler, context, enable_v0_3_compat=True), wrap)
 
 
-def _card_routes(card: AgentCard, settings: Settings, entrypoint: Entrypoint) -> list[BaseRoute]:
+def _card_routes(
+    card: AgentCard, deployed: Callable[[AgentCard], AgentCard], settings: Settings
+) -> list[BaseRoute]:
     """Return the card's routes; the card names the host under which it is asked for."""
     last_modified = formatdate(usegmt=True)
 
     async def at_this_host(card: AgentCard) -> AgentCard:
-        return _deployed(card, settings, entrypoint)
+        return deployed(card)
 
     def wrap(route: Route) -> Endpoint:
         async def with_host(request: Request) -> Response:
@@ -193,17 +197,8 @@ def _card_routes(card: AgentCard, settings: Settings, entrypoint: Entrypoint) ->
     return rewired(routes, wrap)
 
 
-def _at_base(
-    card: AgentCard | None, settings: Settings, entrypoint: Entrypoint
-) -> Callable[[str], AgentCard] | None:
-    """Return the extended card by the URL under which it is asked for."""
-    if card is None:
-        return None
-    return lambda base: _deployed(card, settings, entrypoint, base)
-
-
 def _deployed(
-    card: AgentCard, settings: Settings, entrypoint: Entrypoint, base: str | None = None
+    settings: Settings, entrypoint: Entrypoint, card: AgentCard, base: str | None = None
 ) -> AgentCard:
     """Return the card of the entrypoint for a client at `base`, by default the request's own."""
     return deployed_card(card, settings, _bases(settings, entrypoint, base or _base_url.get()))
@@ -221,14 +216,13 @@ async def _health(_: Request) -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
-async def _http_exception(_: Request, error: Exception) -> JSONResponse:
+async def _http_exception(_: Request, error: HTTPException) -> JSONResponse:
     """Answer unknown paths and methods in the form of the protocol's errors."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
+    status = error.status_code
     names = {404: "NOT_FOUND", 405: "UNIMPLEMENTED"}
     log_refusal({404: "UnknownPath", 405: "UnknownMethod"}.get(status, "HttpError"))
     response = http_error(status, names.get(status, "UNKNOWN"), HTTPStatus(status).phrase)
-    if isinstance(error, HTTPException):
-        response.headers.update(error.headers or {})
+    response.headers.update(error.headers or {})
     return response
 
 

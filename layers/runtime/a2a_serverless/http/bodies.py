@@ -125,7 +125,7 @@ def refusing(sentence: str) -> Iterator[None]:
 
 
 def is_base64(text: str, *, strict: bool = False) -> bool:
-    """Tell if all of `text` but its line breaks is base64, as ProtoJSON defines it.
+    """Return True if all of `text` but its line breaks is base64, as ProtoJSON defines it.
 
     Either alphabet will do, with or without padding; `strict` asks for the first one, padded.
     """
@@ -177,7 +177,7 @@ def _wrong_in_field(
 
 
 def _is_ours(descriptor: Any) -> bool:
-    """Tell if a message is the protocol's, and not one of protobuf's (Struct, Value, …)."""
+    """Return True if a message is the protocol's, and not one of protobuf's (Struct, Value, …)."""
     return not descriptor.full_name.startswith("google.protobuf.")
 
 

@@ -16,7 +16,7 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.tail import Tail, settle
-from a2a_serverless.tasks.head import Head, state_name
+from a2a_serverless.tasks.head import state_name
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends
@@ -51,7 +51,10 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
     except TaskTerminalStateError as error:
         raise TaskNotCancelableError from error
     faults.point("after-cancel-flag")
-    await _send(backends, head)
+    # A request of its own: an earlier one may have been dropped by a worker meanwhile.
+    params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
+    operation = Operation.to_cancel(params, request_context=tracing.carried())
+    await is_sent(backends.operations.send(operation), "cancel", head, head.turn)
     faults.point("after-cancel-send")
     tail = await Tail.open(storage, task_id)
     deadline = storage.clock.monotonic() + timeout_s
@@ -59,13 +62,6 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
         await _end(storage, tail)
     await storage.clear_cancel(task_id, incarnation=tail.head.incarnation)
     return tail
-
-
-async def _send(backends: Backends, head: Head) -> None:
-    # A request of its own: an earlier one may have been dropped by a worker meanwhile.
-    params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
-    operation = Operation.to_cancel(params, request_context=tracing.carried())
-    await is_sent(backends.operations.send(operation), "cancel", head, head.turn)
 
 
 async def _end(storage: DurableStorage, tail: Tail) -> None:

@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 
-from a2a.types import (
-    AgentCard,
-    AgentInterface,
-    APIKeySecurityScheme,
-    HTTPAuthSecurityScheme,
-    OpenIdConnectSecurityScheme,
-    SecurityRequirement,
-    SecurityScheme,
-    StringList,
-)
+from a2a.types import AgentCard, AgentInterface, StringList
 from a2a.utils.constants import (
     PROTOCOL_VERSION_0_3,
     PROTOCOL_VERSION_1_0,
@@ -121,7 +112,7 @@ def _ways(card: AgentCard) -> list[AgentInterface]:
 
 
 def _can_be_named(way: AgentInterface) -> bool:
-    """Tell if clients of an interface can name its tenant, or need not.
+    """Return True if clients of an interface can name its tenant, or need not.
 
     Requests of 0.3 have no tenants. In HTTP+JSON it is the first segment of a path, and some of
     these are taken.
@@ -149,30 +140,20 @@ def _at(base: str, way: AgentInterface) -> AgentInterface:
 
 def _require_api_key(card: AgentCard) -> None:
     """Require a key in either header: of two requirements one is enough."""
-    card.security_schemes["apiKey"].CopyFrom(
-        SecurityScheme(
-            api_key_security_scheme=APIKeySecurityScheme(location="header", name="X-API-Key")
-        )
-    )
-    card.security_schemes["bearer"].CopyFrom(
-        SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))
-    )
+    key = card.security_schemes["apiKey"].api_key_security_scheme
+    key.location, key.name = "header", "X-API-Key"
+    card.security_schemes["bearer"].http_auth_security_scheme.scheme = "Bearer"
     for name in ("apiKey", "bearer"):
-        card.security_requirements.append(SecurityRequirement(schemes={name: StringList()}))
+        card.security_requirements.add(schemes={name: StringList()})
 
 
 def _require_token(card: AgentCard, settings: Settings) -> None:
     """Require a token of the issuer with the deployment's scopes (section 4.5.5)."""
     discovery = f"{settings.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
-    card.security_schemes["oidc"].CopyFrom(
-        SecurityScheme(
-            open_id_connect_security_scheme=OpenIdConnectSecurityScheme(
-                open_id_connect_url=discovery
-            )
-        )
-    )
+    scheme = card.security_schemes["oidc"].open_id_connect_security_scheme
+    scheme.open_id_connect_url = discovery
     scopes = StringList(list=settings.oidc_scope.split())
-    card.security_requirements.append(SecurityRequirement(schemes={"oidc": scopes}))
+    card.security_requirements.add(schemes={"oidc": scopes})
 
 
 def _missing_fields(card: AgentCard) -> list[str]:

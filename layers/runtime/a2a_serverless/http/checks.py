@@ -26,6 +26,9 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.fold import check_history_length
 
+AsksForHistory = SendMessageConfiguration | GetTaskRequest | ListTasksRequest
+"""Requests that may limit the history of their answers."""
+
 _LIMITS = {
     "page_size": "pageSize is 1 to 100.",
     "history_length": "historyLength is 0 or more.",
@@ -40,7 +43,7 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
             too many or too long parts, or a history length outside of its limits.
         ContentTypeNotSupportedError: the card does not list a part's media type (section 3.1.1).
     """
-    history_length(asked_length(request.configuration), settings)
+    history_length(request.configuration, settings)
     if request.message.role != Role.ROLE_USER:
         # In the history it would look like a message of the agent.
         raise _invalid("message.role", "A message from a client has the role ROLE_USER (user).")
@@ -56,25 +59,23 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
     _check_media_types(request.message, card)
 
 
-def asked_length(
-    request: SendMessageConfiguration | GetTaskRequest | ListTasksRequest,
-) -> int | None:
-    """Return how many messages of the history a request asks for; None when it does not say."""
-    return request.history_length if request.HasField("history_length") else None
-
-
-def history_length(asked: int | None, settings: Settings) -> int:
+def history_length(request: AsksForHistory | None, settings: Settings) -> int:
     """Return how many messages an answer's history has at most (section 3.2.4).
+
+    That is A2A_MAX_HISTORY, or less where the `request` asks for less.
 
     Raises:
         InvalidArgumentError: a negative number.
         InvalidParamsError: more than A2A_MAX_HISTORY.
     """
+    if request is None or not request.HasField("history_length"):
+        return settings.max_history
+    asked = request.history_length
     check_history_length(asked)
-    if asked is not None and asked > settings.max_history:
+    if asked > settings.max_history:
         limit = f"historyLength is 0 to {settings.max_history}."
         raise _invalid("historyLength", limit)
-    return settings.max_history if asked is None else asked
+    return asked
 
 
 def list_query(request: ListTasksRequest, settings: Settings) -> ListTasksQuery:
@@ -89,7 +90,7 @@ def list_query(request: ListTasksRequest, settings: Settings) -> ListTasksQuery:
         "status": request.status or None,
         "page_token": request.page_token or None,
         "include_artifacts": request.include_artifacts,
-        "history_length": history_length(asked_length(request), settings),
+        "history_length": history_length(request, settings),
     }
     if request.HasField("page_size"):
         fields["page_size"] = request.page_size
@@ -124,7 +125,7 @@ def _check_media_types(message: Message, card: AgentCard) -> None:
 
 
 def _is_accepted(media_type: str, modes: Iterable[str]) -> bool:
-    """Tell if one of `modes`, which may be ranges, covers a media type without its parameters."""
+    """Return True if one of `modes`, which may be ranges, covers a type; parameters are ignored."""
     essence = media_type.partition(";")[0].strip().lower()
     family = essence.partition("/")[0]
     accepted = {mode.partition(";")[0].strip().lower() for mode in modes}

@@ -106,7 +106,7 @@ def requested_extensions(request: Request) -> set[str]:
 
 
 def names_version(request: Request) -> bool:
-    """Tell if the request names any version of the protocol."""
+    """Return True if the request names any version of the protocol."""
     names = {name.lower() for name in (*request.headers, *request.query_params)}
     return VERSION_HEADER.lower() in names
 

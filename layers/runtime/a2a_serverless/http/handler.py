@@ -34,7 +34,7 @@ from a2a_serverless.carried import carried_variables
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.http.checks import (
-    asked_length,
+    AsksForHistory,
     check_send,
     check_streaming,
     history_length,
@@ -48,7 +48,7 @@ from a2a_serverless.http.context import (
     trace_context,
 )
 from a2a_serverless.http.errors import operation, protocol_errors
-from a2a_serverless.http.intake import Intake
+from a2a_serverless.http.intake import Accepted, Intake
 from a2a_serverless.http.receivers import Receivers
 from a2a_serverless.http.streaming import announce
 from a2a_serverless.observability import tracing
@@ -64,7 +64,7 @@ Entrypoint = Literal["api", "stream"]
 """`api` answers in one piece (Mangum), `stream` as events happen (Function URL, uvicorn)."""
 
 STOP_MARGIN_S = 5.0
-"""How long before the function is stopped a stream ends by itself."""
+"""Seconds before the function's end at which a stream ends by itself."""
 
 
 class DurableRequestHandler(RequestHandler):
@@ -105,15 +105,18 @@ class DurableRequestHandler(RequestHandler):
         A turn that outlasts `blocking_limit_s` comes back as the working task.
         """
         deadline = self._now() + self._settings.blocking_limit_s
-        check_send(params, self._card, self._settings)
-        await self._receivers.check_inline(params, context)
-        accepted = await self._intake.accept(params, context)
+        accepted = await self._accept(params, context)
         tail = accepted.tail
         if not params.configuration.return_immediately:
             await settle(tail, until=accepted.is_answered, deadline=deadline)
         if tail.fold.reply is not None:
             return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
-        return tail.fold.task(self._length(asked_length(params.configuration)))
+        return tail.fold.task(self._length(params.configuration))
+
+    async def _accept(self, params: SendMessageRequest, context: ServerCallContext) -> Accepted:
+        check_send(params, self._card, self._settings)
+        await self._receivers.check_inline(params, context)
+        return await self._intake.accept(params, context)
 
     @operation("send_streaming_message")
     async def on_message_send_stream(
@@ -122,10 +125,8 @@ class DurableRequestHandler(RequestHandler):
         """Accept a message and stream its turn: the Task, then what happens (section 3.1.2)."""
         limits = self._stream_limits(context)
         check_streaming(self._card)
-        check_send(params, self._card, self._settings)
-        await self._receivers.check_inline(params, context)
-        accepted = await self._intake.accept(params, context)
-        _trim(accepted.opening, self._length(asked_length(params.configuration)))
+        accepted = await self._accept(params, context)
+        _trim(accepted.opening, self._length(params.configuration))
         async for event in _streamed(accepted.opening, accepted.tail, accepted.is_over, limits):
             yield event
 
@@ -165,7 +166,7 @@ class DurableRequestHandler(RequestHandler):
     async def find_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
         """Return the task as it is now, or None where the caller sees no such task."""
         with protocol_errors("get_task", params.id):
-            length = self._length(asked_length(params))
+            length = self._length(params)
             return await self._storage(context).load_task(params.id, length)
 
     @operation("list_tasks")
@@ -255,8 +256,8 @@ class DurableRequestHandler(RequestHandler):
     def _storage(self, context: ServerCallContext) -> DurableStorage:
         return self._backends.storage.for_scope(scope_of(context))
 
-    def _length(self, asked: int | None = None) -> int:
-        return history_length(asked, self._settings)
+    def _length(self, request: AsksForHistory | None = None) -> int:
+        return history_length(request, self._settings)
 
     def _now(self) -> float:
         return self._backends.storage.clock.monotonic()

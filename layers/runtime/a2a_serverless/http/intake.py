@@ -46,7 +46,7 @@ from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, messa
 from a2a_serverless.wiring import Backends
 
 REBASES = 8
-"""How often a follow-up is tried on a task that is written at the same time."""
+"""Tries of a follow-up on a task that is written at the same time."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +63,13 @@ class Accepted:
     tail: Tail
 
     def is_answered(self, head: Head) -> bool:
-        """Tell if a blocking send returns: at an end or interruption (A2A 1.0.1, section 3.2.2)."""
+        """Return True if a blocking send returns: at an end or interruption (section 3.2.2)."""
         waits_for_client = is_interrupted(head.state) and head.turn == self.turn
         # A turn that was accepted while an attempt held the task inherits that attempt's state.
         return self.is_over(head) or (waits_for_client and head.attempts > 0)
 
     def is_over(self, head: Head) -> bool:
-        """Tell if the agent's work on the turn has ended."""
+        """Return True if the agent's work on the turn has ended."""
         return head.is_terminal or head.finished_turn >= self.turn
 
 
@@ -270,7 +270,7 @@ def _addressed(request: SendMessageRequest, task_id: str) -> SendMessageRequest:
 
 
 def _repeats_outcome(head: Head, request: SendMessageRequest) -> bool:
-    """Tell if a message to a task of the client's own id only asks for its outcome again.
+    """Return True if a message to a task of the client's own id only asks for its outcome again.
 
     That is the last message of a task that has ended, or the first one of a task that waits. A
     later answer that says the same as the one before it is an answer: a second "yes".

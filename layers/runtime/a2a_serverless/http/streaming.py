@@ -26,21 +26,8 @@ from a2a_serverless.tasks.events import Cursor
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-
-class _Slot:
-    """Holds the cursor of the event on its way out."""
-
-    def __init__(self) -> None:
-        self._cursor: Cursor | None = None
-
-    def put(self, cursor: Cursor) -> None:
-        self._cursor = cursor
-
-    def take(self) -> str | None:
-        """Return the cursor once: an error that follows is no event and gets none."""
-        cursor, self._cursor = self._cursor, None
-        return None if cursor is None else str(cursor)
-
+_Slot = list[Cursor]
+"""The cursor of the event on its way out; empty when its item has taken it."""
 
 _slot: ContextVar[_Slot | None] = ContextVar("a2a_serverless_event_cursor", default=None)
 
@@ -49,14 +36,14 @@ def announce(cursor: Cursor) -> None:
     """Set the cursor of the event that the handler yields next."""
     slot = _slot.get()
     if slot is not None:
-        slot.put(cursor)
+        slot[:] = [cursor]
 
 
 def with_event_ids(endpoint: Endpoint, *, keep_alive_s: float) -> Endpoint:
     """Return the endpoint with ids in its streams, and a comment every `keep_alive_s` seconds."""
 
     async def streaming_endpoint(request: Request) -> Response:
-        slot = _Slot()
+        slot: _Slot = []
         _slot.set(slot)
         response = await endpoint(request)
         if not isinstance(response, EventSourceResponse):
@@ -78,9 +65,9 @@ def with_event_ids(endpoint: Endpoint, *, keep_alive_s: float) -> Endpoint:
 
 async def _numbered(first: Any, items: AsyncIterator[Any], slot: _Slot) -> AsyncIterator[Any]:
     try:
-        yield _with_id(first, slot.take())
+        yield _with_id(first, slot)
         async for item in items:
-            yield _with_id(item, slot.take())
+            yield _with_id(item, slot)
     except A2AError as error:
         yield ServerSentEvent(json_utils.dumps(build_rest_error_payload(error)), event="error")
     finally:
@@ -89,10 +76,14 @@ async def _numbered(first: Any, items: AsyncIterator[Any], slot: _Slot) -> Async
             await close()
 
 
-def _with_id(item: Any, event_id: str | None) -> Any:
-    """Return an item of an EventSourceResponse, in any of its forms, with an id."""
-    if event_id is None:
+def _with_id(item: Any, slot: _Slot) -> Any:
+    """Return an item of an EventSourceResponse, in any of its forms, with the id in the slot.
+
+    The slot gives its cursor once: an error that follows is no event and gets none.
+    """
+    if not slot:
         return item
+    event_id = str(slot.pop())
     if isinstance(item, ServerSentEvent):
         item.id = event_id
         return item

@@ -57,5 +57,5 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def is_true(value: str | None) -> bool:
-    """Tell if an environment variable, which may be missing, says yes."""
+    """Return True if an environment variable, which may be missing, says yes."""
     return (value or "").strip().lower() in {"1", "true", "yes", "on"}

@@ -85,7 +85,7 @@ _NOT_PUBLIC: Final = tuple(
 _METADATA: Final = tuple(
     ipaddress.ip_network(network) for network in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32")
 )
-"""Where AWS serves an instance's metadata and credentials."""
+"""Networks in which AWS serves an instance's metadata and credentials."""
 
 
 _NO_PUBLIC_HOST: Final = "must have a host that is known, at public addresses only"

@@ -142,7 +142,8 @@ class Session:
         ) as error:
             return Outcome(meaning=Meaning.AGAIN, reason=_reason(error))
         await _drain(answer)
-        retry_after = dict(_texts(answer.headers)).get("retry-after")
+        fields = {name.lower(): value for name, value in answer.headers}
+        retry_after = fields.get(b"retry-after", b"").decode("latin-1")
         return outcome_of(answer.status, retry_after, now_ms=self._client.clock.now_ms())
 
     async def _pool(self, receiver: Receiver) -> httpcore.AsyncConnectionPool:
@@ -230,10 +231,6 @@ async def _drain(answer: httpcore.Response) -> None:
         pass
     finally:
         await answer.aclose()
-
-
-def _texts(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
-    return ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers)
 
 
 def _reason(error: Exception) -> str:

@@ -155,7 +155,7 @@ class _Delivery:
 
     @property
     def known(self) -> dict[str, Any]:
-        """Return the fields that the task's log has shown so far, for our log lines."""
+        """Return the fields that are known from the task's log so far, for our log lines."""
         return {} if self._head is None else {"context_id": self._head.context_id}
 
     async def verdict(self) -> Verdict:

@@ -76,22 +76,19 @@ class PushStream:
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def send(commits: Sequence[Committed]) -> list[str]:
-            async with slots:
-                is_done = await self._succeeds(max(commits, key=lambda commit: commit.version))
-            return [] if is_done else [commit.number for commit in commits]
+            newest = max(commits, key=lambda commit: commit.version)
+            try:
+                async with slots:
+                    await self.send(newest)
+            except Exception:
+                # An invocation's edge: the stream holds the records until it is done.
+                extra = {"action": "push_stream_failed", "task_id": newest.task_id}
+                logger.exception("Jobs not sent", extra=extra)
+                return [commit.number for commit in commits]
+            return []
 
         failed = await asyncio.gather(*(send(commits) for commits in tasks.values()))
         return [number for numbers in failed for number in numbers]
-
-    async def _succeeds(self, committed: Committed) -> bool:
-        try:
-            await self.send(committed)
-        except Exception:
-            # An invocation's edge: the stream holds the record until it is done.
-            extra = {"action": "push_stream_failed", "task_id": committed.task_id}
-            logger.exception("Jobs not sent", extra=extra)
-            return False
-        return True
 
     async def send(self, committed: Committed) -> None:
         """Send a job for each configuration that is owed the commit."""

@@ -12,7 +12,6 @@ import hmac
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -27,9 +26,9 @@ MIN_LENGTH = 20
 """Characters of a key: 20 random ones of 64 are 120 bits."""
 
 MAX_AGE_S = 300.0
-"""How long a key that was removed from the secret may still be accepted, in seconds."""
+"""Seconds that a key may still be accepted after it was removed from the secret."""
 PAUSE_S = 30.0
-"""Between two attempts to read a secret that cannot be read, in seconds."""
+"""Seconds between two attempts to read a secret that cannot be read."""
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="a2a"'}
 
@@ -38,20 +37,15 @@ _NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 _KEY = re.compile(rf"[\x21-\x7e]{{{MIN_LENGTH},1000}}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    name: str
-    sha256: bytes
-
-
 class KeyRing:
-    """The keys' digests, each with the name of its holder."""
+    """Digests of keys, each with the name of its holder.
 
-    def __init__(self, entries: Iterable[_Entry]) -> None:
+    Args:
+        entries: names, and the SHA-256 of their keys.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, bytes]]) -> None:
         self._entries = tuple(entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def name_of(self, key: str) -> str | None:
         """Return the name of a key's holder; None for an unknown key.
@@ -59,11 +53,11 @@ class KeyRing:
         Takes the same time for every key: all digests are compared, each in constant time.
         """
         sha256 = hashlib.sha256(key.encode()).digest()
-        name = None
-        for entry in self._entries:
-            if hmac.compare_digest(entry.sha256, sha256):
-                name = entry.name
-        return name
+        found = None
+        for name, known in self._entries:
+            if hmac.compare_digest(known, sha256):
+                found = name
+        return found
 
     @classmethod
     def parse(cls, text: str) -> KeyRing:
@@ -77,7 +71,7 @@ class KeyRing:
                 shows neither key nor name: a key may stand by mistake where a name belongs.
         """
         return cls(
-            _Entry(_checked_name(name, place), _sha256(key, place))
+            (_checked_name(name, place), _sha256(key, place))
             for place, (name, keys) in enumerate(_pairs(text), start=1)
             for key in (keys if isinstance(keys, list) else [keys])
         )

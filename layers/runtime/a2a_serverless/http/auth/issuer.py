@@ -19,11 +19,11 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 
 MAX_AGE_S = 3600.0
-"""How long a key that the issuer has withdrawn may still be accepted, in seconds."""
+"""Seconds that a key may still be accepted after the issuer has withdrawn it."""
 PAUSE_S = 15.0
 """The least time between two requests to the issuer, in seconds."""
 KEEP_S = 24 * 3600.0
-"""How long the keys are accepted while the issuer cannot be reached, in seconds."""
+"""Seconds that the keys are accepted while the issuer cannot be reached."""
 TIMEOUT_S = 5.0
 """The limit for discovery and keys together, in seconds."""
 MAX_BYTES = 512_000
@@ -36,7 +36,7 @@ ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
     ("EC", "P-521"): ("ES512",),
     ("OKP", "Ed25519"): ("EdDSA",),
 }
-"""What a key of a type and curve may verify (RFC 7518, RFC 8037); no symmetric algorithms."""
+"""The algorithms by a key's type and curve (RFC 7518, RFC 8037); no symmetric ones."""
 
 ALLOWED = frozenset(name for names in ALGORITHMS.values() for name in names)
 

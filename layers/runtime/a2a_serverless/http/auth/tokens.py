@@ -20,7 +20,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest, is_unicode
 
 LEEWAY_S = 60
-"""By how much the issuer's clock may differ from ours, in seconds."""
+"""Seconds by which the issuer's clock may differ from ours."""
 MAX_TOKEN = 16_384
 """The longest token that is looked at, in characters."""
 
@@ -158,7 +158,7 @@ def _header(token: str) -> dict[str, Any]:
 
 
 def _is_text(value: object) -> bool:
-    """Tell if a claim is Unicode text: JSON can escape halves of characters, too."""
+    """Return True if a claim is Unicode text: JSON can escape halves of characters, too."""
     return isinstance(value, str) and is_unicode(value)
 
 

@@ -126,7 +126,8 @@ class LegacyDialects:
     async def _send_subscribe(self, params: Params, context: ServerCallContext) -> Result:
         request = self._sent(params, context)
         events = self._handler.on_message_send_stream(request, context)
-        return _shaped(events, Shapes(is_0_1=True).own_events)
+        shapes = Shapes(is_0_1=True)
+        return (shapes.own_events(event) async for event in events)
 
     async def _get(self, params: Params, context: ServerCallContext) -> Result:
         # As in 0.3, where 0 messages of the history mean all of them.
@@ -140,7 +141,8 @@ class LegacyDialects:
 
     async def _resubscribe(self, params: Params, context: ServerCallContext) -> Result:
         request = SubscribeToTaskRequest(id=_task_id(params))
-        return _shaped(self._handler.on_subscribe_to_task(request, context), Shapes().events)
+        events, shapes = self._handler.on_subscribe_to_task(request, context), Shapes()
+        return (shapes.events(event) async for event in events)
 
     def _sent(self, params: Params, context: ServerCallContext) -> SendMessageRequest:
         """Return the message for the task that `id` names: a new task, or its next turn."""
@@ -196,13 +198,6 @@ async def _answer(request_id: Any, result: Result) -> Response:
             yield {"event": "error", "data": bytes(jsonrpc_error(error, request_id).body).decode()}
 
     return create_event_source_response(frames())
-
-
-async def _shaped(
-    events: AsyncIterator[Event], shape: Callable[[Event], Json]
-) -> AsyncIterator[Json]:
-    async for event in events:
-        yield shape(event)
 
 
 def _envelope(request_id: Any, result: Json) -> Json:
