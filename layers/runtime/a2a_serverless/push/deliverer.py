@@ -1,4 +1,4 @@
-"""Delivering: from a job to its end.
+"""The delivery of a job: the events that its receiver is owed, sent in order.
 
 A receiver may rely on this:
 

@@ -1,4 +1,4 @@
-"""Push as a Lambda function behind two event sources: the table's stream, and its jobs."""
+"""Push notifications as a Lambda function behind two event sources: table stream and job queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the table's stream to push jobs.
+"""The jobs for the commits that records of the table's stream name.
 
 A record only says that a task was committed up to a version. DynamoDB Streams keeps the order of an
 item, not of a task: so the events to send, and their order, are decided where the log is read.
