@@ -1,7 +1,7 @@
-"""The calls of AWS: one boto3 client a service, calls in threads, errors by their outcome.
+"""Calls to AWS: one boto3 client for each service, run in threads, their errors judged here.
 
 boto3 blocks, and its clients are safe under threads. So every call runs in a thread of a pool, and
-the event loop goes on. Only this module decides what an error means for its caller.
+the event loop goes on. `Outcome` says what an error means for the request.
 """
 
 from __future__ import annotations

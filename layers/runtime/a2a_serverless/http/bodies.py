@@ -108,13 +108,13 @@ def parsed(value: Any, model: type[M]) -> M:
 
 @contextmanager
 def refusing(sentence: str) -> Iterator[None]:
-    """Refuse in one sentence, without its own words, what a parser of others does not accept.
+    """Refuse with a sentence of ours what a library's parser does not accept.
 
-    Such a parser raises more than it promises: ParseDict an OverflowError or AttributeError, the
+    Such parsers raise more than they document: ParseDict also OverflowError and AttributeError, the
     SDK's conversions whatever pydantic, base64 and Unicode raise.
 
     Raises:
-        InvalidParamsError: has the sentence, or is one that was raised in the block.
+        InvalidParamsError: has the sentence; one that is raised in the block passes as it is.
     """
     try:
         yield

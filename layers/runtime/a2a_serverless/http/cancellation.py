@@ -11,7 +11,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     TaskTerminalStateError,
 )
-from a2a_serverless.http.intake import is_sent
+from a2a_serverless.http.intake import try_send
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
@@ -54,7 +54,7 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
     # A request of its own: an earlier one may have been dropped by a worker meanwhile.
     params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
     operation = Operation.to_cancel(params, request_context=tracing.carried())
-    await is_sent(backends.operations.send(operation), "cancel", head, head.turn)
+    await try_send(backends.operations.send(operation), "cancel", head, head.turn)
     faults.point("after-cancel-send")
     tail = await Tail.open(storage, task_id)
     deadline = storage.clock.monotonic() + timeout_s

@@ -60,7 +60,7 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
 
 
 def history_length(request: AsksForHistory | None, settings: Settings) -> int:
-    """Return how many messages an answer's history has at most (section 3.2.4).
+    """Return the most messages that an answer's history may have (section 3.2.4).
 
     That is A2A_MAX_HISTORY, or less where the `request` asks for less.
 

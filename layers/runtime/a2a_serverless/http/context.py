@@ -252,7 +252,7 @@ _REQUEST_ID = re.compile(r"[0-9a-fA-F-]{1,64}")
 
 
 def function_deadline_ms(context: ServerCallContext) -> int | None:
-    """Return when the function will be stopped, in milliseconds since the epoch; None if unknown.
+    """Return the time of the function's end, in milliseconds since the epoch; None if unknown.
 
     The Lambda Web Adapter says so in a header. Elsewhere a client could only shorten its own call.
     """

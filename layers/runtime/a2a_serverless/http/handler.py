@@ -247,7 +247,7 @@ class DurableRequestHandler(RequestHandler):
         return _Limits(deadline=now + min(limit_s, stop_s), stop=now + stop_s)
 
     def _function_s(self, context: ServerCallContext) -> float:
-        """Return how many seconds the function has left; without end where nothing stops it."""
+        """Return the seconds that the function has left; infinity if nothing stops it."""
         stopped_at_ms = function_deadline_ms(context)
         if stopped_at_ms is None:
             return math.inf

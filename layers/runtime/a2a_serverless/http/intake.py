@@ -188,17 +188,17 @@ class Intake:
         operation = Operation.to_run(
             params, is_new_task=is_new_task, request_context=tracing.carried()
         )
-        if await is_sent(self._backends.operations.send(operation), "turn", head, params.turn):
+        if await try_send(self._backends.operations.send(operation), "turn", head, params.turn):
             faults.point("after-send")
 
 
-async def is_sent(
+async def try_send(
     sending: Awaitable[None], kind: Literal["turn", "cancel"], head: Head, turn: int
 ) -> bool:
-    """Wait until an operation is sent, and log it: `send_turn`, `send_cancel`, or `…_failed`.
+    """Wait until an operation is sent; return False if it could not be.
 
-    A failure is no error of the request, whose commit stands: the due index has the turn, and a
-    cancel's flag has a deadline, with or without a worker.
+    The log has `send_turn` or `send_cancel`, or the same with `_failed`. A failure is no error of
+    the request, whose commit stands: the due index has the turn, and a cancel's flag its deadline.
     """
     action = f"send_{kind}"
     extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": turn}

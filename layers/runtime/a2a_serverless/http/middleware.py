@@ -120,7 +120,7 @@ class RateLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_free = scope["type"] != "http" or scope["path"] in PUBLIC_PATHS
-        wait_s = 0.0 if is_free else self._take(_caller(scope))
+        wait_s = 0.0 if is_free else self._take(getattr(scope.get("user"), "identity", ""))
         if wait_s == 0:
             await self._app(scope, receive, send)
             return
@@ -139,11 +139,6 @@ class RateLimit:
         if len(self._buckets) > self.MAX_BUCKETS:
             self._buckets.popitem(last=False)
         return 0.0 if is_free else (1 - left) / self._rate
-
-
-def _caller(scope: Scope) -> str:
-    user = scope.get("user")
-    return "" if user is None else str(user.identity)
 
 
 class Negotiation:
