@@ -184,7 +184,7 @@ async def _answer(request_id: Any, result: Result) -> Response:
     if isinstance(result, dict):
         return JSONResponse(_envelope(request_id, result))
     try:
-        first = await anext(result)  # a refusal of the stream becomes an answer, not an event
+        first = await anext(result)  # an error at its start becomes an answer, not an event
     except StopAsyncIteration:
         first = None
 
