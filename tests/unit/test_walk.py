@@ -93,7 +93,7 @@ class Trace:
             yield
         finally:
             sys.setprofile(before)
-            threading.setprofile(before)  # type: ignore[arg-type]  # None ends it too
+            threading.setprofile(before)
 
     @contextmanager
     def running(self) -> Iterator[None]:
