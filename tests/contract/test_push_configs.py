@@ -17,7 +17,6 @@ from a2a.types import (
     TaskState,
 )
 
-from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import (
     ConcurrencyError,
@@ -460,7 +459,7 @@ class Desk:
         self.storage = storage.for_scope(scope_of(self._context(None)))
         operations = MemoryQueue(Operation, clock=storage.clock)
         backends = Backends(storage=storage, operations=operations)
-        self._intake = Intake(backends, CarriedVariables({}))
+        self._intake = Intake(backends, None)
 
     async def send(
         self,

@@ -173,6 +173,7 @@ def test_names_are_imported(modules: Path) -> None:
     (modules / "shop_here").mkdir()
     (modules / "shop_here/users.py").write_text(source)
     carried = carried_variables("tracing_here:ID,  shop_here.users:ID,")
+    assert carried is not None
     carried.restore('{"tracing_here:ID": 1, "shop_here.users:ID": 2}')
     modules_here = (sys.modules["tracing_here"], sys.modules["shop_here.users"])
     assert [module.__dict__["ID"].get() for module in modules_here] == [1, 2]
@@ -182,7 +183,7 @@ def test_names_are_imported(modules: Path) -> None:
 @pytest.mark.parametrize("names", ["", " ", ",", " , "])
 def test_without_names_nothing_is_carried(names: str) -> None:
     """The setting's default, and what is left of a list that was emptied."""
-    assert carried_variables(names).capture() == ""
+    assert carried_variables(names) is None
 
 
 BAD_NAMES = {
@@ -265,6 +266,7 @@ def test_a_module_beside_the_agent_is_found(modules: Path, tmp_path: Path) -> No
     (folder / "reading_here.py").write_text(source)
     load_agent("reading_here.py:Reader", folder=folder)
     carried = carried_variables("beside_here:LOCALE")
+    assert carried is not None
     assert sys.modules["beside_here"].__dict__["LOCALE"] in carried._variables.values()
 
 

@@ -64,15 +64,18 @@ class CarriedVariables:
             self._variables[name].set(values[name])
 
 
-def carried_variables(names: str) -> CarriedVariables:
+def carried_variables(names: str) -> CarriedVariables | None:
     """Import the context variables of a list like `tracing:REQUEST_ID, shop.users:LOCALE`.
+
+    None where the list is empty.
 
     Raises:
         ConfigurationError: a name has another form, cannot be imported, or is no ContextVar; one
             sentence names it and the reason.
     """
     given = [name.strip() for name in names.split(",")]
-    return CarriedVariables({name: _imported(name) for name in given if name})
+    variables = {name: _imported(name) for name in given if name}
+    return CarriedVariables(variables) if variables else None
 
 
 def _imported(name: str) -> ContextVar[Any]:

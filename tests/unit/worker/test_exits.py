@@ -17,14 +17,9 @@ from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.failures import (
-    AgentFailedError,
-    contained,
-    going_on,
-    run_to_end,
-    survive_exits,
-)
+from a2a_serverless.worker.failures import AgentFailedError, going_on
 from a2a_serverless.worker.function import WorkerFunction
+from a2a_serverless.worker.loops import contained, run_to_end, survive_exits
 from tests.support.messages import request
 from tests.support.workers import Agent, Bench, S, complete, params_of
 

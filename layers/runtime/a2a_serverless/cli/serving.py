@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, check_backends
-from a2a_serverless.worker.failures import run_to_end
+from a2a_serverless.worker.loops import run_to_end
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

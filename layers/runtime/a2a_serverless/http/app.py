@@ -41,6 +41,9 @@ from a2a_serverless.wiring import Backends
 
 CARD_MAX_AGE_S = 300
 
+_STREAMS = (":stream", ":subscribe")
+"""The ends of the paths from which HTTP+JSON streams."""
+
 _base_url: ContextVar[str] = ContextVar("a2a_serverless_base_url", default="https://localhost")
 
 
@@ -163,7 +166,9 @@ def _rest_routes(
     handler: DurableRequestHandler, context: CallContextBuilder, settings: Settings
 ) -> list[BaseRoute]:
     def wrap(route: Route) -> Endpoint:
-        endpoint = with_event_ids(route.endpoint, keep_alive_s=settings.keep_alive_s)
+        endpoint: Endpoint = route.endpoint
+        if route.path.endswith(_STREAMS):
+            endpoint = with_event_ids(endpoint, keep_alive_s=settings.keep_alive_s)
         return rest_guard(endpoint, route, context)
 
     return rewired(create_rest_routes(handler, context, enable_v0_3_compat=True), wrap)

@@ -186,7 +186,7 @@ def base_url(context: ServerCallContext) -> str:
     return url
 
 
-def caller_of(context: ServerCallContext, carried: CarriedVariables) -> Caller:
+def caller_of(context: ServerCallContext, carried: CarriedVariables | None) -> Caller:
     """Return the message's sender and context variables, as the agent will see them.
 
     Raises:
@@ -196,7 +196,7 @@ def caller_of(context: ServerCallContext, carried: CarriedVariables) -> Caller:
         user=context.user.user_name,
         tenant=_tenant(context),
         extensions=tuple(sorted(context.requested_extensions)),
-        variables=carried.capture(),
+        variables="" if carried is None else carried.capture(),
     )
 
 

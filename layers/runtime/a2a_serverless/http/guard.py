@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from a2a_serverless.http.bodies import check_query, check_values, parsed, read_json
+from a2a_serverless.http.checks import check_query, check_values, parsed, read_json
 from a2a_serverless.http.context import (
     NAMED_TENANT,
     CallContextBuilder,

@@ -115,7 +115,8 @@ class DurableRequestHandler(RequestHandler):
 
     async def _accept(self, params: SendMessageRequest, context: ServerCallContext) -> Accepted:
         check_send(params, self._card, self._settings)
-        await self._receivers.check_inline(params, context)
+        if params.configuration.HasField("task_push_notification_config"):
+            await self._receivers.check_inline(params, context)
         return await self._intake.accept(params, context)
 
     @operation("send_streaming_message")

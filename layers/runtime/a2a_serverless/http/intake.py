@@ -79,7 +79,7 @@ class Intake:
     The due index repairs a turn that was not sent; a client that repeats itself sends it again.
     """
 
-    def __init__(self, backends: Backends, carried: CarriedVariables) -> None:
+    def __init__(self, backends: Backends, carried: CarriedVariables | None) -> None:
         self._backends = backends
         self._carried = carried
 

@@ -138,15 +138,13 @@ class Receivers:
         await storage.delete_push(request.task_id, request.id)
 
     async def check_inline(self, request: SendMessageRequest, context: ServerCallContext) -> None:
-        """Refuse a message's own configuration before the message is accepted.
+        """Refuse a configuration that came with a message before the message is accepted.
 
         Raises:
             InvalidParamsError: names each field that cannot be used.
             TaskNotFoundError: the message names a task that the caller does not see.
             InvalidArgumentError: it would open a task in a tenant that is not the caller's.
         """
-        if not request.configuration.HasField("task_push_notification_config"):
-            return
         _check_push(self._card)
         config = request.configuration.task_push_notification_config
         _check_config(config, at=_INLINE)

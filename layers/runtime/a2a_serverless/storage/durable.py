@@ -189,7 +189,7 @@ class DurableStorage(TaskLog):
         )
         now_ms = self.clock.now_ms()
         step = open_task(new, now_ms=now_ms, timing=self.timing, trace=tracing.header())
-        taker = await self._insert(step, body_of(step), inline_push(step))
+        taker = await self._insert(step, body_of(step), _pushed(step))
         if taker is not None:
             return Opened(head=taker, created=False)
         log = Log(head=step.head, records=(Record.of(step),))
@@ -198,7 +198,7 @@ class DurableStorage(TaskLog):
     async def commit(self, head: Head, commit: Commit) -> Head:
         now_ms = self.clock.now_ms()
         step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=tracing.header())
-        body, push = body_of(step), inline_push(step)
+        body, push = body_of(step), _pushed(step)
         if head.has_expired(self.clock.now_ms()):
             raise TaskNotFoundError
         await self._apply(head, step, body, push)
@@ -355,6 +355,11 @@ def task_of_head(head: Head) -> Task | None:
     if head.metadata:
         task.metadata.ParseFromString(head.metadata)
     return task
+
+
+def _pushed(step: Step) -> Push | None:
+    """Return the inline configuration that is stored with a commit; None without one."""
+    return None if step.push is None else inline_push(step.push, step.head)
 
 
 def body_of(step: Step) -> bytes:

@@ -12,8 +12,8 @@ from a2a.types import TaskPushNotificationConfig
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import digest, is_task_id
-from a2a_serverless.tasks.rules import Step
 
 MAX_CONFIGS = 10
 """The most configurations of one task: every transition is delivered to each."""
@@ -106,15 +106,13 @@ def inline_id(config: TaskPushNotificationConfig) -> str:
     return config.id or digest("push-inline", config.url)
 
 
-def inline_push(step: Step) -> Push | None:
-    """Return the configuration that a commit brings; its receiver is owed that commit.
+def inline_push(config: TaskPushNotificationConfig, head: Head) -> Push:
+    """Return a configuration that the commit leading to `head` brings: it is owed that commit.
 
     Raises:
         InvalidArgumentError: it cannot be stored.
     """
-    if step.push is None:
-        return None
-    own, head = checked(step.push), step.head
+    own = checked(config)
     own.id, own.task_id = inline_id(own), head.task_id
     version = head.version - 1
     return Push(scope=head.scope, incarnation=head.incarnation, config=own, version=version)

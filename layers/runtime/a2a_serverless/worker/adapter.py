@@ -40,8 +40,8 @@ from a2a_serverless.worker.agents import CarryingAgent
 from a2a_serverless.worker.attempt import Attempt, Companions, Limits
 from a2a_serverless.worker.canceling import Canceling
 from a2a_serverless.worker.claims import Ownership, claim
-from a2a_serverless.worker.failures import survive_exits
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
+from a2a_serverless.worker.loops import survive_exits
 from a2a_serverless.worker.telemetry import (
     ids_of,
     observed_attempt,
@@ -227,8 +227,9 @@ class _Delivery:
             with observed_attempt(log, self._operation, adapter.clock):
                 attempt = self._attempt(log, params)
                 async with AsyncExitStack() as stack:
-                    lost = FencedError("The delivery is lost.")
-                    may_write = await self._keep_delivery(stack, lambda: attempt.stop(lost))
+                    may_write = await self._keep_delivery(
+                        stack, lambda: attempt.stop(FencedError("The delivery is lost."))
+                    )
                     if claims_first:
                         head = await claim(self._storage, head, own, adapter.retry)
                     return await attempt.run(head, own, may_write)
@@ -258,6 +259,8 @@ class _Delivery:
     def _agent(self, log: Log) -> AgentExecutor:
         """Return the agent, with the context variables of the current turn's message."""
         adapter = self._adapter
+        if adapter.carried is None:
+            return adapter.agent
         return CarryingAgent(adapter.agent, adapter.carried, caller_of(log).variables)
 
     def _stop_at(self) -> float | None:

@@ -45,13 +45,12 @@ from a2a_serverless.worker.failures import (
     AgentFailedError,
     DeadlineError,
     StaleStateError,
-    contained,
     is_final,
 )
 from a2a_serverless.worker.keeper import Keeper
+from a2a_serverless.worker.loops import call_in, contained, end_tasks, error_of, first_of
 from a2a_serverless.worker.translation import describe
 from a2a_serverless.worker.turn import Turn
-from a2a_serverless.worker.waiting import call_in, end_tasks, error_of, first_of
 from a2a_serverless.worker.watch import Watch, Watched
 from a2a_serverless.worker.writer import TurnWriter
 

@@ -21,10 +21,10 @@ from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.executor import TurnQueue
-from a2a_serverless.worker.failures import StaleStateError, contained
+from a2a_serverless.worker.failures import StaleStateError
+from a2a_serverless.worker.loops import contained, limited
 from a2a_serverless.worker.translation import TurnView
 from a2a_serverless.worker.turn import cancel_context_of
-from a2a_serverless.worker.waiting import limited
 from a2a_serverless.worker.writer import TurnWriter
 
 logger = logging.getLogger(__name__)

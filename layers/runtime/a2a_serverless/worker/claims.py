@@ -29,7 +29,7 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.waiting import first_of
+from a2a_serverless.worker.loops import first_of
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless.worker.failures import run_to_end
+from a2a_serverless.worker.loops import run_to_end
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.worker.failures import going_on
-from a2a_serverless.worker.waiting import call_in, first_of
+from a2a_serverless.worker.loops import call_in, first_of
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, ContextWrite
 from a2a_serverless.worker.claims import MAX_REBASES, Ownership
 from a2a_serverless.worker.failures import StaleStateError
-from a2a_serverless.worker.waiting import first_of
+from a2a_serverless.worker.loops import first_of
 
 FLUSH_AFTER_S = 0.1
 FLUSH_BYTES = 64 * 1024

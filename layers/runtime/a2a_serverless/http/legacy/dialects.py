@@ -40,7 +40,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from a2a_serverless.http import SUBMIT_PATH
-from a2a_serverless.http.bodies import parsed, read_json
+from a2a_serverless.http.checks import parsed, read_json
 from a2a_serverless.http.context import choose_id, names_version
 from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted
 from a2a_serverless.http.guard import request_id_of, rewired

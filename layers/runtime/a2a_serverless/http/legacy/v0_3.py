@@ -15,7 +15,7 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import ParseDict
 from pydantic import BaseModel
 
-from a2a_serverless.http.bodies import NOT_BASE64, check_values, is_base64, refused_field, refusing
+from a2a_serverless.http.checks import NOT_BASE64, check_values, is_base64, refused_field, refusing
 
 
 def _check_params(params: Any) -> None:

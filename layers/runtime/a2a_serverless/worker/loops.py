@@ -1,0 +1,202 @@
+"""What a worker needs beside asyncio: waiting for several things, and surviving an agent's exit.
+
+asyncio lets SystemExit and KeyboardInterrupt out of the event loop, from whichever task or callback
+raises them. So an agent that calls `sys.exit()` in a child task would end every turn of the
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import Context, ContextVar
+from types import TracebackType
+from typing import Any, TypeVar
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.worker.failures import AgentFailedError
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_in_agent: ContextVar[bool] = ContextVar("in_agent", default=False)
+
+RECANCEL_S = 1.0
+"""Seconds that a cancelled task has before it is cancelled again."""
+STOP_GRACE_S = 5.0
+"""Seconds that a cancelled task has to end; after that it is left behind."""
+
+
+async def first_of(
+    *waits: Coroutine[Any, Any, Any], tasks: Iterable[asyncio.Future[Any]] = ()
+) -> None:
+    """Return when one of them is done. `waits` end with the call, `tasks` are left running.
+
+    Exceptions of a wait or a task are not raised here.
+    """
+    own = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait([*own, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in own:
+            wait.cancel()
+        await asyncio.gather(*own, return_exceptions=True)
+
+
+def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Call back in another thread's loop; nothing happens if that loop has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *args)
+
+
+def error_of(task: asyncio.Future[Any]) -> BaseException | None:
+    """Return the exception of a task that is done; None if it runs, or raised none."""
+    if not task.done():
+        return None
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+async def end_tasks(
+    *tasks: asyncio.Task[Any], clock: Clock, grace_s: float = STOP_GRACE_S
+) -> list[asyncio.Task[Any]]:
+    """Cancel tasks and wait for them; return those that run on after `grace_s`.
+
+    A task that swallows a cancellation gets another one every second.
+    """
+    deadline = clock.monotonic() + grace_s
+    running = [task for task in tasks if not task.done()]
+    while running:
+        for task in running:
+            task.cancel()
+        left_s = deadline - clock.monotonic()
+        if left_s <= 0:
+            break
+        ended = asyncio.gather(*running, return_exceptions=True)
+        await first_of(clock.sleep(min(RECANCEL_S, left_s)), tasks=[ended])
+        running = [task for task in running if not task.done()]
+    return running
+
+
+async def limited(
+    work: Coroutine[Any, Any, Any], *, clock: Clock, seconds: float
+) -> BaseException | None:
+    """Run `work` for at most `seconds`; return its exception, TimeoutError if it did not end."""
+    task = asyncio.create_task(work)
+    try:
+        await first_of(clock.sleep(seconds), tasks=[task])
+        if not task.done():
+            return TimeoutError(f"No end within {seconds} s.")
+        return error_of(task)
+    finally:
+        await end_tasks(task, clock=clock)
+
+
+# -- exits -----------------------------------------------------------------------------------
+
+
+async def contained(call: Awaitable[None]) -> None:
+    """Await a call of the agent, in a task of its own; an exit in it ends the attempt alone.
+
+    The tasks that the agent creates are contained too, in a loop that survives exits.
+
+    Raises:
+        AgentFailedError: the agent, or one of its libraries, wanted to end the process.
+    """
+    _in_agent.set(True)
+    with _exits_as_failures():
+        await call
+
+
+def survive_exits(loop: asyncio.AbstractEventLoop) -> None:
+    """Turn exits in tasks that an agent creates on `loop` into its failures; idempotent."""
+    before = loop.get_task_factory()
+    if isinstance(before, _Factory):
+        return
+    loop.set_task_factory(_Factory(before))
+
+
+def run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on `loop` to its end; an exit that a callback of the agent raises is logged.
+
+    Raises:
+        SystemExit, KeyboardInterrupt: `work` itself has raised it.
+    """
+    main = loop.create_task(work)
+    while True:
+        try:
+            return loop.run_until_complete(main)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if main.done():
+                raise
+            extra = {"action": "exit_in_callback"}
+            logger.error("A callback of the agent raised %r", error, extra=extra)  # noqa: TRY400 - its traceback is the loop's
+
+
+class _Factory:
+    """A task factory; `before` is the one that the loop had, None without one."""
+
+    def __init__(self, before: Callable[..., asyncio.Future[Any]] | None) -> None:
+        self._before = before
+
+    def __call__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,
+    ) -> asyncio.Future[Any]:
+        context: Context | None = options.get("context")
+        is_agents = _in_agent.get() if context is None else context.get(_in_agent, False)
+        made = _Contained(coro) if is_agents and isinstance(coro, Coroutine) else coro
+        if self._before is not None:
+            return self._before(loop, made, **options)
+        return asyncio.Task(made, loop=loop, **options)
+
+
+class _Contained(Coroutine[Any, Any, Any]):
+    """A coroutine whose exits become failures of the agent.
+
+    It delegates step by step: a coroutine around it would never start it where the task is
+    cancelled before its first step.
+    """
+
+    def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
+        self._coro = coro
+        self.__name__ = getattr(coro, "__name__", type(coro).__name__)
+        self.__qualname__ = getattr(coro, "__qualname__", self.__name__)
+
+    def send(self, value: Any) -> Any:
+        with _exits_as_failures():
+            return self._coro.send(value)
+
+    def throw(
+        self,
+        typ: type[BaseException] | BaseException,
+        val: BaseException | object = None,
+        tb: TracebackType | None = None,
+    ) -> Any:
+        del tb  # it is the error's own
+        error = typ if isinstance(typ, BaseException) else val
+        with _exits_as_failures():
+            return self._coro.throw(error if isinstance(error, BaseException) else typ)
+
+    def close(self) -> None:
+        self._coro.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield from self._coro.__await__())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coro, name)  # cr_frame and the like, for debuggers
+
+
+@contextmanager
+def _exits_as_failures() -> Iterator[None]:
+    try:
+        yield
+    except SystemExit as error:
+        raise AgentFailedError("The agent called sys.exit().") from error
+    except KeyboardInterrupt as error:
+        raise AgentFailedError("The agent raised KeyboardInterrupt.") from error
