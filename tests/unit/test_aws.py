@@ -20,7 +20,7 @@ from botocore.exceptions import (
 )
 
 from a2a_serverless import aws
-from a2a_serverless.aws import ConditionFailedError, Outcome
+from a2a_serverless.aws import ConditionFailedError, ErrorKind
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from tests.support.clocks import ManualClock
 
@@ -44,37 +44,37 @@ def cancelled(*codes: str) -> Any:
 @pytest.mark.parametrize(
     ("raised", "outcome"),
     [
-        (error("ConditionalCheckFailedException"), Outcome.LOST),
-        (cancelled("ConditionalCheckFailed", "None"), Outcome.LOST),
-        (cancelled("None", "ConditionalCheckFailed"), Outcome.LOST),
+        (error("ConditionalCheckFailedException"), ErrorKind.LOST),
+        (cancelled("ConditionalCheckFailed", "None"), ErrorKind.LOST),
+        (cancelled("None", "ConditionalCheckFailed"), ErrorKind.LOST),
         # The condition is final; the conflict of another action is not.
-        (cancelled("TransactionConflict", "ConditionalCheckFailed"), Outcome.LOST),
-        (cancelled("TransactionConflict", "None"), Outcome.REPEAT),
-        (cancelled("None", "ProvisionedThroughputExceeded"), Outcome.REPEAT),
-        (cancelled("ThrottlingError"), Outcome.REPEAT),
-        (cancelled("ValidationError", "None"), Outcome.FATAL),
-        (cancelled("ItemCollectionSizeLimitExceeded"), Outcome.FATAL),
-        (error("TransactionInProgressException"), Outcome.REPEAT),
-        (error("IdempotentParameterMismatchException"), Outcome.FATAL),
-        (error("TransactionConflictException"), Outcome.REPEAT),
-        (error("ProvisionedThroughputExceededException"), Outcome.REPEAT),
-        (error("ThrottlingException"), Outcome.REPEAT),
-        (error("RequestLimitExceeded"), Outcome.REPEAT),
-        (error("InternalServerError", status=500), Outcome.REPEAT),
-        (error("Whatever", status=503), Outcome.REPEAT),
-        (error("ValidationException"), Outcome.FATAL),
-        (error("AccessDeniedException"), Outcome.FATAL),
-        (error("ResourceNotFoundException"), Outcome.FATAL),
-        (ReadTimeoutError(endpoint_url="http://x"), Outcome.REPEAT),
-        (ConnectTimeoutError(endpoint_url="http://x"), Outcome.REPEAT),
-        (EndpointConnectionError(endpoint_url="http://x"), Outcome.REPEAT),
-        (ParamValidationError(report="x"), Outcome.FATAL),
-        (ValueError("x"), Outcome.FATAL),
+        (cancelled("TransactionConflict", "ConditionalCheckFailed"), ErrorKind.LOST),
+        (cancelled("TransactionConflict", "None"), ErrorKind.REPEAT),
+        (cancelled("None", "ProvisionedThroughputExceeded"), ErrorKind.REPEAT),
+        (cancelled("ThrottlingError"), ErrorKind.REPEAT),
+        (cancelled("ValidationError", "None"), ErrorKind.FATAL),
+        (cancelled("ItemCollectionSizeLimitExceeded"), ErrorKind.FATAL),
+        (error("TransactionInProgressException"), ErrorKind.REPEAT),
+        (error("IdempotentParameterMismatchException"), ErrorKind.FATAL),
+        (error("TransactionConflictException"), ErrorKind.REPEAT),
+        (error("ProvisionedThroughputExceededException"), ErrorKind.REPEAT),
+        (error("ThrottlingException"), ErrorKind.REPEAT),
+        (error("RequestLimitExceeded"), ErrorKind.REPEAT),
+        (error("InternalServerError", status=500), ErrorKind.REPEAT),
+        (error("Whatever", status=503), ErrorKind.REPEAT),
+        (error("ValidationException"), ErrorKind.FATAL),
+        (error("AccessDeniedException"), ErrorKind.FATAL),
+        (error("ResourceNotFoundException"), ErrorKind.FATAL),
+        (ReadTimeoutError(endpoint_url="http://x"), ErrorKind.REPEAT),
+        (ConnectTimeoutError(endpoint_url="http://x"), ErrorKind.REPEAT),
+        (EndpointConnectionError(endpoint_url="http://x"), ErrorKind.REPEAT),
+        (ParamValidationError(report="x"), ErrorKind.FATAL),
+        (ValueError("x"), ErrorKind.FATAL),
     ],
 )
-def test_outcomes(raised: Exception, outcome: Outcome) -> None:
+def test_outcomes(raised: Exception, outcome: ErrorKind) -> None:
     """Only a failed condition is a loss; what may pass is repeated; the rest is fatal."""
-    assert aws.outcome_of(raised) is outcome
+    assert aws.kind_of(raised) is outcome
 
 
 async def test_a_call_does_not_hold_the_loop() -> None:

@@ -1,7 +1,7 @@
 """Calls to AWS: one boto3 client for each service, run in threads, their errors judged here.
 
 boto3 blocks, and its clients are safe under threads. So every call runs in a thread of a pool, and
-the event loop goes on. `Outcome` says what an error means for the request.
+the event loop goes on. `ErrorKind` says what an error means for the request.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _sessions: list[Session] = []
 _lock = threading.Lock()
 
 
-class Outcome(Enum):
+class ErrorKind(Enum):
     """The meaning of an AWS error for its request."""
 
     LOST = "lost"
@@ -124,7 +124,7 @@ async def call(method: Callable[..., Any], /, **kwargs: Any) -> Any:
     boto3 itself repeats a throttled or unanswered request twice, with the same request token.
 
     Raises:
-        ClientError, BotoCoreError: as boto3 does; `outcome_of` returns its meaning.
+        ClientError, BotoCoreError: as boto3 does; `kind_of` returns its meaning.
     """
     inside = contextvars.copy_context()
     run = functools.partial(inside.run, method, **kwargs)
@@ -134,16 +134,16 @@ async def call(method: Callable[..., Any], /, **kwargs: Any) -> Any:
 async def repeat(
     method: Callable[..., Any], /, *, clock: Clock | None = None, **kwargs: Any
 ) -> Any:
-    """Run `call` again with jittered back-off while the outcome is `REPEAT`.
+    """Run `call` again with jittered back-off while its error is of the kind `REPEAT`.
 
     For requests that may be applied twice: reads, and writes with a request token or with a
     condition whose failure the caller can tell apart from a loss.
 
     Raises:
-        ConditionFailedError: the outcome is `LOST`.
+        ConditionFailedError: the error is of the kind `LOST`.
         UnavailableError: no answer within `ATTEMPTS` and `BUDGET_S`; what became of the request
             is unknown.
-        ClientError, BotoCoreError: the outcome is `FATAL`.
+        ClientError, BotoCoreError: the error is of the kind `FATAL`.
     """
     clock = clock or SystemClock()
     deadline = clock.monotonic() + BUDGET_S
@@ -151,10 +151,10 @@ async def repeat(
         try:
             return await call(method, **kwargs)
         except ERRORS as error:
-            outcome = outcome_of(error)
-            if outcome is Outcome.LOST and isinstance(error, boto.ClientError):
+            kind = kind_of(error)
+            if kind is ErrorKind.LOST and isinstance(error, boto.ClientError):
                 raise ConditionFailedError(_failed_items(error)) from error
-            if outcome is not Outcome.REPEAT:
+            if kind is not ErrorKind.REPEAT:
                 raise
             if attempt == ATTEMPTS or clock.monotonic() >= deadline:
                 msg = f"No answer from AWS after {attempt} attempts: {error}"
@@ -169,20 +169,20 @@ def pause_s(attempt: int) -> float:
     return random.uniform(0, ceiling)  # noqa: S311 - spreads load, guards nothing
 
 
-def outcome_of(error: Exception) -> Outcome:
+def kind_of(error: Exception) -> ErrorKind:
     """Return the meaning of an exception of boto3 for its request."""
     if isinstance(error, _NO_ANSWER):
-        return Outcome.REPEAT
+        return ErrorKind.REPEAT
     if not isinstance(error, boto.ClientError):
-        return Outcome.FATAL
+        return ErrorKind.FATAL
     codes = {error_code(error), *(reason.get("Code") for reason in _reasons(error))}
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if codes & _LOST_CODES:
         # A condition that failed is final, even if the other actions may be sent again.
-        return Outcome.LOST
+        return ErrorKind.LOST
     if codes & _REPEAT_CODES or status >= _SERVER_ERROR:
-        return Outcome.REPEAT
-    return Outcome.FATAL
+        return ErrorKind.REPEAT
+    return ErrorKind.FATAL
 
 
 def error_code(error: Exception) -> str:
