@@ -57,9 +57,11 @@ def storage(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Dura
         case "moto":
             with moto_database() as moto:
                 yield moto.storage(clock=clock)
-        case _:
+        case "dynamodb":
             local: Database = request.getfixturevalue("database")
             yield local.storage(clock=clock)
+        case other:
+            pytest.fail(f"The fixture storage knows no backend {other}.")
 
 
 @pytest.fixture
@@ -71,7 +73,9 @@ def queues(request: pytest.FixtureRequest) -> Iterator[MemoryQueues | SqsQueues]
         case "moto":
             with moto_queues() as moto:
                 yield moto
-        case _:
+        case "fauxqs":
             emulator: Emulator = request.getfixturevalue("fauxqs")
             with fauxqs_queues(emulator) as fauxqs:
                 yield fauxqs
+        case other:
+            pytest.fail(f"The fixture queues knows no backend {other}.")

@@ -66,8 +66,10 @@ def cancels(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Canc
         case "moto":
             with moto_database() as moto:
                 yield _on_table(moto, clock)
-        case _:
+        case "dynamodb":
             yield _on_table(request.getfixturevalue("database"), clock)
+        case other:
+            pytest.fail(f"The fixture cancels knows no backend {other}.")
 
 
 def _on_table(database: Database, clock: ManualClock) -> Cancels:

@@ -31,21 +31,24 @@ def clock() -> ManualClock:
 @pytest.fixture(params=BACKENDS)
 def store(request: pytest.FixtureRequest, clock: Clock) -> Iterator[KeyStore]:
     """A store of each kind, without keys."""
-    if request.param == "memory":
-        yield MemoryKeyStore(clock)
-    elif request.param == "moto":
-        with moto_database() as database:
-            yield DynamoKeyStore(database.table, client=database.client, clock=clock)
-    else:
-        emulator: Emulator = request.getfixturevalue("dynamodb_local")
-        client = emulator_client(emulator)
-        database = Database(client=client)
-        if database.table not in client.list_tables()["TableNames"]:
-            create_table(client)
-        remove_keys(client, database.table)
-        yield DynamoKeyStore(database.table, client=client, clock=clock)
-        remove_keys(client, database.table)
-        client.close()
+    match request.param:
+        case "memory":
+            yield MemoryKeyStore(clock)
+        case "moto":
+            with moto_database() as database:
+                yield DynamoKeyStore(database.table, client=database.client, clock=clock)
+        case "dynamodb":
+            emulator: Emulator = request.getfixturevalue("dynamodb_local")
+            client = emulator_client(emulator)
+            database = Database(client=client)
+            if database.table not in client.list_tables()["TableNames"]:
+                create_table(client)
+            remove_keys(client, database.table)
+            yield DynamoKeyStore(database.table, client=client, clock=clock)
+            remove_keys(client, database.table)
+            client.close()
+        case other:
+            pytest.fail(f"The fixture store knows no backend {other}.")
 
 
 def remove_keys(client: Any, table: str) -> None:
