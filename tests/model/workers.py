@@ -1,4 +1,4 @@
-"""The worker: the steps of `worker/adapter.py`, `titles.py`, `writer.py` and `canceling.py`.
+"""The worker: the steps of `worker/adapter.py`, `claims.py`, `writer.py` and `canceling.py`.
 
 Phases: `load` (has a delivery), `look` (has read HEAD and log, not yet the cancel flag), `claim`,
 `run` (the agent runs), `cancel` and `fail` (the task is to be ended), `count` (an attempt that was

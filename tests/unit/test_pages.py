@@ -1,0 +1,96 @@
+"""The pages for those who change the code name its modules, functions and tests as they are."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import a2a_serverless
+
+PACKAGE = Path(a2a_serverless.__file__).parent
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+FOLDERS = (ROOT, PACKAGE, PACKAGE.parent, ROOT / "tests")
+"""What the pages' paths begin at."""
+
+MAP = re.compile(
+    r"^    layers/runtime/a2a_serverless/\n(.*?)^    functions/", re.DOTALL | re.MULTILINE
+)
+ONE_PURPOSE = {"cli", "local"}
+"""Folders of which the map says only what they are for."""
+
+NAMES = r"`[\w.]+`(?:(?:, | and |, and )`[\w.]+`)*"
+PLACES = re.compile(rf"({NAMES})(?: \([^)]*\))? in `([\w/]+\.py)`")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def files(path: str) -> list[Path]:
+    """The files that a page may mean by a path."""
+    return [folder / path for folder in FOLDERS if (folder / path).is_file()]
+
+
+def mapped() -> dict[str, str]:
+    """The map's text by folder; that of modules beside the folders is under the empty name."""
+    found = MAP.search((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    assert found is not None
+    texts: defaultdict[str, str] = defaultdict(str)
+    folder = ""
+    for line in found[1].splitlines():
+        begins = re.match(r" {6}(?:(\w+)/|(?=\w))", line)
+        if begins is not None:
+            folder = begins[1] or ""
+        texts[folder] += line[begins.end() if begins else 0 :] + "\n"
+    return texts
+
+
+def modules(folder: Path) -> set[str]:
+    """The modules and packages of a folder."""
+    found = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
+    return found | {path.parent.name for path in folder.glob("*/__init__.py")}
+
+
+def test_the_map_has_every_module_and_no_other() -> None:
+    """What stands outside of parentheses is a module's name; the words are inside of them."""
+    texts = mapped()
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert texts.keys() - {""} == folders
+    for folder in folders - ONE_PURPOSE:
+        named = set(re.findall(r"\w+", re.sub(r"\([^)]*\)", "", texts[folder])))
+        assert named == modules(PACKAGE / folder), folder
+    beside = set(re.findall(r"\w+", re.sub(r"\([^)]*\)", "", texts[""])))
+    assert beside == modules(PACKAGE) - folders
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_paths_exist(page: Path) -> None:
+    """A path that a page names is one of the repository, the package or the tests."""
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:\w+/)+\w+\.py)(?:::\w+)?`", text)
+    assert [path for path in named if not files(path)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_names_are_where_the_page_says(page: Path) -> None:
+    """Of "`a` and `b` in `c.py`" each name is defined in that file."""
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    for names, path in PLACES.findall(text):
+        sources = "\n".join(file.read_text(encoding="utf-8") for file in files(path))
+        for name in re.findall(r"`([\w.]+)`", names):
+            for part in name.split("."):
+                assert re.search(rf"(?m)(def|class) {part}\b|^{part}\b", sources), (name, path)
+
+
+def test_tests_of_the_guarantees_exist() -> None:
+    """A promise that names a test of a file names one that is there."""
+    text = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 5
+    for path, test in named:
+        (file,) = files(path)
+        assert f"def {test}(" in file.read_text(encoding="utf-8"), test
