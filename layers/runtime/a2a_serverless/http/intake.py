@@ -197,8 +197,9 @@ async def try_send(
 ) -> bool:
     """Wait until an operation is sent; return False if it could not be.
 
-    The log has `send_turn` or `send_cancel`, or the same with `_failed`. A failure is no error of
-    the request, whose commit stands: the due index has the turn, and a cancel's flag its deadline.
+    Log it as `send_turn` or `send_cancel`, or as `send_turn_failed` or `send_cancel_failed`. A
+    failure is no error of the request, whose commit stands: the due index has the turn, and a
+    cancel's flag its deadline.
     """
     action = f"send_{kind}"
     extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": turn}

@@ -113,7 +113,10 @@ def event_id(push: Push, position: Position) -> str:
 
 
 def headers(push: Push, *, event_id: str, attempt: int, signature: str) -> dict[str, str]:
-    """Return the headers of one attempt, but for host and length: the connection adds those."""
+    """Return the headers of one attempt that depend on configuration and event.
+
+    The deliverer adds those of the trace, the connection host and length.
+    """
     authentication = push.config.authentication
     fields = {
         "Content-Type": CONTENT_TYPE,
