@@ -109,24 +109,24 @@ async def test_a_length_that_is_none(client: httpx.AsyncClient, length: str) -> 
 @pytest.mark.parametrize(
     ("parts", "field", "problem"),
     [
-        ([{"text": "x"}] * 6, "message.parts", "A message has at most 5 parts."),
+        ([{"text": "x"}] * 6, "message.parts", "A message may have at most 5 parts."),
         (
             [{"text": "x"}, {"text": "x" * 1001}],
             "message.parts[1]",
-            "A part has at most 1000 bytes.",
+            "A part may have at most 1000 bytes.",
         ),
         (
             [{"raw": base64.b64encode(bytes(1001)).decode(), "mediaType": "image/png"}],
             "message.parts[0]",
-            "A part has at most 1000 bytes.",
+            "A part may have at most 1000 bytes.",
         ),
         (
             [{"text": "x", "metadata": {"x": "x" * 1001}}],
             "message.parts[0]",
-            "A part has at most 1000 bytes.",
+            "A part may have at most 1000 bytes.",
         ),
-        ([{"data": ["x" * 1001]}], "message.parts[0]", "A part has at most 1000 bytes."),
-        ([{"url": "x" * 1001}], "message.parts[0]", "A part has at most 1000 bytes."),
+        ([{"data": ["x" * 1001]}], "message.parts[0]", "A part may have at most 1000 bytes."),
+        ([{"url": "x" * 1001}], "message.parts[0]", "A part may have at most 1000 bytes."),
     ],
     ids=["many", "text", "raw", "metadata", "data", "url"],
 )
@@ -183,7 +183,10 @@ async def test_more_history_than_there_is(
 ) -> None:
     """Who asks for more is told the limit, before a message does anything."""
     answer = await agent.call(method, params)
-    assert (answer.reason, answer.message) == ("INVALID_PARAMS", "historyLength is 0 to 3.")
+    assert (answer.reason, answer.message) == (
+        "INVALID_PARAMS",
+        "historyLength must be from 0 to 3.",
+    )
     assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
 

@@ -77,7 +77,7 @@ async def test_long_names(agent: Agent) -> None:
     assert longest.result["totalSize"] == 0
     refused = await agent.call("ListTasks", {"tenant": "x" * 257})
     assert refused.reason == "INVALID_PARAMS"
-    assert refused.message == "A tenant has a name of at most 256 characters."
+    assert refused.message == "A tenant's name may have at most 256 characters."
 
 
 async def test_0_3_has_no_tenants(client: httpx.AsyncClient) -> None:

@@ -161,7 +161,7 @@ def _entries(
     entries: list[Entry] = [MessageAppended(message) for message in messages or ()]
     for write in artifacts or ():
         if not write.artifact.artifact_id:
-            raise InvalidArgumentError("An artifact has an artifactId.")
+            raise InvalidArgumentError("An artifact must have an artifactId.")
         entries.append(ArtifactWritten(write.artifact, write.append, write.last_chunk))
     if task_metadata is not None:
         entries.append(MetadataMerged(_struct(task_metadata)))

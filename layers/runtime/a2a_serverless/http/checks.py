@@ -57,8 +57,8 @@ AsksForHistory = SendMessageConfiguration | GetTaskRequest | ListTasksRequest
 """Requests that may limit the history of their answers."""
 
 _LIMITS = {
-    "page_size": "pageSize is 1 to 100.",
-    "history_length": "historyLength is 0 or more.",
+    "page_size": "pageSize must be from 1 to 100.",
+    "history_length": "historyLength must be 0 or more.",
 }
 
 
@@ -76,15 +76,19 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
     history_length(request.configuration, settings)
     if request.message.role != Role.ROLE_USER:
         # In the history it would look like a message of the agent.
-        raise _invalid("message.role", "A message from a client has the role ROLE_USER (user).")
+        raise _invalid(
+            "message.role", "A message from a client must have the role ROLE_USER (user)."
+        )
     parts = request.message.parts
     if len(parts) > settings.max_parts:
-        raise _invalid("message.parts", f"A message has at most {settings.max_parts} parts.")
+        raise _invalid("message.parts", f"A message may have at most {settings.max_parts} parts.")
     for number, part in enumerate(parts):
         if part.WhichOneof("content") is None:
-            raise _invalid(f"message.parts[{number}]", "A part has one of text, raw, url and data.")
+            raise _invalid(
+                f"message.parts[{number}]", "A part must have one of text, raw, url and data."
+            )
         if part.ByteSize() > settings.max_part_bytes:
-            limit = f"A part has at most {settings.max_part_bytes} bytes."
+            limit = f"A part may have at most {settings.max_part_bytes} bytes."
             raise _invalid(f"message.parts[{number}]", limit)
     _check_media_types(request.message, card)
 
@@ -103,7 +107,7 @@ def history_length(request: AsksForHistory | None, settings: Settings) -> int:
     asked = request.history_length
     check_history_length(asked)
     if asked > settings.max_history:
-        limit = f"historyLength is 0 to {settings.max_history}."
+        limit = f"historyLength must be from 0 to {settings.max_history}."
         raise _invalid("historyLength", limit)
     return asked
 

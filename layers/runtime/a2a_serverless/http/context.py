@@ -155,7 +155,7 @@ def scope_of(context: ServerCallContext) -> Scope:
         InvalidArgumentError: the tenant's name is too long.
     """
     if len(context.tenant) > MAX_TENANT:
-        raise InvalidArgumentError(f"A tenant has a name of at most {MAX_TENANT} characters.")
+        raise InvalidArgumentError(f"A tenant's name may have at most {MAX_TENANT} characters.")
     if _is_foreign(context):
         return Scope(digest("foreign-tenant", context.tenant, context.user.user_name))
     return Scope.of(_tenant(context), context.user.user_name)

@@ -93,7 +93,7 @@ def jsonrpc_guard(
             if check is not None:
                 check(envelope.get("params", {}))
             elif not isinstance(envelope.get("params", {}), dict | list):
-                raise InvalidRequestError(message="The parameters are an object or a list.")
+                raise InvalidRequestError(message="The parameters must be an object or a list.")
         except A2AError as error:
             return jsonrpc_error(error, request_id)
         return await endpoint(request)
@@ -160,7 +160,7 @@ def _check_content_type(request: Request) -> None:
 def _check_envelope(envelope: Mapping[str, object]) -> None:
     """Refuse an envelope that JSON-RPC 2.0 does not allow (section 4)."""
     if request_id_of(envelope) != envelope.get("id"):
-        raise InvalidRequestError(message="The id is a text, a whole number or null.")
+        raise InvalidRequestError(message="The id must be a string, a whole number or null.")
     if envelope.get("jsonrpc") != "2.0":
         raise InvalidRequestError(message='The member "jsonrpc" is not "2.0".')
     if not envelope.get("method") or not isinstance(envelope["method"], str):
@@ -178,11 +178,13 @@ def _check_method(request: Request, envelope: Mapping[str, object]) -> None:
     elif method in JSONRPC03Adapter.METHOD_TO_MODEL:
         check_version(request, PROTOCOL_VERSION_0_3)
         if envelope.get("id") is None:
-            raise InvalidRequestError(message="A request of A2A 0.3 has an id.")
+            raise InvalidRequestError(message="A request of A2A 0.3 must have an id.")
     else:
         raise MethodNotFoundError
     if not envelope.keys() <= _MEMBERS:
-        raise InvalidRequestError(message="A request has only jsonrpc, id, method and params.")
+        raise InvalidRequestError(
+            message="A request may have no other fields than jsonrpc, id, method and params."
+        )
 
 
 async def _check_rest_body(request: Request, check: Check | None) -> dict[str, Any]:
@@ -209,7 +211,9 @@ def _name_tenant(request: Request, body: Mapping[str, Any]) -> None:
     path, query = request.path_params.get("tenant"), request.query_params.getlist("tenant")
     given = [name for name in (path, *query, body.get("tenant")) if name]
     if any(name != given[0] or not isinstance(name, str) for name in given):
-        raise InvalidParamsError(message="A request names one tenant, as a text.")
+        raise InvalidParamsError(
+            message="A request must not name two tenants, and a tenant must be a string."
+        )
     setattr(request.state, NAMED_TENANT, given[0] if given else "")
 
 

@@ -119,7 +119,7 @@ class Receivers:
         """
         _check_push(self._card)
         if request.page_size < 0:
-            raise InvalidArgumentError("pageSize is 0 (all) or more.")
+            raise InvalidArgumentError("pageSize must be 0 (all) or more.")
         after = _place(request.page_token)
         storage = await self._storage_with(request.task_id, context)
         pushes = await storage.pushes(request.task_id)
@@ -150,7 +150,7 @@ class Receivers:
         _check_config(config, at=_INLINE)
         task_id = request.message.task_id
         if config.task_id not in ("", task_id):
-            problem = "It is the message's task or absent."
+            problem = "It must be absent or name the message's task."
             raise _refused_config([("taskId", problem)], at=_INLINE)
         # No name server is asked for a task that the caller does not see, or may not open.
         if task_id:

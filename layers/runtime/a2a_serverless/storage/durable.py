@@ -332,7 +332,7 @@ def context_write(value: Any, expected_version: int | None = None) -> ContextWri
     try:
         encoded = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"A context's state is a JSON value: {error}.") from error
+        raise InvalidArgumentError(f"A context's state must be a JSON value: {error}.") from error
     if len(encoded) > MAX_CONTEXT_BYTES:
         msg = f"A context's state of {len(encoded)} bytes exceeds {MAX_CONTEXT_BYTES} bytes."
         raise InvalidArgumentError(msg)
@@ -341,7 +341,7 @@ def context_write(value: Any, expected_version: int | None = None) -> ContextWri
 
 def context_conflict(version: int) -> ConcurrencyError:
     """Return the error for a context's state that is at `version` and not at the expected one."""
-    msg = "The context's state is not at the expected version; the task may well be."
+    msg = "The context's state has changed since it was read; the task may be unchanged."
     return ConcurrencyError(msg, current_version=version)
 
 

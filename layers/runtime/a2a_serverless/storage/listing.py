@@ -137,7 +137,7 @@ def _milliseconds(timestamp: str | None) -> int:
     try:
         moment = datetime.fromisoformat(timestamp)
     except ValueError as error:
-        raise InvalidArgumentError("status_timestamp_after is an ISO 8601 time.") from error
+        raise InvalidArgumentError("status_timestamp_after must be an ISO 8601 time.") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0, int(moment.timestamp() * 1000))

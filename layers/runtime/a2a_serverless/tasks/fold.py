@@ -248,7 +248,7 @@ def check_history_length(length: object) -> None:
     if length is None:
         return
     if isinstance(length, bool) or not isinstance(length, int) or length < 0:
-        raise InvalidArgumentError("history_length is a whole number, 0 or more.")
+        raise InvalidArgumentError("history_length must be a whole number, 0 or more.")
 
 
 def bound(message: Message, task_id: str, context_id: str) -> Message:

@@ -74,7 +74,7 @@ def keyed_task_id(scope: Scope, context_id: str, idempotency_key: str) -> str:
         InvalidArgumentError: the key is empty or too long.
     """
     if not 0 < _size(idempotency_key) <= MAX_KEY_BYTES:
-        raise InvalidArgumentError(f"An idempotency key has 1 to {MAX_KEY_BYTES} bytes.")
+        raise InvalidArgumentError(f"An idempotency key must have 1 to {MAX_KEY_BYTES} bytes.")
     return _uuid_of(digest("task", scope.digest, context_id, idempotency_key))
 
 
@@ -101,14 +101,14 @@ def is_task_id(task_id: str) -> bool:
 def check_task_id(task_id: str) -> str:
     """Return a valid task id; refuse any other, which would not fit the keys."""
     if not is_task_id(task_id):
-        raise InvalidArgumentError("A task id has 1 to 100 characters of A-Z a-z 0-9 . _ : -")
+        raise InvalidArgumentError("A task id must have 1 to 100 characters of A-Z a-z 0-9 . _ : -")
     return task_id
 
 
 def check_context_id(context_id: str) -> str:
     """Return a valid context id; refuse an empty one, and one that would not fit an index key."""
     if not 0 < _size(context_id) <= MAX_CONTEXT_ID_BYTES:
-        raise InvalidArgumentError(f"A context id has 1 to {MAX_CONTEXT_ID_BYTES} bytes.")
+        raise InvalidArgumentError(f"A context id must have 1 to {MAX_CONTEXT_ID_BYTES} bytes.")
     return context_id
 
 

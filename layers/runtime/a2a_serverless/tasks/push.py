@@ -64,13 +64,13 @@ def problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
     """
     auth = config.authentication
     if config.id and not is_config_id(config.id):
-        yield "id", "has 1 to 100 characters of A-Z a-z 0-9 . _ : -"
+        yield "id", "must have 1 to 100 characters of A-Z a-z 0-9 . _ : -"
     if not config.url:
         yield "url", "is missing"
     if _CONTROL.search(config.url):
         yield "url", "has control characters"
     if config.HasField("authentication") and not _SCHEME.fullmatch(auth.scheme):
-        yield "authentication.scheme", "is one word such as Bearer"
+        yield "authentication.scheme", "must be one word such as Bearer"
     for name, text, limit in (
         ("url", config.url, MAX_URL_BYTES),
         ("token", config.token, MAX_TOKEN_BYTES),
@@ -93,7 +93,9 @@ def checked(config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
     for name, why in problems(config):
         raise InvalidArgumentError(f"The push configuration's {name} {why}.")
     if config.ByteSize() >= MAX_CONFIG_BYTES:
-        raise InvalidArgumentError(f"A push configuration has less than {MAX_CONFIG_BYTES} bytes.")
+        raise InvalidArgumentError(
+            f"A push configuration must have less than {MAX_CONFIG_BYTES} bytes."
+        )
     return copied(config)
 
 
@@ -122,4 +124,4 @@ def check_room(held: Iterable[Push], config_id: str) -> None:
     """Refuse a configuration `config_id` beside `MAX_CONFIGS` others."""
     others = sum(push.config.id != config_id for push in held)
     if others >= MAX_CONFIGS:
-        raise InvalidArgumentError(f"A task has at most {MAX_CONFIGS} push configurations.")
+        raise InvalidArgumentError(f"A task may have at most {MAX_CONFIGS} push configurations.")

@@ -39,7 +39,9 @@ def _check_body(body: Any) -> None:
         request = ParseDict(body, pb2_v03.SendMessageRequest(), ignore_unknown_fields=True)
         for part in request.request.content:
             if part.HasField("file") and part.file.WhichOneof("file") is None:
-                raise InvalidParamsError(message="A file has one of fileWithUri, fileWithBytes.")
+                raise InvalidParamsError(
+                    message="A file must have either fileWithUri or fileWithBytes."
+                )
         message = FromProto.message_send_params(request)
         # The SDK's 0.3 has the base64 of a file in this field, and not its bytes.
         _check_files(message, "request.content.file.fileWithBytes")
