@@ -136,8 +136,9 @@ async def repeat(
 ) -> Any:
     """Run `call` again with jittered back-off while its error is of the kind `REPEAT`.
 
-    For requests that may be applied twice: reads, and writes with a request token or with a
-    condition whose failure the caller can tell apart from a loss.
+    Only for requests that may be sent twice: reads, writes with a request token, and writes with a
+    condition. If such a condition fails, the caller has to find out whether its own request, whose
+    answer was lost, has changed the item.
 
     Raises:
         ConditionFailedError: the error is of the kind `LOST`.

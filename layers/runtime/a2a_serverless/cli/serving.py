@@ -28,7 +28,7 @@ def say(text: str) -> None:
 
 
 def check(backends: Backends, settings: Settings) -> None:
-    """Return if table and queues exist.
+    """Check that table and queues exist.
 
     Raises:
         ConfigurationError: one sentence that names what is missing or does not answer.

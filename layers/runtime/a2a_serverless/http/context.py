@@ -270,7 +270,10 @@ def request_id(headers: Mapping[str, str]) -> str | None:
 
 
 def _invocation(headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return Lambda's context of the invocation; outside of Lambda a client may write any value."""
+    """Return Lambda's context of the invocation, from the header of the Lambda Web Adapter.
+
+    Outside of Lambda the header is the client's: it may hold anything, or be missing.
+    """
     try:
         found = json.loads(headers.get("x-amzn-lambda-context", "{}"))
     except (ValueError, RecursionError):

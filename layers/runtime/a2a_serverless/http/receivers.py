@@ -138,7 +138,7 @@ class Receivers:
         await storage.delete_push(request.task_id, request.id)
 
     async def check_inline(self, request: SendMessageRequest, context: ServerCallContext) -> None:
-        """Refuse a configuration that came with a message before the message is accepted.
+        """Check the configuration that comes with a message, before the message is accepted.
 
         Raises:
             InvalidParamsError: names each field that cannot be used.

@@ -318,7 +318,7 @@ def _is_name(text: str) -> bool:
 
 
 def _is_inner(name: str) -> bool:
-    """Return True if a name is of a private network: a single label, or in such a domain."""
+    """Return True if a name belongs to a private network: one label, or under `_INNER_NAMES`."""
     return "." not in name or any(f".{name}".endswith(f".{inner}") for inner in _INNER_NAMES)
 
 

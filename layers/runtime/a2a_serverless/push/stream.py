@@ -65,9 +65,10 @@ class PushStream:
         self._which = which
 
     async def process(self, records: Iterable[EventRecord]) -> list[str]:
-        """Send the jobs of these records; return the sequence numbers of those to pass again.
+        """Send the jobs of these records.
 
-        One job for each configuration of a task is enough: its delivery reads all commits by then.
+        Return the sequence numbers of the records whose jobs could not be sent: they have to come
+        again. A task gets one job for each configuration, as its delivery reads all commits.
         """
         tasks: dict[tuple[str, str, str], list[Committed]] = {}
         for committed in committed_by(records, self._which):
@@ -136,7 +137,7 @@ def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[
 
 
 def _may_have_event(state: str | None, which: PushEvents) -> bool:
-    """Return True if a commit that led to `state` counts; None: it changed no status."""
+    """Return True if a commit may have an event to push; `state` None: it changed no status."""
     match which:
         case "ends":
             return state in _ENDS

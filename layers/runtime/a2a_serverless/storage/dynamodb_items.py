@@ -68,7 +68,7 @@ def context_partition(scope: str, context_id: str) -> str:
 
 
 def context_key(scope: str, context_id: str) -> str:
-    """Return the key of the index by context: a digest, as the client's ids have any length."""
+    """Return the key of the index by context: a digest, as clients choose the length of ids."""
     return digest("context", scope, context_id)
 
 
@@ -90,12 +90,12 @@ def push_sort(incarnation: str, config_id: str) -> str:
 
 
 def scope_keys(scope: str) -> list[str]:
-    """Return keys of the index by scope, one a shard."""
+    """Return keys of the index by scope, one for each shard."""
     return [f"{scope}#{shard}" for shard in range(SHARDS)]
 
 
 def due_keys(kind: str) -> list[str]:
-    """Return the due index's keys, one a shard, of kind `TURN` or `CANCEL` (cancel flags)."""
+    """Return the due index's keys, one for each shard; `kind` is `TURN` or `CANCEL` (a flag)."""
     return [f"{kind}#{shard}" for shard in range(SHARDS)]
 
 
@@ -279,7 +279,7 @@ def push_put(push: Push, head: Head, *, write: int) -> Item:
 
 
 def push_inline(push: Push, head: Head) -> Item:
-    """Return the update that stores a configuration with its cursor, unless it has one."""
+    """Return the update that stores a configuration; a cursor that is stored already stays."""
     put = push_put(push, head, write=0)
     put["UpdateExpression"] = (
         "SET #version = if_not_exists(#version, :version), #index = if_not_exists(#index, :index), "

@@ -142,9 +142,8 @@ def _rebased(head: Head | None, met: Refused) -> Head:
 class Hold:
     """Keeps hold of one turn while its agent runs, as a duty of the keeper.
 
-    The turn of an agent that says nothing for a second, or that blocks its loop, is claimed; and
-    the lease of a claim is renewed, so that the sweeper sends no copies of a turn that is worked
-    on.
+    It claims the turn if the agent has emitted nothing for a second, or blocks its loop. Then it
+    renews the lease of the claim, so that the sweeper sends no copy of a turn that is worked on.
 
     Args:
         log: storage of the turn's scope.
@@ -171,7 +170,7 @@ class Hold:
             pass  # the attempt's own watch tells it
 
     async def _claimed(self, stop: asyncio.Event) -> bool:
-        """Claim when the writer does not; False when it was stopped before."""
+        """Claim the turn unless the writer does; return False if stopped before it is claimed."""
         wait_s, was_writing = CLAIM_AFTER_S, False
         while not await self._stopped(stop, wait_s):
             if not self.own.must_claim:

@@ -98,9 +98,10 @@ async def limited(
 
 
 async def contained(call: Awaitable[None]) -> None:
-    """Await a call of the agent, in a task of its own; an exit in it ends the attempt alone.
+    """Await a call of the agent; if the agent exits the process, end its attempt only.
 
-    The tasks that the agent creates are contained too, in a loop that survives exits.
+    To be run in a task of its own. Tasks that the agent creates are contained too, in a loop on
+    which `survive_exits` was called.
 
     Raises:
         AgentFailedError: the agent, or one of its libraries, wanted to end the process.
@@ -111,7 +112,7 @@ async def contained(call: Awaitable[None]) -> None:
 
 
 def survive_exits(loop: asyncio.AbstractEventLoop) -> None:
-    """Turn exits in tasks that an agent creates on `loop` into its failures; idempotent."""
+    """Make an exit in a task that an agent creates on `loop` a failure of that task. Idempotent."""
     before = loop.get_task_factory()
     if isinstance(before, _Factory):
         return

@@ -222,10 +222,11 @@ class CallerUser(User):
 
 
 def _given(log: Log, before: Fold) -> Task:
-    """Return the Task of a follow-up, as on the SDK's own server: its message is not in it yet.
+    """Return the Task for a follow-up, without the follow-up's message, as the SDK's server does.
 
-    So its status is still the question that the message answers. `before` is the task as the
-    message was accepted; of a message that had to wait, the Task shows what was written meanwhile.
+    So the Task's status is still the question that the message answers. `before` is the task before
+    the message was accepted. If the message had to wait for another turn, the Task also shows what
+    was written until that turn ended.
     """
     head = log.head
     if head.turn == head.turn_base:
