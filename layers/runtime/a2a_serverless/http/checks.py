@@ -241,13 +241,13 @@ def parsed(value: Any, model: type[M]) -> M:
 
 @contextmanager
 def refusing(sentence: str) -> Iterator[None]:
-    """Refuse with a sentence of ours what a library's parser does not accept.
+    """Refuse with `sentence` what a library's parser in the block does not accept.
 
-    Such parsers raise more than they document: ParseDict also OverflowError and AttributeError, the
-    SDK's conversions whatever pydantic, base64 and Unicode raise.
+    Such parsers raise more than they document: ParseDict also raises OverflowError and
+    AttributeError, the SDK's conversions also raise errors of pydantic, base64 and Unicode.
 
     Raises:
-        InvalidParamsError: has the sentence; one that is raised in the block passes as it is.
+        InvalidParamsError: has the sentence. One that the block itself raises is not changed.
     """
     try:
         yield

@@ -119,7 +119,7 @@ def json_handler(
 
 
 def _without_repr(record: logging.LogRecord) -> bool:
-    """Cut the repr off a line of asyncio; return True. It repeats the text of an exception."""
+    """Cut off what asyncio logs behind its own sentence: it quotes exceptions. Return True."""
     if record.name == "asyncio":
         record.msg, record.args = record.getMessage().partition("\n")[0], None
     return True

@@ -133,10 +133,10 @@ def system_attributes(carried: Mapping[str, str]) -> dict[str, Any]:
 def segment(
     name: str, carried: Mapping[str, str], **annotations: str | float | bool | None
 ) -> Iterator[Segment]:
-    """Record the block as a piece of the carried trace, and as the parent of its own messages.
+    """Record the block as a piece of the carried trace; what the block sends belongs to the piece.
 
-    The document is written at the end. An exception marks it, by its type alone: as a fault, or as
-    an error where it is one of this runtime's own, of which UnavailableError is a fault.
+    The document is written at the end of the block. It names the type of an exception, never its
+    text. The runtime's own exceptions are errors in it, UnavailableError and all others are faults.
     """
     piece = Segment()
     piece.annotate(**annotations)

@@ -102,7 +102,7 @@ class Deliverer:
     async def deliver(self, handle: Handle[PushJob], budget: Budget) -> bool:
         """Send one receiver the events that it is owed; nothing runs on afterwards.
 
-        Return True if the job is done, False if it comes again, and its event source must know.
+        Return True if the job is done, False if its event source has to deliver it again.
         """
         faults.point("push-received")
         job = handle.message

@@ -111,9 +111,9 @@ class Table:
         All repetitions carry one token, so that DynamoDB applies them once.
 
         Raises:
-            ConditionFailedError: a condition failed; its items have the places of `actions`. A
-                transaction whose answer was lost may fail by its own doing, when another writer has
-                built on it.
+            ConditionFailedError: a condition failed; its items have the places of `actions`. This
+                may be a transaction that was applied: its answer was lost, and another writer has
+                changed its items since.
         """
         await self._repeat(
             "transact_write_items",

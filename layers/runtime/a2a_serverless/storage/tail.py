@@ -57,8 +57,8 @@ class Tail:
     async def resume(cls, source: TaskLog, task_id: str, cursor: Cursor) -> tuple[Tail, TailEvent]:
         """Return a tail behind `cursor`, and the Task as it was there.
 
-        A cursor of another incarnation, or beyond the log, counts for nothing: the tail stands at
-        the newest commit, and the Task is today's.
+        A cursor of another incarnation, or beyond the log, is ignored: the tail stands at the
+        newest commit, and the Task is as it is now.
         """
         log = await source.read(task_id)
         if log is None:
@@ -85,9 +85,9 @@ class Tail:
     ) -> AsyncIterator[TailEvent]:
         """Yield events as they are committed, until HEAD satisfies `until` and all were delivered.
 
-        Ends early at `deadline` (monotonic seconds), also for a reader who is so slow that events
-        are left; where HEAD satisfies `until`, what is owed is delivered after it too, up to
-        `stop`. The tail can be continued after that.
+        `deadline` and `stop` are in monotonic seconds. At `deadline` it ends, even if a slow reader
+        has not taken all events yet; but once HEAD satisfies `until`, the remaining events are
+        still delivered up to `stop`. The tail can be continued after that.
 
         Raises:
             TaskNotFoundError: the task was deleted or has expired.

@@ -109,7 +109,7 @@ def inline_id(config: TaskPushNotificationConfig) -> str:
 
 
 def inline_push(config: TaskPushNotificationConfig, head: Head) -> Push:
-    """Return a configuration that the commit leading to `head` brings: it is owed that commit.
+    """Return the configuration that comes with the commit to `head`, the first that it is owed.
 
     Raises:
         InvalidArgumentError: it cannot be stored.

@@ -33,7 +33,10 @@ def _check_params(params: Any) -> None:
 
 
 def _check_body(body: Any) -> None:
-    """Refuse such a body of HTTP+JSON, whose 0.3 has another JSON."""
+    """Refuse such a message in the body of an HTTP+JSON request.
+
+    HTTP+JSON of 0.3 has other names of fields than JSON-RPC of 0.3.
+    """
     check_values(body, pb2_v03.SendMessageRequest)
     with _conversion("message"):
         request = ParseDict(body, pb2_v03.SendMessageRequest(), ignore_unknown_fields=True)
@@ -117,7 +120,10 @@ def _to_1_0(params: types_v03.MessageSendParams) -> None:
 
 
 def _check_files(params: types_v03.MessageSendParams, path: str) -> None:
-    """Refuse a file that the conversion to 1.0 would shorten: it knows only one alphabet."""
+    """Refuse a file whose base64 is not padded, or not of the alphabet with + and /.
+
+    The conversion to 1.0 leaves out other characters, which would shorten the file.
+    """
     for part in params.message.parts:
         file = getattr(part.root, "file", None)
         if isinstance(file, types_v03.FileWithBytes) and not is_base64(file.bytes, strict=True):
