@@ -137,7 +137,7 @@ class WorkerAdapter:
         """Tell the queue. An error is logged: a finished turn that comes again is dropped."""
 
         def not_told() -> None:
-            _log(handle, logging.WARNING, "queue_not_told", "Queue not told", exc_info=True)
+            _log(handle, logging.WARNING, "broker_not_told", "Queue not told", exc_info=True)
 
         return await conclude(
             handle,
