@@ -209,6 +209,24 @@ async def test_a_queue_that_is_down_costs_no_wait(
     assert due_at == stack.clock.now_ms() + 2 * WAITING_S * 1000
 
 
+async def test_an_unforeseen_error_of_the_queue_costs_no_wait_either(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn is put back whatever its send has raised: the next run sends the same copy."""
+    head = await stack.open()
+    stack.clock.advance(WAITING_S)
+
+    async def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(stack.queue, "send", no_thread)
+        assert await stack.sweep() == SweepReport(failed=1)
+    assert (await stack.head(head)).sends == 0
+    assert await stack.sweep() == SweepReport(sent=1)
+    assert [op.params.copy_number for op in stack.queue.sent] == [1]
+
+
 async def test_a_turn_that_cannot_be_sent_is_tried_once_in_a_run(stack: Stack) -> None:
     """It goes behind those that are overdue for longer, so that it never holds them up."""
     first, second = [await stack.open() for _ in range(2)]

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock
-from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
+from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.batch import EventFunction, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue
@@ -178,7 +178,7 @@ class Sweeper:
         faults.point("after-postpone")
         try:
             await self._queue.send(Operation.to_run(copy))
-        except A2AServerlessError:
+        except Exception:
             await self._put_back(log, replace(head, due_at=due_at, sends=sends), head.sends, fields)
             raise
         metrics.count("Resends")
