@@ -202,6 +202,27 @@ def test_an_undecodable_record_is_kept(source: Source) -> None:
     function.close()
 
 
+def test_an_unforeseen_error_keeps_an_undecodable_record_alone(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its copy raises, the record is reported failed, and the others are done."""
+
+    async def no_thread(*_: object, **__: object) -> bool:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(source.waiting, "keep_undecodable", no_thread)
+    with listening() as [receiver]:
+        source.say(source.open(receiver.url()), WORKING)
+        source.handle(source.stream_event())
+        [good] = source.jobs()
+        bad = {**good, "messageId": "bad", "body": "no job"}
+        bad["attributes"] = {**good["attributes"], "MessageGroupId": "another"}
+        bodiless = {name: bad[name] for name in bad if name != "body"} | {"messageId": "bodiless"}
+        bodiless["attributes"] = {**good["attributes"], "MessageGroupId": "a third"}
+        assert source.handle({"Records": [bad, bodiless, good]}) == ["bad", "bodiless"]
+        assert len(receiver.requests) == 1
+
+
 def test_a_receiver_has_his_time_and_no_more() -> None:
     """A request ends before the invocation does, however long the setting allows it to take."""
 

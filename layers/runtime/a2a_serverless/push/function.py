@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError, UndecodableMessageError
+from a2a_serverless.errors import InvalidArgumentError, UndecodableMessageError
 from a2a_serverless.push.addresses import AllowedHosts, Resolve, system_resolver
 from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
@@ -125,8 +125,8 @@ class PushFunction(EventFunction):
             return await self._jobs.keep_undecodable(
                 str(record["body"]), reason=str(reason), message_id=message_id
             )
-        except A2AServerlessError:
-            # The record is still in its queue, and comes again.
+        except Exception:
+            # An invocation's edge: the record is still in its queue, and comes again.
             logger.exception("Record not kept elsewhere", extra=extra)
             return False
 
