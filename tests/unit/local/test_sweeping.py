@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from a2a.types import TaskState
+from botocore.exceptions import ClientError
 
 from a2a_serverless import aws
 from a2a_serverless.local.simulated_aws import simulated_aws
@@ -61,6 +65,36 @@ async def test_round_ends_the_tasks_of_dead_letters() -> None:
     assert (first.dead_letters, second.dead_letters) == (2, 0)
     assert task is not None
     assert task.status.state == TaskState.TASK_STATE_FAILED
+
+
+async def test_a_letter_whose_receipt_has_expired_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A letter that took longer than its visibility comes again; the round goes on."""
+    with simulated_aws() as names:
+        settings = Settings(
+            table=names.table, queue=names.queue, undecodable_queue=names.undecodable_queue
+        )
+        for body in ("one", "two"):
+            aws.client("sqs").send_message(
+                QueueUrl=names.dead_letter_queue,
+                MessageBody=body,
+                MessageGroupId=body,
+                MessageDeduplicationId=body,
+            )
+
+        def expired(**_: object) -> None:
+            text = "The receipt handle has expired."
+            error: Any = {"Error": {"Code": "InvalidParameterValue", "Message": text}}
+            raise ClientError(error, "DeleteMessage")
+
+        monkeypatch.setattr(aws.client("sqs"), "delete_message", expired)
+        source = SqsSource(names.dead_letter_queue, wait_s=0)
+        done = await SweepRounds(aws_backends(settings), settings, source).once()
+
+    assert done.dead_letters == 2
+    stayed = [line for line in caplog.records if vars(line).get("action") == "dead_letter_failed"]
+    assert len(stayed) == 2
 
 
 async def test_round_gives_a_turn_up_in_its_time() -> None:

@@ -88,11 +88,10 @@ class SweepRounds:
             count += 1
             try:
                 await self._letters.handle(record["body"])
+                await self._source.delete(record)
             except ConfigurationError:
                 raise
             except A2AServerlessError:
-                # It comes again after its visibility time-out.
+                # It comes again after its visibility time-out, which may have ended meanwhile.
                 logger.exception("A dead letter stays.", extra={"action": "dead_letter_failed"})
-            else:
-                await self._source.delete(record)
         return count
