@@ -166,6 +166,27 @@ async def test_new_shards_are_found(streams: Streams) -> None:
         await reader.until(lambda: reader.numbers() == ["01", "02"])
 
 
+async def test_a_feed_ends_that_is_stopped_as_a_shard_ends(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a shard swallows no cancellation, as `asyncio.wait_for` of Python 3.11 lets it."""
+    monkeypatch.setattr(sources, "SHARDS_S", 30)
+    streams.parents, streams.closed = {"a": None}, {"a"}
+    streams.records["a"] = ["01"]
+    stopping: list[asyncio.Task[None]] = []
+
+    async def stop() -> None:
+        await asyncio.sleep(0)
+        feeding.cancel()
+
+    async def consume(_: Records) -> None:
+        stopping.append(asyncio.create_task(stop()))
+
+    feeding = asyncio.create_task(stream_of(streams).feed(consume))
+    await asyncio.wait({feeding}, timeout=10)
+    assert feeding.cancelled()
+
+
 @pytest.mark.parametrize("code", ["ExpiredIteratorException", "InternalServerError"])
 async def test_reading_goes_on_where_it_stood(streams: Streams, code: str) -> None:
     """A lost iterator or an error skips nothing and repeats nothing."""

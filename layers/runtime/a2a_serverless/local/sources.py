@@ -264,8 +264,10 @@ class TableStream(StreamSource):
                     if shard.name not in begun and shard.parent not in waiting:
                         begun.add(shard.name)
                         reading.create_task(follow(shard))
+                # Not `wait_for`: that of Python 3.11 can swallow a cancellation.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(one_ended.wait(), SHARDS_S)
+                    async with asyncio.timeout(SHARDS_S):
+                        await one_ended.wait()
 
     async def _read(self, arn: str, shard: str, consume: Consume) -> None:
         """Read one shard to its end; an open one has none."""
