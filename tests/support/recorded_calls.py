@@ -29,7 +29,7 @@ from a2a_serverless.worker.watch import Watch
 Permission = tuple[str, str, str]
 """Function, action and resource, by their names in the template."""
 
-DOORS: Final = {"api": "ApiFunction", "stream": "StreamFunction"}
+ENTRYPOINTS: Final = {"api": "ApiFunction", "stream": "StreamFunction"}
 
 ENTRANCES: Final[Mapping[str, tuple[tuple[type, str], ...]]] = {
     "WorkerFunction": ((WorkerFunction, "handle"), (WorkerAdapter, "process"), (Watch, "_look")),
@@ -52,7 +52,7 @@ def recording() -> Iterator[None]:
     """Record the calls of every function until the block ends."""
     patch = pytest.MonkeyPatch()
     patch.setattr(BaseClient, "_make_api_call", _noted(BaseClient._make_api_call))  # type: ignore[attr-defined]
-    patch.setattr(FastAPI, "__call__", _by_door(FastAPI.__call__))
+    patch.setattr(FastAPI, "__call__", _by_entrypoint(FastAPI.__call__))
     for function, methods in ENTRANCES.items():
         for owner, name in methods:
             patch.setattr(owner, name, _inside(function, getattr(owner, name)))
@@ -142,13 +142,13 @@ def _inside(function: str, method: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _by_door(call: Callable[..., Any]) -> Callable[..., Any]:
-    """An application's requests as the doing of the function behind its door."""
+def _by_entrypoint(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An application's requests as the doing of the function whose entrypoint it is."""
 
     @functools.wraps(call)
     async def run(app: FastAPI, scope: Any, receive: Any, send: Any) -> None:
         # Named one by one: what can be called without arguments is a factory to uvicorn.
-        token = _function.set(DOORS.get(getattr(app.state, "door", "")))
+        token = _function.set(ENTRYPOINTS.get(getattr(app.state, "entrypoint", "")))
         try:
             await call(app, scope, receive, send)
         finally:

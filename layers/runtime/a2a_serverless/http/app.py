@@ -91,6 +91,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.state.entrypoint = entrypoint
     _add_own_routes(app, backends)
     card_routes = _card_routes(card, deployed, settings)
     _add_protocol_routes(app, handler, CallContextBuilder(card), settings, card_routes)
