@@ -44,11 +44,17 @@ class Deployment:
     sqs: Any
     functions: Mapping[str, Function]
 
-    def records(self, queue: str) -> Iterator[dict[str, Any]]:
-        """The messages that wait in a queue, as its event source hands them over."""
+    def records(self, queue: str, *task_ids: str) -> Iterator[dict[str, Any]]:
+        """The messages that wait in a queue, as its event source hands them over.
+
+        With `task_ids` those about these tasks alone: on a slow machine the message of an earlier
+        test comes again meanwhile.
+        """
         arn = f"arn:aws:sqs:{REGION}:123456789012:{queue.rpartition('/')[2]}"
         while messages := self._receive(queue):
             for message in messages:
+                if task_ids and not any(task_id in message["Body"] for task_id in task_ids):
+                    continue
                 yield {
                     "messageId": message["MessageId"],
                     "receiptHandle": message["ReceiptHandle"],

@@ -125,7 +125,7 @@ def test_a_task_passes_through_the_built_functions(
         assert card["name"]
         task_id = send(api, TEXT)
         assert state(api, task_id) == "SUBMITTED"
-        records = list(deployment.records(made.queue))
+        records = list(deployment.records(made.queue, task_id))
         assert len(records) == 1
         assert worker.invoke({"Records": records}) == {"batchItemFailures": []}
         assert state(api, task_id) == "COMPLETED"
@@ -151,7 +151,7 @@ def test_the_sweeper_takes_both_of_its_events(
         swept = sweeper.invoke(json.loads(event_file("sweeper-schedule").read_text()))
         assert (swept["sent"], swept["failed"]) == (0, 0)
         task_id = send(api, TEXT)
-        dead = list(deployment.records(deployment.made.queue))
+        dead = list(deployment.records(deployment.made.queue, task_id))
         assert len(dead) == 1
         assert sweeper.invoke({"Records": dead}) == {"batchItemFailures": []}
         assert state(api, task_id) == "SUBMITTED"
@@ -173,7 +173,7 @@ def test_a_batch_of_dead_letters(deployment: Deployment, tmp_path: Path) -> None
         functions["SweeperFunction"].started(tmp_path / "full.log", **LOUD, **nowhere) as full,
     ):
         task_ids = [send(api, TEXT) for _ in range(2)]
-        first, second = deployment.records(deployment.made.queue)
+        first, second = deployment.records(deployment.made.queue, *task_ids)
         poison = json.loads(event_file("worker-sqs-undecodable").read_text())["Records"][0]
         poison |= {"body": TEXT}
         kept = {"batchItemFailures": [{"itemIdentifier": poison["messageId"]}]}
@@ -205,7 +205,7 @@ def test_a_stream_record_becomes_a_notification(
         secret = {"scheme": "Bearer", "credentials": "hook-secret"}
         config = {"url": hook.url, "token": "hook-token", "authentication": secret}
         content(api.invoke(request("POST", f"/tasks/{task_id}/pushNotificationConfigs", config)))
-        operations = list(deployment.records(made.queue))
+        operations = list(deployment.records(made.queue, task_id))
         assert worker.invoke({"Records": operations}) == {"batchItemFailures": []}
         commits = deployment.commits(task_id)
         assert push.invoke({"Records": commits}) == {"batchItemFailures": []}
@@ -257,12 +257,13 @@ def test_the_stream_function_serves(
             assert http.get("/.well-known/agent-card.json").json()["name"]
             assert http.get("/tasks", headers={"A2A-Version": "1.0"}).json()["tasks"] is not None
             sent = http.post("/message:send", json=message(TEXT), headers={"A2A-Version": "1.0"})
-            assert sent.json()["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
+            task = sent.json()["task"]
+            assert task["status"]["state"] == "TASK_STATE_SUBMITTED"
     finally:
         process.terminate()
         process.wait(20)
     assert "send_turn" in logged(log.read_text())
-    assert len(list(deployment.records(deployment.made.queue))) == 1
+    assert len(list(deployment.records(deployment.made.queue, task["id"]))) == 1
 
 
 def wait_until_ready(http: httpx.Client, process: subprocess.Popen[bytes]) -> None:
