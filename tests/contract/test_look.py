@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,11 +26,13 @@ async def test_a_look_shows_head_and_flag(storage: DurableStorage) -> None:
     plain = (await storage.open_task("context", request())).head
     flagged = (await others.open_task("context", request())).head
     await others.request_cancel(flagged.task_id)
+    marked = await others.head(flagged.task_id)
+    assert marked == replace(flagged, cancel=marked.cancel if marked else None)
     unknown = (storage.scope.digest, "unknown")
     looks = await storage.look([key_of(plain), key_of(flagged), unknown])
     assert looks == {
         key_of(plain): Look(head=plain, flagged=None),
-        key_of(flagged): Look(head=flagged, flagged=flagged.incarnation),
+        key_of(flagged): Look(head=marked, flagged=flagged.incarnation),
         unknown: Look(head=None, flagged=None),
     }
     assert [look.is_cancelled for look in looks.values()] == [False, True, False]

@@ -46,6 +46,7 @@ def check(dynamodb: Any, sqs: Any, made: Provisioned) -> None:
         "by-scope",
         "by-context",
         "by-due",
+        "by-id",
     }
     assert table["StreamSpecification"]["StreamViewType"] == "NEW_IMAGE"
     assert time_to_live["AttributeName"] == "expires_at"

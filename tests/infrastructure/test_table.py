@@ -55,6 +55,7 @@ def test_table_is_billed_per_request(template: Template) -> None:
             ["due_key", "due_at"],
             {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["expires_at"]},
         ),
+        ("by-id", ["id_key", "created_key"], {"ProjectionType": "KEYS_ONLY"}),
     ],
 )
 def test_indexes(template: Template, name: str, keys: list[str], projection: Json) -> None:

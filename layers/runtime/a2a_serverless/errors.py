@@ -17,6 +17,8 @@
     │   └── FencedError               another attempt owns the turn: stop, write nothing
     ├── TurnFinishedError             the turn is over: acknowledge, do nothing
     ├── InvalidAgentEventError        the agent's fault: the task fails
+    ├── NewerReleaseError             leave the task to the newer release that wrote it
+    ├── UnreadableTaskError           the stored task is damaged: show the others
     └── UnavailableError              AWS did not answer in time: try again later
 
 The names of the storage errors are those of the a2akit Storage contract.
@@ -109,6 +111,14 @@ class TurnFinishedError(A2AServerlessError):
 
 class InvalidAgentEventError(A2AServerlessError):
     """The agent emitted something that no A2A task can hold."""
+
+
+class NewerReleaseError(A2AServerlessError):
+    """The task was written by a newer release of this service; this one can only read it."""
+
+
+class UnreadableTaskError(A2AServerlessError):
+    """The stored task lacks what every release writes; the message names it."""
 
 
 class UnavailableError(A2AServerlessError):

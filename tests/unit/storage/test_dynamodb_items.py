@@ -12,7 +12,7 @@ from a2a.types import TaskState
 from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.dynamodb_items import Commits
 from a2a_serverless.tasks.entries import MessageAppended, encode_entries
-from a2a_serverless.tasks.head import KNOWN, Head
+from a2a_serverless.tasks.head import KNOWN, AttemptEnd, CancelMark, Head
 from a2a_serverless.tasks.rules import Step
 from tests.support.messages import agent_message
 
@@ -46,6 +46,11 @@ FULL = replace(
     key_digest="k",
     message_digest="m",
     content_digest="c",
+    needs=1,
+    generation=7,
+    size=1_000_000,
+    cancel=CancelMark(at=1_700_000_400_000, by="someone"),
+    released=AttemptEnd(token="token", reason="ValueError", correlation_id="0123"),
 )
 
 

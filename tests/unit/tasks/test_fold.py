@@ -18,6 +18,7 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     TurnEnded,
     TurnOpened,
+    Unknown,
     decode_entries,
     encode_entries,
 )
@@ -74,10 +75,32 @@ def test_every_kind_of_entry_survives_its_encoding() -> None:
     assert decode_entries(encode_entries(entries)) == entries
 
 
-def test_an_unknown_kind_of_entry_is_an_error() -> None:
-    """An older release must not guess what a newer one wrote."""
-    with pytest.raises(ValueError, match="newer release"):
-        decode_entries(b"Z\x00\x00\x00\x00\x00")
+def test_an_unknown_kind_of_entry_is_kept() -> None:
+    """A newer release's entry is stored again as it was, and stands between the others."""
+    known = encode_entries([TurnEnded()])
+    body = known + b"Z\x01\x00\x00\x00\x02ab" + known
+    entries = decode_entries(body)
+    assert entries == (TurnEnded(), Unknown(b"Z", 1, b"ab"), TurnEnded())
+    assert encode_entries(entries) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "is_critical"),
+    [
+        (b"Z\x00\x00\x00\x00\x00", False),
+        (b"Z\x80\x00\x00\x00\x00", True),
+        (b"S\x80\x00\x00\x00\x00", True),  # a known kind with a newer meaning
+        (b"S\x00\x00\x00\x00\x02\xff\xff", True),  # no status
+        (b"T\x00\x00\x00\x00\x04\x00\x00\x00\x00", True),  # no caller
+        (b"A", True),  # cut off in its header
+        (b"A\x00\x00\x00\x00\x09\x0a\x05", True),  # cut off in its payload
+    ],
+)
+def test_what_must_not_be_skipped_says_so(body: bytes, is_critical: bool) -> None:  # noqa: FBT001 - a parameter
+    """An entry that its writer, or its damage, makes more than an addition is critical."""
+    (entry,) = decode_entries(body)
+    assert isinstance(entry, Unknown)
+    assert entry.is_critical is is_critical
 
 
 def test_appended_chunks_extend_an_artifact_and_merge_its_metadata() -> None:

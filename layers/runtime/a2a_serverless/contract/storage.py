@@ -118,8 +118,10 @@ class Storage:
                 raise ConcurrencyError(current_version=head.version)
             try:
                 return (await self._storage.commit(head, commit)).version
-            except ConcurrencyError:
-                if expected_version is not None or attempt == self.BLIND_ATTEMPTS:
+            except ConcurrencyError as lost:
+                # A request to cancel moves no version: the write is made again, knowing of it.
+                is_expected = expected_version in (None, lost.current_version)
+                if not is_expected or attempt == self.BLIND_ATTEMPTS:
                     raise
             await clock.sleep(random.uniform(0, _BLIND_PAUSE_S * attempt))  # noqa: S311 - spreads writers
         raise AssertionError  # the loop returns or raises

@@ -26,12 +26,14 @@ _MANY = 2**31
 logger = logging.getLogger(__name__)
 
 
-async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: float) -> Tail:
+async def cancel(
+    backends: Backends, scope: Scope, task_id: str, *, timeout_s: float, by: str = ""
+) -> Tail:
     """Cancel a task and return a tail that stands at its end (A2A 1.0.1, section 3.1.5).
 
     The agent has `timeout_s` seconds to end the task; after that it is canceled without it, and
     what the agent still writes is refused. A task that came to its end by itself stays as it is.
-    Repeating a cancel joins the one that is under way.
+    Repeating a cancel joins the one that is under way. `by` is the user who asks.
 
     Raises:
         TaskNotFoundError: there is no such task.
@@ -47,7 +49,7 @@ async def cancel(backends: Backends, scope: Scope, task_id: str, *, timeout_s: f
         msg = f"The task is {state_name(head.state)} and cannot be canceled."
         raise TaskNotCancelableError(msg)
     try:
-        await storage.request_cancel(task_id)
+        await storage.request_cancel(task_id, by=by)
     except TaskTerminalStateError as error:
         raise TaskNotCancelableError from error
     faults.point("after-cancel-flag")

@@ -39,6 +39,7 @@ PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
     errors.TaskTerminalStateError: protocol.UnsupportedOperationError,
     errors.TaskNotAcceptingMessagesError: protocol.UnsupportedOperationError,
     errors.UnsupportedOperationError: protocol.UnsupportedOperationError,
+    errors.NewerReleaseError: protocol.UnsupportedOperationError,
     errors.TaskNotCancelableError: protocol.TaskNotCancelableError,
     errors.InvalidAgentEventError: protocol.InvalidAgentResponseError,
 }

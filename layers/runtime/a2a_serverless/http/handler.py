@@ -193,6 +193,7 @@ class DurableRequestHandler(RequestHandler):
                 scope_of(context),
                 params.id,
                 timeout_s=self._settings.cancel_timeout_s,
+                by=context.user.user_name,
             )
             piece.annotate(task_id=tail.head.task_id)
         return tail.fold.task(self._length())

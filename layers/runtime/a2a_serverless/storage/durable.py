@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 from a2a.types import (
@@ -74,12 +75,15 @@ class DurableStorage(TaskLog):
     # -- cancel flags ------------------------------------------------------------------------
 
     @abstractmethod
-    async def request_cancel(self, task_id: str) -> None:
-        """Raise the flag. Repeating it changes nothing, the deadline included.
+    async def request_cancel(self, task_id: str, *, by: str = "") -> None:
+        """Raise the flag, and mark HEAD: no commit is made any more without its writer knowing.
+
+        Repeating it changes nothing: deadline and mark stay. `by` names the user who asks.
 
         Raises:
             TaskNotFoundError: there is no such task.
             TaskTerminalStateError: the task has ended; no flag is left behind.
+            NewerReleaseError: only a newer release may change the task.
             UnavailableError: no answer within the retry budget; the flag may be raised.
         """
 
@@ -189,7 +193,9 @@ class DurableStorage(TaskLog):
         )
         now_ms = self.clock.now_ms()
         step = open_task(new, now_ms=now_ms, timing=self.timing, trace=tracing.header())
-        taker = await self._insert(step, body_of(step), _pushed(step))
+        body = body_of(step)
+        step = _sized(step, len(body))
+        taker = await self._insert(step, body, _pushed(step))
         if taker is not None:
             return Opened(head=taker, created=False)
         log = Log(head=step.head, records=(Record.of(step),))
@@ -201,6 +207,7 @@ class DurableStorage(TaskLog):
         body, push = body_of(step), _pushed(step)
         if head.has_expired(self.clock.now_ms()):
             raise TaskNotFoundError
+        step = _sized(step, len(body))
         await self._apply(head, step, body, push)
         if step.head.is_terminal and not head.is_terminal:
             # Every end of every task passes here, whichever process commits it.
@@ -355,6 +362,11 @@ def task_of_head(head: Head) -> Task | None:
     if head.metadata:
         task.metadata.ParseFromString(head.metadata)
     return task
+
+
+def _sized(step: Step, size: int) -> Step:
+    """Return a step whose HEAD counts the bytes of its entries."""
+    return replace(step, head=replace(step.head, size=step.head.size + size))
 
 
 def _pushed(step: Step) -> Push | None:

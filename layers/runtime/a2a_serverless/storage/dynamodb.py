@@ -30,7 +30,7 @@ from a2a_serverless.storage.dynamodb_listing import IndexedTasks
 from a2a_serverless.storage.dynamodb_push import PushItems, counted
 from a2a_serverless.storage.dynamodb_table import Action
 from a2a_serverless.storage.log import Log, Look, TaskKey
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Step, expiry
@@ -257,6 +257,23 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
             },
         )
 
+    async def release(
+        self, head: Head, *, reason: str, correlation_id: str = "", due_at: int | None = None
+    ) -> bool:
+        if head.token is None:
+            return False
+        end = AttemptEnd(token=head.token, reason=reason, correlation_id=correlation_id)
+        changed = items.released_values(end) | ({} if due_at is None else {"due_at": due_at})
+        values = changed | {"incarnation": head.incarnation, "now": self._now_s()}
+        return await self._table.update(
+            Key=key(self._partition(head.task_id), items.HEAD),
+            UpdateExpression="SET " + ", ".join(f"{name} = :{name}" for name in changed),
+            ConditionExpression="incarnation = :incarnation AND #token = :released"
+            " AND expires_at > :now",
+            ExpressionAttributeNames={"#token": "token"},
+            ExpressionAttributeValues={f":{n}": attribute(v) for n, v in values.items()},
+        )
+
     # -- contexts ------------------------------------------------------------------------------
 
     async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
@@ -282,6 +299,8 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
             ":expires_at": items.seconds(expires_at),
             ":one": 1,
         }
+        owner = items.context_owner(self.scope.digest, context_id)
+        values |= {f":{name}": value for name, value in owner.items()}
         condition = {}
         next_version = "if_not_exists(#version, :none) + :one"
         if write.expected_version == 0:
@@ -297,7 +316,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         return {
             "Key": self._context_key(context_id),
             "UpdateExpression": "SET #value = :value, expires_at = :expires_at,"
-            f" #version = {next_version}",
+            f" #version = {next_version}, " + ", ".join(f"{name} = :{name}" for name in owner),
             "ExpressionAttributeNames": {"#value": "value", "#version": "version"},
             "ExpressionAttributeValues": {n: attribute(v) for n, v in values.items()},
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
@@ -312,7 +331,8 @@ def _head_update(before: Head, after: Head) -> dict[str, Any]:
     """Return the update of HEAD from one version to the next: only what changes is sent.
 
     The state is part of the condition, so that no transition ever leaves a terminal state, even
-    of a HEAD that was written past the version count.
+    of a HEAD that was written past the version count; and so is a request to cancel, which does not
+    move the version: `is_still` says the same.
     """
     old, new = items.head_item(before), items.head_item(after)
     changed = {name: value for name, value in new.items() if old.get(name) != value}
@@ -321,10 +341,13 @@ def _head_update(before: Head, after: Head) -> dict[str, Any]:
     if gone:
         expression += " REMOVE " + ", ".join(f"#{name}" for name in gone)
     seen = ("incarnation", "version", "state")
+    conditions = [f"#{name} = :seen_{name}" for name in seen]
+    if before.cancel is None:
+        conditions.append("(attribute_not_exists(cancel_for) OR cancel_for <> :seen_incarnation)")
     return {
         "Key": {name: old[name] for name in ("PK", "SK")},
         "UpdateExpression": expression,
-        "ConditionExpression": " AND ".join(f"#{name} = :seen_{name}" for name in seen),
+        "ConditionExpression": " AND ".join(conditions),
         "ExpressionAttributeNames": {f"#{name}": name for name in {*changed, *gone, *seen}},
         "ExpressionAttributeValues": {f":{name}": value for name, value in changed.items()}
         | {f":seen_{name}": old[name] for name in seen},

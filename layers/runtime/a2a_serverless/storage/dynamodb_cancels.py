@@ -21,6 +21,7 @@ from a2a_serverless.storage.dynamodb_items import (
     HEAD,
     Item,
     attribute,
+    cancel_values,
     key,
     owner_of,
     seconds,
@@ -28,7 +29,7 @@ from a2a_serverless.storage.dynamodb_items import (
 )
 from a2a_serverless.storage.dynamodb_table import Action, TableStorage
 from a2a_serverless.storage.log import OverdueCancel
-from a2a_serverless.tasks.head import TERMINAL, Head, state_name
+from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head, state_name
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.storing import check_open, counts_for, deadline_ms, is_overdue, may_remove
 
@@ -39,11 +40,11 @@ REBASES: Final = 5
 class CancelItems(TableStorage):
     """The part of `DynamoStorage` that reads and writes the flags."""
 
-    async def request_cancel(self, task_id: str) -> None:
+    async def request_cancel(self, task_id: str, *, by: str = "") -> None:
         for _ in range(REBASES):
             head = check_open(await self.head(task_id))
             try:
-                await self._table.transact([self._check(head), self._put(head)])
+                await self._table.transact([self._mark(head, by), self._put(head)])
             except ConditionFailedError as failed:
                 head_has_changed = 0 in failed.items
                 if head_has_changed:
@@ -84,15 +85,18 @@ class CancelItems(TableStorage):
             return None
         return await self._table.get(key(self._partition(task_id), CANCEL))
 
-    def _check(self, head: Head) -> Action:
-        """Return the check that the task is the one that was read, and has not ended since."""
+    def _mark(self, head: Head, by: str) -> Action:
+        """Return the mark of HEAD, if it is still the task that was read, and has not ended."""
+        marks = cancel_values(head, CancelMark(at=self.clock.now_ms(), by=by))
         states = {f":state{number}": state_name(state) for number, state in enumerate(TERMINAL)}
-        values = {":incarnation": head.incarnation} | states
+        values = {f":{name}": value for name, value in marks.items()}
+        values |= {":incarnation": head.incarnation} | states
         is_same = "incarnation = :incarnation"
         is_open = f"NOT #state IN ({', '.join(states)})"
         return {
-            "ConditionCheck": {
+            "Update": {
                 "Key": key(self._partition(head.task_id), HEAD),
+                "UpdateExpression": "SET " + ", ".join(f"{name} = :{name}" for name in marks),
                 "ConditionExpression": f"{is_same} AND {is_open}",
                 "ExpressionAttributeNames": {"#state": "state"},
                 "ExpressionAttributeValues": {n: attribute(v) for n, v in values.items()},

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from a2a.types import TaskPushNotificationConfig, TaskState
 
+from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage.listing import status_key
 from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import Head, state_name
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, state_name
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Step
@@ -33,6 +35,7 @@ PART_BYTES: Final = 340_000
 BY_SCOPE: Final = "by-scope"
 BY_CONTEXT: Final = "by-context"
 BY_DUE: Final = "by-due"
+BY_ID: Final = "by-id"
 
 HEAD: Final = "HEAD"
 CANCEL: Final = "CANCEL"
@@ -67,6 +70,21 @@ def context_partition(scope: str, context_id: str) -> str:
     return f"CONTEXT#{context_key(scope, context_id)}"
 
 
+def context_owner(scope: str, context_id: str) -> dict[str, str]:
+    """Return the attributes of a context's item by which the index by scope finds it.
+
+    Its place is before every task's: no listing, of this release or an earlier one, reads it.
+    """
+    return {
+        "scope_key": f"{scope}#{shard_of(context_id)}",
+        "status_key": f"{_BEFORE_TASKS}{CONTEXT}#{context_id}",
+    }
+
+
+_BEFORE_TASKS: Final = "!"
+"""Sorts before the digits with which a task's `status_key` begins."""
+
+
 def context_key(scope: str, context_id: str) -> str:
     """Return the key of the index by context: a digest, as clients choose the length of ids."""
     return digest("context", scope, context_id)
@@ -99,6 +117,21 @@ def due_keys(kind: str) -> list[str]:
     return [f"{kind}#{shard}" for shard in range(SHARDS)]
 
 
+def id_key(task_id: str) -> str:
+    """Return the index key under which a task is found by its id, in whichever scope it is."""
+    return f"ID#{task_id}"
+
+
+def hour_keys(at_ms: int) -> list[str]:
+    """Return the index keys, one a shard, of the tasks created in the hour of a time."""
+    return [_hour_key(at_ms, shard) for shard in range(SHARDS)]
+
+
+def _hour_key(at_ms: int, shard: int) -> str:
+    hour = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H")
+    return f"HOUR#{hour}#{shard}"
+
+
 def shard_of(task_id: str) -> int:
     """Return the shard of a task in every sharded index."""
     return zlib.crc32(task_id.encode()) % SHARDS
@@ -128,13 +161,17 @@ def plain(item: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(typed: tuple[str, Any]) -> str | int | bytes | None:
     match typed:
         case ("N", number):
-            return int(number)
+            return int(float(number)) if set(number) & _FLOAT else int(number)
         case ("NULL", _):
             return None
         case ("B", binary):
             return bytes(binary)
         case (_, text):
             return str(text)
+
+
+_FLOAT: Final = frozenset(".eE")
+"""Characters of a number that is not whole; this release stores none."""
 
 
 def seconds(ms: int) -> int:
@@ -153,6 +190,7 @@ def head_item(head: Head) -> Item:
         "status_key": status_key(head.status_at, head.task_id),
         "context_key": context_key(head.scope, head.context_id),
         "created_key": status_key(head.created_at, head.task_id),
+        "id_key": _hour_key(head.created_at, shard),
         "expires_at": seconds(head.expires_at),
         "incarnation": head.incarnation,
         "version": head.version,
@@ -172,8 +210,38 @@ def head_item(head: Head) -> Item:
             values[name] = value
     if head.replied:
         values["replied"] = 1
+    values |= _noted(head)
     typed = {name: attribute(value) for name, value in values.items()}
     return key(task_partition(head.scope, head.task_id), HEAD) | typed
+
+
+def _noted(head: Head) -> dict[str, str | int | bytes | None]:
+    """Return attributes of HEAD that an older release's commit leaves as they were.
+
+    So each says what it belongs to: a version, a token, an incarnation.
+    """
+    values: dict[str, str | int | bytes | None] = {}
+    if head.generation is not None:
+        values |= {"generation": head.generation, "generation_at": head.version}
+    if head.cancel is not None:
+        values |= cancel_values(head, head.cancel)
+    if head.released is not None:
+        values |= released_values(head.released)
+    return values
+
+
+def cancel_values(head: Head, mark: CancelMark) -> dict[str, str | int | bytes | None]:
+    """Return the attributes of HEAD that say that a cancel was requested."""
+    return {"cancel_for": head.incarnation, "cancel_at": mark.at, "cancel_by": mark.by}
+
+
+def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
+    """Return the attributes of HEAD that say that an attempt has given its turn back."""
+    return {
+        "released": end.token,
+        "released_reason": end.reason,
+        "released_id": end.correlation_id,
+    }
 
 
 _OPTIONAL: Final = (
@@ -184,33 +252,89 @@ _OPTIONAL: Final = (
     "key_digest",
     "message_digest",
     "content_digest",
+    "needs",
+    "size",
 )
 """Attributes of HEAD that an item has only where they say something."""
 
 
 def head_of(item: Mapping[str, Any]) -> Head:
-    """Return the HEAD that an item holds."""
+    """Return the HEAD that an item holds.
+
+    A state that this release does not know is shown as unspecified, and only read.
+
+    Raises:
+        UnreadableTaskError: the item lacks an attribute that every release writes.
+    """
     values = plain(item)
     scope, task_id = owner_of(values["PK"])
+    if missing := [name for name in _REQUIRED if name not in values]:
+        msg = f"HEAD of task {task_id} has no {' and no '.join(missing)}: it was stored in part."
+        raise UnreadableTaskError(msg)
+    is_known = values["state"] in TaskState.keys()  # noqa: SIM118 - an enum of protobuf, no mapping
     return Head(
         scope=scope,
         task_id=task_id,
         context_id=values["context_id"],
         incarnation=values["incarnation"],
         version=values["version"],
-        state=cast("TaskState", TaskState.Value(values["state"])),
+        state=cast("TaskState", TaskState.Value(values["state"] if is_known else _UNKNOWN_STATE)),
         status_at=_time_of(values["status_key"]),
-        status=values["status"],
+        status=values.get("status"),
         metadata=values.get("metadata", b""),
         created_at=_time_of(values["created_key"]),
         expires_at=values["expires_at"] * 1000,
         turn=values["turn"],
         turn_base=values["turn_base"],
-        sends=values["sends"],
+        sends=values.get("sends", 0),
         due_at=values.get("due_at"),
         replied=bool(values.get("replied")),
-        **{name: values[name] for name in _OPTIONAL if name in values},
+        generation=_generation_of(values),
+        cancel=_cancel_of(values),
+        released=_end_of(values, "released"),
+        **{name: values[name] for name in _OPTIONAL if name in values}
+        | ({} if is_known else {"needs": NEVER}),
     )
+
+
+def _generation_of(values: Mapping[str, Any]) -> int | None:
+    """Return the generation; None where a release without it has committed since."""
+    if values.get("generation_at") != values["version"]:
+        return None
+    return cast("int", values.get("generation"))
+
+
+def _cancel_of(values: Mapping[str, Any]) -> CancelMark | None:
+    if values.get("cancel_for") != values["incarnation"]:
+        return None
+    return CancelMark(at=values.get("cancel_at", 0), by=values.get("cancel_by", ""))
+
+
+def _end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
+    """Return the attempt's end that stands in the attributes `NAME`, `NAME_reason`, `NAME_id`."""
+    if name not in values:
+        return None
+    return AttemptEnd(
+        token=values[name],
+        reason=values.get(f"{name}_reason", ""),
+        correlation_id=values.get(f"{name}_id", ""),
+    )
+
+
+_REQUIRED: Final = (
+    "context_id",
+    "incarnation",
+    "version",
+    "state",
+    "status_key",
+    "created_key",
+    "expires_at",
+    "turn",
+    "turn_base",
+)
+_UNKNOWN_STATE: Final = "TASK_STATE_UNSPECIFIED"
+NEVER: Final = 1_000_000
+"""A format that no release of this code will know: the item can be read and not written."""
 
 
 def _time_of(sort_key: str) -> int:
@@ -226,7 +350,7 @@ def event_items(step: Step, body: bytes) -> list[Item]:
     Each part of a commit that changes the status says which state it led to. A filter on the
     table's stream sees one item at a time, in any order, and none of the body: so it can pick the
     commits that are worth a wake, and whichever part comes last, one record comes after the
-    whole commit. The time of the commit stands in the first part alone.
+    whole commit. What belongs to the commit as a whole stands in the first part alone.
     """
     head = step.head
     starts = range(0, max(1, len(body)), PART_BYTES)
@@ -248,8 +372,26 @@ def event_items(step: Step, body: bytes) -> list[Item]:
         | {"body": {"B": body[start : start + PART_BYTES]}}
         for part, start in enumerate(starts)
     ]
-    parts[0]["at"] = attribute(step.at)
+    parts[0] |= {name: attribute(value) for name, value in _of_the_commit(step).items()}
     return parts
+
+
+def _of_the_commit(step: Step) -> dict[str, str | int]:
+    """Return the attributes that stand in a commit's first part alone."""
+    head = step.head
+    values: dict[str, str | int] = {"at": step.at}
+    if step.base is not None:
+        values["base"] = step.base
+    if step.worker:
+        values["worker"] = step.worker
+    if (ended := step.ended) is not None:
+        values |= {"ended": ended.token, "ended_reason": ended.reason}
+        if ended.correlation_id:
+            values["ended_id"] = ended.correlation_id
+    if head.version == 1:
+        created = status_key(head.created_at, head.task_id)
+        values |= {"id_key": id_key(head.task_id), "created_key": created}
+    return values
 
 
 # -- push configurations ---------------------------------------------------------------------
@@ -364,18 +506,21 @@ class Commits:
             sort = item["SK"]["S"]
             if sort.startswith(start):
                 _, version, part = event_position(sort)
-                yield plain(item) | {"version": version, "part": part}
+                yield {"parts": 1, "body": b""} | plain(item) | {"version": version, "part": part}
 
     def _complete(self) -> None:
-        body = b"".join(part["body"] for part in self._parts)
+        body, first = b"".join(part["body"] for part in self._parts), self._parts[0]
         self.records.append(
             Record(
                 version=self.version + 1,
                 entries=decode_entries(body),
-                token=self._parts[0].get("token"),
-                commit_id=self._parts[0]["commit_id"],
-                at=self._parts[0].get("at"),
-                trace=self._parts[0].get("trace"),
+                token=first.get("token"),
+                commit_id=first.get("commit_id", ""),
+                at=first.get("at"),
+                base=first.get("base"),
+                worker=first.get("worker", ""),
+                ended=_end_of(first, "ended"),
+                trace=first.get("trace"),
             )
         )
         self.version += 1

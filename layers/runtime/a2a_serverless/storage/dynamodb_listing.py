@@ -7,16 +7,21 @@ whether and where it belongs.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
+from a2a_serverless import aws
+from a2a_serverless.errors import ConfigurationError, UnreadableTaskError
 from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.dynamodb_items import Item, attribute, key
 from a2a_serverless.storage.dynamodb_table import TableStorage
-from a2a_serverless.storage.listing import Listing
-from a2a_serverless.storage.log import Due
+from a2a_serverless.storage.listing import Listing, status_key
+from a2a_serverless.storage.log import Due, TaskKey
 from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.identity import Scope
+
+logger = logging.getLogger(__name__)
 
 
 class IndexedTasks(TableStorage):
@@ -67,6 +72,47 @@ class IndexedTasks(TableStorage):
         entries = await self._overdue("TURN", now_ms, limit, only_live=True)
         return [_due_of(entry) for entry in entries]
 
+    async def find(self, task_id: str) -> list[TaskKey]:
+        entries = await self._by_id(items.id_key(task_id))
+        heads = await self._heads([key(entry["PK"]["S"], items.HEAD) for entry in entries])
+        return sorted((head.scope, head.task_id) for head in heads)
+
+    async def created_in(self, hour_ms: int, *, limit: int = 100) -> list[TaskKey]:
+        shards = [self._by_id(hour_key, limit) for hour_key in items.hour_keys(hour_ms)]
+        entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
+        entries.sort(key=lambda entry: str(entry["created_key"]["S"]))
+        heads = await self._heads([key(entry["PK"]["S"], items.HEAD) for entry in entries[:limit]])
+        heads.sort(key=lambda head: status_key(head.created_at, head.task_id))
+        return [(head.scope, head.task_id) for head in heads]
+
+    async def _by_id(self, id_key: str, limit: int = 100) -> list[Item]:
+        """Return the first `limit` entries of the index by id, in the order of their creation.
+
+        Raises:
+            ConfigurationError: the table was made by an earlier release and has no such index.
+        """
+        found: list[Item] = []
+        query = self._table.query(
+            IndexName=items.BY_ID,
+            KeyConditionExpression="id_key = :id_key",
+            ExpressionAttributeValues={":id_key": attribute(id_key)},
+            Limit=limit,
+        )
+        try:
+            async for page in query:
+                found += page
+                if len(found) >= limit:
+                    break
+        except aws.ERRORS as error:
+            if aws.error_code(error) != "ValidationException":
+                raise
+            msg = (
+                f"The table has no index {items.BY_ID}, by which a task is found without its scope:"
+                " deploy this release's template, which adds it."
+            )
+            raise ConfigurationError(msg) from error
+        return found[:limit]
+
     async def _candidates(self, listing: Listing, before: str | None, limit: int) -> list[Item]:
         """Return the first `limit` entries of the scope's index over all shards."""
         if before is not None and before <= listing.since:
@@ -109,8 +155,16 @@ class IndexedTasks(TableStorage):
     async def _heads(self, keys: Sequence[Item]) -> list[Head]:
         """Return the live HEADs under `keys`, each once, though an index may name a task twice."""
         distinct = list({k["PK"]["S"]: k for k in keys}.values())
-        heads = [self._live(item) for item in await self._table.load(distinct)]
+        heads = [self._readable(item) for item in await self._table.load(distinct)]
         return [head for head in heads if head is not None]
+
+    def _readable(self, item: Item) -> Head | None:
+        """Return the item's HEAD if it is live; None, with a line in the log, where it is bad."""
+        try:
+            return self._live(item)
+        except UnreadableTaskError as error:
+            logger.error("Left out of a list: %s", error, extra={"action": "unreadable_task"})  # noqa: TRY400 - its sentence says all
+            return None
 
 
 def _due_of(entry: Item) -> Due:

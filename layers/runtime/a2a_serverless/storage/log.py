@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self, TypeAlias
 
 from a2a_serverless.clock import Clock
+from a2a_serverless.tasks.entries import Restarted, Unknown
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
@@ -17,6 +18,8 @@ from a2a_serverless.tasks.storing import counts_for
 TaskKey: TypeAlias = tuple[str, str]
 """The scope's digest and the id of a task."""
 
+
+HOUR_MS: Final = 3_600_000
 
 LOOK_AT_ONCE: Final = 50
 """Tasks of one `look`: two items each, of the 100 that DynamoDB reads in one request."""
@@ -28,6 +31,31 @@ class Log:
 
     head: Head
     records: tuple[Record, ...]
+
+    @property
+    def needs_newer(self) -> bool:
+        """Return True if only a newer release may run or write the task."""
+        return self.head.needs_newer or any(
+            isinstance(entry, Unknown) and entry.is_critical
+            for record in self.records
+            for entry in record.entries
+        )
+
+    def counted(self) -> Log:
+        """Return the log with HEAD's generation, also where an older release has left it behind.
+
+        It has to be read from its beginning.
+        """
+        if self.head.generation is not None:
+            return self
+        return replace(self, head=replace(self.head, generation=self.fold().generation))
+
+    def restores(self) -> int:
+        """Return how many artifacts a claim of the open turn brings back that starts it over."""
+        fold = self.fold()
+        claim = Record(version=self.head.version + 1, entries=())
+        fold.apply(Restarted(self.head.turn_base), claim)
+        return len(fold.restored)
 
     def fold(self) -> Fold:
         """Return the fold of a log that was read from its beginning."""
@@ -144,6 +172,26 @@ class TaskLog(ABC):
         """
 
     @abstractmethod
+    async def find(self, task_id: str) -> list[TaskKey]:
+        """Return the live tasks with this id, in whichever scopes; of a release with this index.
+
+        The index lags behind by milliseconds.
+
+        Raises:
+            ConfigurationError: the table has no such index.
+        """
+
+    @abstractmethod
+    async def created_in(self, hour_ms: int, *, limit: int = 100) -> list[TaskKey]:
+        """Return the first `limit` live tasks of all scopes that were created in that hour (UTC).
+
+        `hour_ms` is any time in it, in milliseconds since the epoch.
+
+        Raises:
+            ConfigurationError: the table has no such index.
+        """
+
+    @abstractmethod
     async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
         """Return overdue turns of all scopes, the longest overdue first."""
 
@@ -157,6 +205,18 @@ class TaskLog(ABC):
 
         False when it does not: the turn is over, another attempt has claimed it, or the task is
         gone. Commits made since `head` was read do not matter.
+
+        Raises:
+            UnavailableError: no answer within the retry budget; the outcome is unknown.
+        """
+
+    @abstractmethod
+    async def release(
+        self, head: Head, *, reason: str, correlation_id: str = "", due_at: int | None = None
+    ) -> bool:
+        """Note that the attempt `head.token` has given its turn back, without a commit.
+
+        `due_at` also moves the due time. False when the turn is not that attempt's any more.
 
         Raises:
             UnavailableError: no answer within the retry budget; the outcome is unknown.

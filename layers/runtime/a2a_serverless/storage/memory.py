@@ -18,12 +18,12 @@ from a2a.types import TaskPushNotificationConfig
 from a2a_serverless.clock import Clock, SystemClock, Waker
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage, context_conflict
-from a2a_serverless.storage.listing import Listing
-from a2a_serverless.storage.log import Due, Log, Look, OverdueCancel, TaskKey
+from a2a_serverless.storage.listing import Listing, status_key
+from a2a_serverless.storage.log import HOUR_MS, Due, Log, Look, OverdueCancel, TaskKey
 from a2a_serverless.tasks.attempts import may_renew
 from a2a_serverless.tasks.entries import copied, decode_entries
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import Head, state_name
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, state_name
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Step, Timing, expiry
@@ -35,6 +35,7 @@ from a2a_serverless.tasks.storing import (
     is_applied,
     is_overdue,
     is_still,
+    may_postpone,
     may_remove,
 )
 
@@ -180,9 +181,11 @@ class MemoryStorage(DurableStorage):
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
         with self._tables.lock:
             current = self._live(self._key(head.task_id))
-            if current != head or head.due_at is None:
+            if current is None or not may_postpone(current, head):
                 return False
-            self._tables.heads[self._key(head.task_id)] = replace(head, due_at=due_at, sends=sends)
+            self._tables.heads[self._key(head.task_id)] = replace(
+                current, due_at=due_at, sends=sends
+            )
         return True
 
     async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
@@ -192,6 +195,21 @@ class MemoryStorage(DurableStorage):
             if current is None or not may_renew(current, incarnation=head.incarnation, token=token):
                 return False
             self._tables.heads[key] = replace(current, due_at=due_at)
+        return True
+
+    async def release(
+        self, head: Head, *, reason: str, correlation_id: str = "", due_at: int | None = None
+    ) -> bool:
+        key, token = self._key(head.task_id), head.token
+        with self._tables.lock:
+            current = self._live(key)
+            if current is None or token is None:
+                return False
+            if not may_renew(current, incarnation=head.incarnation, token=token):
+                return False
+            end = AttemptEnd(token=token, reason=reason, correlation_id=correlation_id)
+            due_at = current.due_at if due_at is None else due_at
+            self._tables.heads[key] = replace(current, released=end, due_at=due_at)
         return True
 
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
@@ -250,9 +268,21 @@ class MemoryStorage(DurableStorage):
             self._wake(key)
         return True
 
+    async def find(self, task_id: str) -> list[TaskKey]:
+        with self._tables.lock:
+            live = self._live_heads(self.clock.now_ms())
+        return sorted((head.scope, head.task_id) for head in live if head.task_id == task_id)
+
+    async def created_in(self, hour_ms: int, *, limit: int = 100) -> list[TaskKey]:
+        with self._tables.lock:
+            live = self._live_heads(self.clock.now_ms())
+        made = [head for head in live if head.created_at // HOUR_MS == hour_ms // HOUR_MS]
+        made.sort(key=lambda head: status_key(head.created_at, head.task_id))
+        return [(head.scope, head.task_id) for head in made[:limit]]
+
     # -- cancel flags --------------------------------------------------------------------------
 
-    async def request_cancel(self, task_id: str) -> None:
+    async def request_cancel(self, task_id: str, *, by: str = "") -> None:
         key = self._key(task_id)
         with self._tables.lock:
             head = check_open(self._live(key))
@@ -260,6 +290,8 @@ class MemoryStorage(DurableStorage):
             if raised is None or not counts_for(raised.incarnation, head.incarnation):
                 deadline = deadline_ms(self.clock.now_ms(), self.timing.cancel_s)
                 self._tables.flags[key] = _Flag(deadline, head.incarnation)
+                mark = CancelMark(at=self.clock.now_ms(), by=by)
+                self._tables.heads[key] = replace(head, cancel=mark)
 
     async def is_cancelled(self, task_id: str) -> bool:
         with self._tables.lock:
@@ -404,9 +436,10 @@ class MemoryStorage(DurableStorage):
 
 
 def _postponed(before: Head, after: Head, current: Head) -> Head:
-    """Return HEAD after a commit; a due time that was moved since `before` was read stays."""
+    """Return HEAD after a commit; what was written since `before` without a commit stays."""
     return replace(
         after,
+        released=current.released if after.released == before.released else after.released,
         sends=current.sends if after.sends == before.sends else after.sends,
         due_at=current.due_at if after.due_at == before.due_at else after.due_at,
     )

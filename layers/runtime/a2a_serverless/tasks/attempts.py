@@ -23,6 +23,8 @@ class Delivered(Enum):
     """End the task as canceled; its agent must not start."""
     CLAIM = "claim"
     """Claim the turn before the agent starts: another attempt may run, or have run."""
+    GIVE_BACK = "give back"
+    """Nothing here: only a newer release may run the task. A worker of that release will."""
     START = "start"
     """Start the agent; its first commit claims the turn."""
 
@@ -49,9 +51,16 @@ def is_over(head: Head | None, params: OperationParams) -> bool:
 
 
 def on_delivery(
-    head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
+    head: Head | None,
+    operation: Operation,
+    *,
+    receives: int,
+    is_cancelled: bool,
+    needs_newer: bool = False,
 ) -> Delivered:
     """Return the work to do on a delivery, given HEAD and the cancel flag as they are now.
+
+    `needs_newer`: the log has an entry that this release must not skip.
 
     `receives` counts the deliveries of the operation, including this one. An operation of a turn
     that waits behind the current one works on the current one: if it waited, it would hold up the
@@ -61,6 +70,8 @@ def on_delivery(
     params = operation.params
     if head is None or head.incarnation != params.incarnation or head.is_terminal:
         return Delivered.DROP
+    if needs_newer or head.needs_newer or operation.needs_newer:
+        return Delivered.GIVE_BACK
     if is_cancelled or operation.operation == "cancel":
         return Delivered.CANCEL
     if is_over(head, params) or not head.turn_is_open:

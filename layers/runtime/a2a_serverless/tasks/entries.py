@@ -10,8 +10,8 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 from a2a.types import (
     Artifact,
@@ -43,12 +43,31 @@ class Caller:
     """Context variables that travel with the message, as one JSON object; empty without any."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Content of a part that is stored elsewhere; the part itself has none.
+
+    No release writes one yet: a reader shows the part without content.
+    """
+
+    part: int
+    """The part's place in its message or artifact, from 0."""
+    digest: str
+    """SHA-256 of the content, in hexadecimal digits."""
+    size: int
+    """In bytes."""
+    media_type: str
+    place: str
+    """Where the content is, in terms of the storage that wrote it; never shown to a client."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnOpened:
     """A user message was accepted; the commit's version is the turn's number."""
 
     request: SendMessageRequest
     caller: Caller = field(default_factory=Caller)
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,7 @@ class MessageAppended:
     """A message joined the history."""
 
     message: Message
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +89,7 @@ class StatusChanged:
     status: TaskStatus
     metadata: Struct | None = None
     archive: bool = False
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +100,7 @@ class ArtifactWritten:
     append: bool = False
     last_chunk: bool = False
     metadata: Struct | None = None
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +131,24 @@ class Replied:
     """The agent answered with a Message alone; the client of a blocking send gets it."""
 
     message: Message
+    references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An entry that this release cannot read: of a newer one, or damaged.
+
+    It is kept as it is stored and changes nothing in a fold.
+    """
+
+    kind: bytes
+    flags: int
+    payload: bytes = field(repr=False)
+
+    @property
+    def is_critical(self) -> bool:
+        """Return True if a release that does not know the entry must not run or write its task."""
+        return bool(self.flags & CRITICAL)
 
 
 Entry = (
@@ -120,7 +160,14 @@ Entry = (
     | Restarted
     | TurnEnded
     | Replied
+    | Unknown
 )
+
+CRITICAL: Final = 0x80
+"""The flag of an entry whose meaning is lost on a reader that skips it.
+
+It stands in entries of newer releases alone, and also marks a known kind whose meaning has changed.
+"""
 
 _MAX_NESTED_OBJECTS = 31
 _MAX_NESTED_ARRAYS = 47
@@ -134,6 +181,9 @@ _SHOWN = 100
 
 _HEADER = struct.Struct(">cBI")  # kind, flags, length of the payload
 _ARCHIVE = 1
+_Referring = TurnOpened | MessageAppended | StatusChanged | ArtifactWritten | Replied
+_REFERS = 0x40
+"""The payload begins with the entry's references: their length in four bytes, and JSON."""
 
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
@@ -228,6 +278,9 @@ def _shown_in(entry: Entry) -> Task:
 
 def _encode(entry: Entry) -> bytes:
     kind, flags, payload = _pack(entry)
+    if isinstance(entry, _Referring) and entry.references:
+        named = json.dumps([asdict(reference) for reference in entry.references]).encode()
+        flags, payload = flags | _REFERS, len(named).to_bytes(4, "big") + named + payload
     return _HEADER.pack(kind, flags, len(payload)) + payload
 
 
@@ -254,6 +307,8 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
             return b"E", 0, b""
         case Replied(message):
             return b"P", 0, message.SerializeToString()
+        case Unknown(kind, flags, payload):
+            return kind, flags, payload
 
 
 def _fields(caller: Caller) -> list[object]:
@@ -265,19 +320,56 @@ def _fields(caller: Caller) -> list[object]:
 def _decode_all(body: bytes) -> Iterator[Entry]:
     offset = 0
     while offset < len(body):
+        start = offset + _HEADER.size
+        if start > len(body):
+            yield Unknown(body[offset : offset + 1], CRITICAL, body[offset + 1 :])
+            return
         kind, flags, length = _HEADER.unpack_from(body, offset)
-        offset += _HEADER.size
-        yield _unpack(kind, flags, body[offset : offset + length])
-        offset += length
+        offset = start + length
+        yield _decode(kind, flags, body[start:offset])
 
 
-def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
+def _decode(kind: bytes, flags: int, payload: bytes) -> Entry:
+    """Return the entry; as a critical unknown one where the payload is not that of its kind."""
+    if flags & CRITICAL:
+        return Unknown(kind, flags, payload)
+    unpack = _unpack_referring if flags & _REFERS else _unpack
+    try:
+        return unpack(kind, flags, payload) or Unknown(kind, flags, payload)
+    except (DecodeError, ValueError, TypeError, KeyError):
+        return Unknown(kind, flags | CRITICAL, payload)
+
+
+def _unpack_referring(kind: bytes, flags: int, payload: bytes) -> Entry | None:
+    """Return an entry whose payload follows its references; raise as `_unpack`."""
+    end = 4 + _size(payload)
+    entry = _unpack(kind, flags, payload[end:])
+    references = tuple(map(_reference, json.loads(payload[4:end])))
+    return replace(entry, references=references) if isinstance(entry, _Referring) else None
+
+
+def _size(payload: bytes) -> int:
+    """Return the length that stands in the first four bytes."""
+    return int.from_bytes(payload[:4], "big")
+
+
+def _reference(fields: dict[str, Any]) -> Reference:
+    return Reference(**{name: fields[name] for name in Reference.__slots__})
+
+
+def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry | None:
+    """Return the entry of a known kind, None for others.
+
+    Raises:
+        DecodeError, ValueError, TypeError: the payload is not that of its kind.
+    """
     match kind:
         case b"T":
-            size = int.from_bytes(payload[:4], "big")
-            user, tenant, extensions, *variables = json.loads(payload[4 : 4 + size])
+            size = _size(payload)
+            user, tenant, extensions, *more = json.loads(payload[4 : 4 + size])
             request = SendMessageRequest.FromString(payload[4 + size :])
-            return TurnOpened(request, Caller(user, tenant, tuple(extensions), *variables))
+            variables = more[0] if more else ""
+            return TurnOpened(request, Caller(user, tenant, tuple(extensions), variables))
         case b"M":
             return MessageAppended(Message.FromString(payload))
         case b"S":
@@ -297,4 +389,4 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
         case b"P":
             return Replied(Message.FromString(payload))
         case _:
-            raise ValueError(f"unknown kind of log entry {kind!r}: written by a newer release")
+            return None

@@ -23,6 +23,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
     copied,
 )
+from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.rules import Step, merge_metadata
 
 
@@ -36,6 +37,12 @@ class Record:
     commit_id: str = ""
     at: int | None = None
     """The time of the commit, in milliseconds since the epoch; None: by a release without times."""
+    base: int | None = None
+    """The generation before the commit; None: its writer did not know it."""
+    worker: str = ""
+    """The process that has claimed the turn with this commit."""
+    ended: AttemptEnd | None = None
+    """The attempt that ended with this commit: the one that it takes over from, or its own."""
     trace: str | None = None
     """X-Ray's header of the writer."""
 
@@ -48,6 +55,9 @@ class Record:
             token=step.token,
             commit_id=step.commit_id,
             at=step.at,
+            base=step.base,
+            worker=step.worker,
+            ended=step.ended,
             trace=step.trace,
         )
 
@@ -70,6 +80,8 @@ class Fold:
     context_id: str
     newest: Record | None = None
     """The record that was added last."""
+    generation: int = 0
+    """State transitions and artifact updates so far, as A2A 1.1 counts them."""
     status: TaskStatus = field(default_factory=TaskStatus)
     metadata: Struct = field(default_factory=Struct)
     history: list[Message] = field(default_factory=list)
@@ -104,8 +116,10 @@ class Fold:
         """Apply one entry of `record`, for a reader that stops inside a commit."""
         if isinstance(entry, Restarted):
             self._restart(entry.base)
+            self.generation += len(self.restored)
         else:
-            self._changes.extend((record, undo) for undo in self._changed_by(entry, record))
+            self._change(entry, record)
+            self.generation += isinstance(entry, StatusChanged | ArtifactWritten)
 
     def opening(self, turn: int) -> tuple[SendMessageRequest, Caller]:
         """Return the request that opened `turn`, and its sender.
@@ -133,7 +147,7 @@ class Fold:
         for record in self._taken_back(base):
             for entry in record.entries:
                 if not isinstance(entry, Restarted):
-                    self.apply(entry, record)
+                    self._change(entry, record)
         self.restored = list(self.artifacts.values())
         self._shared = set(self.artifacts)
 
@@ -146,6 +160,9 @@ class Fold:
             if record.token is None:
                 others[record.version] = record
         return [others[version] for version in sorted(others)]
+
+    def _change(self, entry: Entry, record: Record) -> None:
+        self._changes.extend((record, undo) for undo in self._changed_by(entry, record))
 
     def _changed_by(self, entry: Entry, record: Record) -> Iterator[Undo]:
         """Make the changes of an entry; after each, yield the function that takes it back."""

@@ -6,6 +6,7 @@ A2A 1.0.1, section 4.1.3, says what the states mean for a task and its turn.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from a2a.types import TaskState
 
@@ -24,8 +25,37 @@ INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STA
 
 KNOWN = TERMINAL | INTERRUPTED | {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
 
+FORMAT: Final = 1
+"""The format of stored tasks that this release knows, see docs/format.md."""
+
 MAX_INLINE_BYTES = 4096
 """A larger status or metadata stays in the log, and HEAD points there: HEAD is rewritten often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelMark:
+    """The first request to cancel the task: when (milliseconds), and by which user."""
+
+    at: int
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """How an attempt came to an end without ending its turn.
+
+    `reason` is the name of an error, or one of few fixed words; the log of the process has more,
+    under `correlation_id`.
+    """
+
+    token: str
+    """The attempt."""
+    reason: str = ""
+    correlation_id: str = ""
+
+
+LOST: Final = "lost"
+"""The reason of an attempt that said nothing at its end: its process died, or was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +107,17 @@ class Head:
     """Digest of the latest turn's messageId."""
     content_digest: str = ""
     """Digest of the latest turn's message."""
+    needs: int = 0
+    """The format that a release has to know to run or write the task; any can read it."""
+
+    generation: int | None = 1
+    """State transitions and artifact updates so far (A2A 1.1); None: unknown, the log has them."""
+    size: int = 0
+    """Bytes of all entries; too small by what releases without this field have written."""
+    cancel: CancelMark | None = None
+    """The request to cancel the task; no writer commits without having read it."""
+    released: AttemptEnd | None = None
+    """The attempt that gave the turn back. It counts as long as `token` is still its token."""
 
     @property
     def turn_is_open(self) -> bool:
@@ -85,6 +126,16 @@ class Head:
     @property
     def is_terminal(self) -> bool:
         return is_terminal(self.state)
+
+    @property
+    def was_released(self) -> bool:
+        """Return True if the turn's last attempt has given it back, and none has taken it since."""
+        return self.released is not None and self.released.token == self.token
+
+    @property
+    def needs_newer(self) -> bool:
+        """Return True if only a newer release may run or write the task."""
+        return self.needs > FORMAT
 
     def has_expired(self, now_ms: int) -> bool:
         return self.expires_at <= now_ms

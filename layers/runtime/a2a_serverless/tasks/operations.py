@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -43,17 +43,21 @@ class OperationParams(BaseModel):
         return digest("group", self.scope, self.task_id)
 
 
+_KNOWN: Final = ("run", "cancel")
+
+
 class Operation(BaseModel):
     """One message on the queue: run a turn, or cancel a task.
 
     `is_new_task` says that this is a task's first run. Nothing in the engine reads it: HEAD tells
     the same. It is stored because the Broker contract (`contract/broker.py`) has it.
-    `request_context` holds trace propagation fields (W3C `traceparent`, X-Ray header) only.
+    `operation` is "run", "cancel", or what a newer release has sent. `request_context` holds trace
+    propagation fields (W3C `traceparent`, X-Ray header) only.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    operation: Literal["run", "cancel"]
+    operation: str
     params: OperationParams
     is_new_task: bool = False
     request_context: dict[str, str] = Field(default_factory=dict)
@@ -80,6 +84,11 @@ class Operation(BaseModel):
     ) -> Self:
         """Return the operation that cancels a task, behind the operations it already has."""
         return cls(operation="cancel", params=params, request_context=dict(request_context or {}))
+
+    @property
+    def needs_newer(self) -> bool:
+        """Return True if only a newer release knows what the operation asks for."""
+        return self.operation not in _KNOWN
 
     @property
     def group(self) -> str:

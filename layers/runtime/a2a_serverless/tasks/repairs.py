@@ -57,9 +57,10 @@ def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: fl
     """Return True if the open turn fails because no attempt has claimed it for `give_up_s`.
 
     `opened_at` is when the turn became the current one, in milliseconds: the time of the commit
-    `head.turn_base`. A turn whose time is unknown (None) is never given up.
+    `head.turn_base`. A turn whose time is unknown (None) is never given up, nor one of a newer
+    release: it waits for a worker of that release.
     """
-    if opened_at is None or not head.turn_is_open:
+    if opened_at is None or not head.turn_is_open or head.needs_newer:
         return False
     was_claimed = head.token is not None or head.attempts > 0
     return not was_claimed and opened_at + int(give_up_s * 1000) <= now_ms

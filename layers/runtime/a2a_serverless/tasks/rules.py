@@ -20,11 +20,13 @@ from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import (
     FencedError,
+    NewerReleaseError,
     TaskNotAcceptingMessagesError,
     TaskTerminalStateError,
     TurnFinishedError,
 )
 from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
     Caller,
     Entry,
     MetadataMerged,
@@ -36,7 +38,9 @@ from a2a_serverless.tasks.entries import (
     copied,
 )
 from a2a_serverless.tasks.head import (
+    LOST,
     MAX_INLINE_BYTES,
+    AttemptEnd,
     Head,
     is_interrupted,
     is_terminal,
@@ -99,7 +103,8 @@ class Commit:
     that attempt the owner of the open turn; if it is the owner already, that changes nothing.
     `ends_turn` says that the agent's work on it is over, as terminal states and input-required do
     by themselves. `idempotency_key` and `push`, an inline configuration, belong to the message that
-    opens a turn.
+    opens a turn. `worker` names the process that claims. `restores` counts the artifacts that a
+    claim brings back which starts the turn over; None: its writer has not read the log.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -109,6 +114,10 @@ class Commit:
     idempotency_key: str | None = None
     context_write: ContextWrite | None = None
     push: TaskPushNotificationConfig | None = field(default=None, repr=False)
+    worker: str = ""
+    restores: int | None = None
+    failed: AttemptEnd | None = None
+    """Why this attempt, the turn's last one, ends the task as failed."""
     commit_id: str = field(default_factory=new_token)
 
 
@@ -122,6 +131,12 @@ class Step:
     commit_id: str
     at: int
     """The writer's time, in milliseconds since the epoch."""
+    base: int | None = None
+    """The generation before this commit; None: unknown."""
+    worker: str = ""
+    """The process that claims the turn."""
+    ended: AttemptEnd | None = None
+    """The attempt that ends with this commit: the one that a claim takes over from, or its own."""
     trace: str | None = None
     """X-Ray's header of the writer: the webhook that notifies of the commit joins its trace."""
     context_write: ContextWrite | None = None
@@ -161,6 +176,7 @@ def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = 
         token=None,
         commit_id=new_token(),
         at=now_ms,
+        base=0,
         trace=trace,
         push=new.push,
     )
@@ -176,6 +192,7 @@ def advance(
         FencedError: `commit.token` is not the owner of the open turn.
         TurnFinishedError: a claim of a turn that is over.
         TaskNotAcceptingMessagesError: a message for a task that does not wait for one.
+        NewerReleaseError: only a newer release may write the task.
     """
     _check(head, commit)
     if head.token == commit.token:
@@ -192,12 +209,16 @@ def advance(
     if ends and after.turn_is_open:
         after = _ended(after, now_ms, timing)
         entries = (*entries, TurnEnded())
+    after = replace(after, generation=_generation(head, entries, commit.restores))
     return Step(
         head=after,
         entries=entries,
         token=commit.token,
         commit_id=commit.commit_id,
         at=now_ms,
+        base=head.generation,
+        worker=commit.worker if commit.claims else "",
+        ended=_left_by(head) if commit.claims else commit.failed,
         trace=trace,
         context_write=commit.context_write,
         push=commit.push,
@@ -240,6 +261,7 @@ def _opened_by(head: Head, message: Message, idempotency_key: str | None) -> Hea
 
 
 def _check(head: Head, commit: Commit) -> None:
+    check_writable(head)
     transitions = any(isinstance(entry, StatusChanged) for entry in commit.entries)
     opens = any(isinstance(entry, TurnOpened) for entry in commit.entries)
     if head.is_terminal and (transitions or opens):
@@ -252,6 +274,16 @@ def _check(head: Head, commit: Commit) -> None:
     if opens and (not is_interrupted(head.state) or head.next_turn):
         msg = f"The task is {state_name(head.state)} and does not wait for a message."
         raise TaskNotAcceptingMessagesError(msg)
+
+
+def check_writable(head: Head) -> None:
+    """Refuse to change a task of which this release does not know all.
+
+    Raises:
+        NewerReleaseError: HEAD says that a newer format has to be known.
+    """
+    if head.needs_newer:
+        raise NewerReleaseError
 
 
 def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
@@ -272,6 +304,27 @@ def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
     return entries
 
 
+def _generation(head: Head, entries: tuple[Entry, ...], restores: int | None) -> int | None:
+    """Return the generation after a commit on `head`; None where only the log can tell.
+
+    It rises by 1 with every event that subscribers see (A2A 1.1): so it is exact for all readers.
+    """
+    restarts = any(isinstance(entry, Restarted) for entry in entries)
+    if head.generation is None or (restarts and restores is None):
+        return None
+    updates = sum(isinstance(entry, StatusChanged | ArtifactWritten) for entry in entries)
+    return head.generation + updates + ((restores or 0) if restarts else 0)
+
+
+def _left_by(head: Head) -> AttemptEnd | None:
+    """Return how the attempt ended that a claim takes the turn from; None: there was none."""
+    if head.token is None:
+        return None
+    if head.released is not None and head.was_released:
+        return head.released
+    return AttemptEnd(token=head.token, reason=LOST)
+
+
 def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
     return replace(
         head,
@@ -281,6 +334,7 @@ def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
         # A restart brings back the metadata of the turn's start, which only the log knows.
         metadata=head.metadata if head.token is None or head.metadata == b"" else None,
         replied=head.replied and head.token is None,
+        released=None,
     )
 
 

@@ -14,15 +14,31 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head, state_name
+from a2a_serverless.tasks.rules import check_writable
 
 # -- commits ---------------------------------------------------------------------------------
 
 
 def is_still(current: Head | None, seen: Head) -> bool:
-    """Return True if HEAD is the one that a commit was made on: same incarnation and version."""
+    """Return True if HEAD is the one that a commit was made on: same incarnation and version.
+
+    A request to cancel that the writer has not read makes it another one: so the next commit after
+    the request knows of it.
+    """
     if current is None or current.incarnation != seen.incarnation:
         return False
-    return current.version == seen.version
+    has_heard = current.cancel is None or seen.cancel is not None
+    return current.version == seen.version and has_heard
+
+
+def may_postpone(current: Head | None, seen: Head) -> bool:
+    """Return True if a due turn's time may be moved: neither turn nor time has changed since."""
+    return (
+        current is not None
+        and seen.due_at is not None
+        and (current.incarnation, current.version) == (seen.incarnation, seen.version)
+        and (current.due_at, current.sends) == (seen.due_at, seen.sends)
+    )
 
 
 def is_applied(stored_id: str | None, commit_id: str) -> bool:
@@ -67,11 +83,13 @@ def check_open(head: Head | None) -> Head:
     Raises:
         TaskNotFoundError: there is no such task.
         TaskTerminalStateError: it has ended, and no end would remove the flag.
+        NewerReleaseError: only a newer release may change it.
     """
     if head is None:
         raise TaskNotFoundError
     if head.is_terminal:
         raise TaskTerminalStateError(f"The task is in terminal state: {state_name(head.state)}.")
+    check_writable(head)
     return head
 
 

@@ -56,6 +56,9 @@ logger = logging.getLogger(__name__)
 DEADLINE_MARGIN_S = 10.0
 MAX_MARGIN_SHARE = 0.2
 """The margin before a deadline is at most this share of the time that is left at the start."""
+NEWER_DELAY_S = 30.0
+"""The wait before a delivery that only a newer release may run comes again."""
+_NEWER = "a newer release of this service wrote it, and only a worker of that release may run it"
 PULL_LIMIT_S = 11.5 * 3600
 """The longest turn in pull mode: SQS lets a message be invisible for 12 hours at most."""
 
@@ -169,7 +172,8 @@ class _Delivery:
         """
         task_id, incarnation = self._params.task_id, self._params.incarnation
         while self._deadline is None or self._adapter.clock.monotonic() < self._deadline:
-            log = await self._storage.read(task_id, incarnation=incarnation)
+            read = await self._storage.read(task_id, incarnation=incarnation)
+            log = None if read is None else read.counted()
             verdict = await self._act(log)
             goes_on = log is not None and waits_behind(log.head, self._operation)
             if not (verdict.is_done and goes_on):
@@ -184,10 +188,14 @@ class _Delivery:
             self._operation,
             receives=self._handle.attempt,
             is_cancelled=is_cancelled,
+            needs_newer=log is not None and log.needs_newer,
         )
         if log is None or wanted is Delivered.DROP:
             _log(self._handle, logging.INFO, "dropped", "Delivery dropped")
             verdict = DONE
+        elif wanted is Delivered.GIVE_BACK:
+            _log(self._handle, logging.WARNING, "needs_newer", f"Delivery given back: {_NEWER}")
+            verdict = again(NEWER_DELAY_S)
         elif wanted is Delivered.CANCEL:
             verdict = await self._cancel(log)
         else:
@@ -231,7 +239,7 @@ class _Delivery:
                         stack, lambda: attempt.stop(FencedError("The delivery is lost."))
                     )
                     if claims_first:
-                        head = await claim(self._storage, head, own, adapter.retry)
+                        head = await claim(self._storage, log, own, adapter.retry)
                     return await attempt.run(head, own, may_write)
         except TurnFinishedError:
             return DONE

@@ -31,6 +31,7 @@ from a2a_serverless.tasks.attempts import (
     RetryPolicy,
     Returned,
     attempts_started,
+    lease_end,
     on_failure,
     on_return,
 )
@@ -120,6 +121,7 @@ class Attempt:
             clock=self.clock,
             may_write=may_write,
             on_failure=self.stop,
+            on_cancel=self._hear_cancel,
         )
         self._queue = TurnQueue(self._writer, self.turn.view, self.storage)
         watched = Watched(key=(head.scope, head.task_id), on_look=self._on_look)
@@ -253,13 +255,16 @@ class Attempt:
     async def _on_look(self, look: Look) -> None:
         own = self.params.incarnation
         if look.flagged is not None and counts_for(look.flagged, own):
-            self._queue.is_cancelled = True
-            self._cancel_requested.set()
+            self._hear_cancel()
         head = look.head
         if head is None or head.incarnation != own:
             # A look may be older than the task; only a consistent read says that it is gone.
             head = await self.storage.head(self.params.task_id)
         self._observe(head)
+
+    def _hear_cancel(self) -> None:
+        self._queue.is_cancelled = True
+        self._cancel_requested.set()
 
     def _observe(self, head: Head | None) -> None:
         if self._queue.has_ended:
@@ -320,8 +325,8 @@ class Attempt:
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
         delay_s = 0 if at_once else self.limits.retry.delay_s(attempts)
-        # The lease outlasts the delay before the delivery goes back: the sweeper sends no copy.
-        await self._postpone(delay_s)
+        reference = secrets.token_hex(8)
+        await self._release(error, reference, delay_s)
         self._log(
             logging.WARNING,
             "deadline" if at_once else "retry",
@@ -329,16 +334,29 @@ class Attempt:
             cause=error,
             attempts=attempts,
             delay_s=delay_s,
+            correlation_id=reference,
         )
         return again(delay_s)
 
-    async def _postpone(self, delay_s: float) -> None:
-        """Renew a lease that could end before the delay: the turn comes back by itself."""
+    async def _release(self, error: Exception, reference: str, delay_s: float) -> None:
+        """Note in HEAD why the attempt ends, before its delivery goes back.
+
+        A lease that could end before the delay is renewed: the turn comes back by itself, and the
+        sweeper sends no copy.
+        """
+        due_at = None
         if delay_s > self.storage.timing.renew_before_s:
-            try:
-                await self._hold.renew(delay_s)
-            except UnavailableError as error:  # at worst the sweeper sends a copy
-                self._log(logging.WARNING, "renewal_failed", "Lease not renewed: %s", error)
+            again_ms = self.clock.now_ms() + int(delay_s * 1000)
+            due_at = lease_end(again_ms, self.storage.timing)
+        try:
+            await self.storage.release(
+                self._writer.head,
+                reason=type(error.__cause__ or error).__name__,
+                correlation_id=reference,
+                due_at=due_at,
+            )
+        except UnavailableError as failure:  # at worst the sweeper sends a copy
+            self._log(logging.WARNING, "release_failed", "Turn not released: %s", failure)
 
     def _log(
         self,

@@ -73,7 +73,7 @@ class Canceling:
         # A paused task has no turn to claim: its last attempt is over, and has no successor.
         own = Ownership(params=params, token=None if way is Canceled.PAUSED else new_token())
         if way is Canceled.CLAIMED:
-            head = await claim(self.storage, head, own, self.retry)
+            head = await claim(self.storage, log, own, self.retry)
         context = cancel_context_of(log, tracing.carried())
         async with TurnWriter(
             log=self.storage, head=head, own=own, clock=self.clock, may_write=may_write

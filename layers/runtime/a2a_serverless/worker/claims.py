@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from a2a_serverless import faults
@@ -18,7 +18,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnavailableError,
 )
-from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.storage.log import Log, TaskLog
 from a2a_serverless.tasks.attempts import (
     Refused,
     RetryPolicy,
@@ -30,6 +30,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.loops import first_of
+from a2a_serverless.worker.telemetry import process_name
 
 T = TypeVar("T")
 
@@ -81,6 +82,8 @@ class Ownership:
             TurnFinishedError: the task is gone or has ended.
             InvalidArgumentError, UnavailableError: as `TaskLog.commit`.
         """
+        if commit.claims:
+            commit = replace(commit, worker=process_name())
         try:
             committed = await log.commit(head, commit)
         except (TaskNotFoundError, TaskTerminalStateError) as error:
@@ -91,16 +94,23 @@ class Ownership:
         return committed
 
 
-async def claim(log: TaskLog, head: Head, own: Ownership, retry: RetryPolicy) -> Head:
+async def claim(log: TaskLog, read: Log, own: Ownership, retry: RetryPolicy) -> Head:
     """Make `own` the owner of its turn, whichever attempt owned it before; return the new HEAD.
+
+    `read` is the task's log from its beginning.
 
     Raises:
         TurnFinishedError: the turn is over.
         FencedError: others have used up the turn's attempts meanwhile.
         UnavailableError: too many races were lost.
     """
+    restores = read.restores() if read.head.token is not None else None
     return await _claim(
-        log, head, own, lambda newer: _rebased(newer, on_lost_claim(newer, own.params, retry))
+        log,
+        read.head,
+        own,
+        lambda newer: _rebased(newer, on_lost_claim(newer, own.params, retry)),
+        restores,
     )
 
 
@@ -116,11 +126,19 @@ async def claim_unclaimed(log: TaskLog, head: Head, own: Ownership) -> Head:
 
 
 async def _claim(
-    log: TaskLog, head: Head, own: Ownership, check: Callable[[Head | None], Head]
+    log: TaskLog,
+    head: Head,
+    own: Ownership,
+    check: Callable[[Head | None], Head],
+    restores: int | None = None,
 ) -> Head:
+    """Claim on `head`, or on a newer one; `restores` counts for the version of `head` alone."""
+    version = head.version
     for _ in range(MAX_REBASES):
+        counted = restores if head.version == version else None
         try:
-            return await own.commit(log, head, Commit(token=own.token, claims=True))
+            commit = Commit(token=own.token, claims=True, restores=counted)
+            return await own.commit(log, head, commit)
         except ConcurrencyError:
             head = check(await log.head(head.task_id))
             if head.token == own.token:  # by the attempt's writer, or by its keeper
@@ -189,7 +207,7 @@ class Hold:
         timing = self.log.timing
         wait_s = renewed_after_s = timing.lease_s - timing.renew_before_s
         while not await self._stopped(stop, wait_s):
-            is_ours = await self._tried("renewal", self.renew(0))
+            is_ours = await self._tried("renewal", self.renew())
             if is_ours is False:
                 return
             wait_s = renewed_after_s if is_ours else min(AGAIN_S, renewed_after_s)
@@ -205,13 +223,13 @@ class Hold:
             logger.warning("The turn's %s has failed: %r", what, error, extra=extra)
             return None
 
-    async def renew(self, after_s: float) -> bool:
-        """Let the lease begin anew in `after_s` seconds; False when the turn is not the attempt's.
+    async def renew(self) -> bool:
+        """Let the lease begin anew; False when the turn is not the attempt's.
 
         Raises:
             UnavailableError: no answer within the retry budget.
         """
-        due_at = lease_end(self.clock.now_ms() + int(after_s * 1000), self.log.timing)
+        due_at = lease_end(self.clock.now_ms(), self.log.timing)
         token = self.own.token
         return token is not None and await self.log.renew(self.head, token=token, due_at=due_at)
 

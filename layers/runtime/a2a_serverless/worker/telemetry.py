@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -23,6 +26,18 @@ def observed_delivery(handle: Handle[Operation]) -> Iterator[None]:
     """Put the ids of the delivery on every line that is logged in the block."""
     with log_context(**ids_of(handle.message), receives=handle.attempt):
         yield
+
+
+@functools.cache
+def process_name() -> str:
+    """Return the name of this process, as operators look for it.
+
+    On Lambda these are the function's version and log stream, elsewhere host and process id.
+    """
+    if stream := os.environ.get("AWS_LAMBDA_LOG_STREAM_NAME"):
+        version = os.environ.get("AWS_LAMBDA_FUNCTION_VERSION", "")
+        return f"{os.environ.get('AWS_LAMBDA_FUNCTION_NAME', '')}:{version} {stream}"
+    return f"{socket.gethostname()} {os.getpid()}"
 
 
 def ids_of(operation: Operation) -> dict[str, object]:

@@ -19,6 +19,7 @@ from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.entries import Entry, encode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, ContextWrite
+from a2a_serverless.tasks.storing import is_still
 from a2a_serverless.worker.claims import MAX_REBASES, Ownership
 from a2a_serverless.worker.failures import StaleStateError
 from a2a_serverless.worker.loops import first_of
@@ -61,6 +62,8 @@ class TurnWriter:
     clock: Clock
     may_write: Callable[[], bool] = lambda: True
     on_failure: Callable[[Exception], None] = lambda _: None
+    on_cancel: Callable[[], None] = lambda: None
+    """Called, perhaps often, when HEAD shows that a cancel was requested."""
     failure: Exception | None = field(default=None, init=False)
     _batch: _Batch | None = field(default=None, init=False)
     _opened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -225,7 +228,9 @@ class TurnWriter:
         """Go on from the newest HEAD after a commit on `seen`, if the turn is this attempt's."""
         # Checked before the next try: no commit goes to a turn that another attempt owns.
         head = self.own.check(await self.log.head(seen.task_id))
-        if head.version == seen.version and batch.state is not None:
+        if is_still(head, seen) and batch.state is not None:
             # HEAD did not move, so the condition on the conversation's state has failed.
             raise StaleStateError from lost
         self.head = head
+        if head.cancel is not None:
+            self.on_cancel()
