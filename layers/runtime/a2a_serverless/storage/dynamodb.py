@@ -332,10 +332,12 @@ def _head_update(before: Head, after: Head) -> dict[str, Any]:
 
     The state is part of the condition, so that no transition ever leaves a terminal state, even
     of a HEAD that was written past the version count; and so is a request to cancel, which does not
-    move the version: `is_still` says the same.
+    move the version: `is_still` says the same. The generation is sent even if it is the same:
+    `before` may have been counted from the log, and what is stored is then of an older version.
     """
     old, new = items.head_item(before), items.head_item(after)
-    changed = {name: value for name, value in new.items() if old.get(name) != value}
+    sent = {name for name, value in new.items() if old.get(name) != value} | {"generation"}
+    changed = {name: value for name, value in new.items() if name in sent}
     gone = [name for name in old if name not in new]
     expression = "SET " + ", ".join(f"#{name} = :{name}" for name in changed)
     if gone:
