@@ -19,7 +19,7 @@ from a2a_serverless.storage.dynamodb_table import TableStorage
 from a2a_serverless.storage.listing import Listing, status_key
 from a2a_serverless.storage.log import Due, TaskKey
 from a2a_serverless.tasks.head import Head, state_name
-from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.identity import Scope, is_task_id
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class IndexedTasks(TableStorage):
         return [_due_of(entry) for entry in entries]
 
     async def find(self, task_id: str) -> list[TaskKey]:
+        if not is_task_id(task_id):
+            return []
         entries = await self._by_id(items.id_key(task_id))
         heads = await self._heads([key(entry["PK"]["S"], items.HEAD) for entry in entries])
         return sorted((head.scope, head.task_id) for head in heads)
@@ -107,8 +109,8 @@ class IndexedTasks(TableStorage):
             if aws.error_code(error) != "ValidationException":
                 raise
             msg = (
-                f"The table has no index {items.BY_ID}, by which a task is found without its scope:"
-                " deploy this release's template, which adds it."
+                f"The table has no index {items.BY_ID} yet, by which a task is found without its"
+                " scope: deploy this release's template, or wait until the index is filled."
             )
             raise ConfigurationError(msg) from error
         return found[:limit]
