@@ -21,6 +21,8 @@ REQUIREMENTS = "requirements/local.txt"
 VARIABLE = "A2A_UPGRADE_FROM"
 BEFORE_RELEASES = "518a36d"
 """What stands for the last release as long as there is none."""
+BEFORE_FORMAT = "0e29806"
+"""The last commit before the stored format was prepared for newer releases (docs/format.md)."""
 
 
 class NoReleaseError(Exception):
@@ -48,15 +50,20 @@ class Release:
             yield process
 
 
-def last_release(folder: Path) -> Release:
-    """Unpack the last release before this version into `folder`, with what it depends on.
+def last_release() -> str:
+    """What git calls the last release before this version.
 
     That is what `A2A_UPGRADE_FROM` names, else the last tag before this commit.
+    """
+    return os.environ.get(VARIABLE) or _last_tag() or BEFORE_RELEASES
+
+
+def unpack(name: str, folder: Path) -> Release:
+    """Unpack a release into `folder`, with what it depends on; `name` is git's.
 
     Raises:
         NoReleaseError: git does not know it, or there is no git.
     """
-    name = os.environ.get(VARIABLE) or _last_tag() or BEFORE_RELEASES
     try:
         archive = _git("archive", "--format=tar", name, PACKAGE, REQUIREMENTS)
     except OSError as error:

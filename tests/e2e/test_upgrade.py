@@ -5,32 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import pytest
 from a2a.types import TaskState
 
-from tests.e2e.gated_agent import GATE
-from tests.e2e.releases import VARIABLE, NoReleaseError, Release, last_release
-from tests.faults import processes
-from tests.faults.harness import CARD, Emulators, World, numbers, until
+from tests.e2e.releases import VARIABLE, NoReleaseError, Release, last_release, unpack
+from tests.e2e.upgrades import CONCURRENCY, Version, upgrading
+from tests.faults.harness import World, numbers
 from tests.support.a2a_calls import REST, Agent
 from tests.support.emulators import Emulator
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 
-Version = Literal["old", "new"]
-
-AGENT = f"{Path(__file__).parent / 'gated_agent.py'}:agent"
 TASKS = 100
 PAUSED = 5
 CHUNKS = 4
-CONCURRENCY = 8
 LOOKED_AT = 20
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 WEBHOOK = "http://127.0.0.1:9/hook"
@@ -44,82 +37,11 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
     In a copy without its history the tests are reported as not run, unless the release was named.
     """
     try:
-        return last_release(tmp_path_factory.mktemp("release"))
+        return unpack(last_release(), tmp_path_factory.mktemp("release"))
     except NoReleaseError as error:
         if os.environ.get(VARIABLE):
             pytest.fail(str(error), pytrace=False)
         pytest.skip(str(error))
-
-
-@dataclass
-class Process:
-    """A command of one release."""
-
-    version: Version
-    pid: int
-    says: Callable[[str], Awaitable[str]]
-    """Waits until it has said a pattern, and returns the pattern's first group."""
-
-
-@dataclass
-class Upgrade:
-    """A deployment in which processes of both releases run."""
-
-    world: World
-    release: Release
-    stack: ExitStack
-    started: int = 0
-
-    def open_gate(self) -> None:
-        """Let the agents go on."""
-        Path(self.world.variables[GATE]).touch()
-
-    def api(self, version: Version) -> Process:
-        return self._start(version, "api", "--card", CARD, "--port", "0")
-
-    def worker(self, version: Version) -> Process:
-        return self._start(version, "worker", "--agent", AGENT, "--concurrency", str(CONCURRENCY))
-
-    def _start(self, version: Version, *arguments: str) -> Process:
-        self.started += 1
-        name = f"{version}-{arguments[0]}-{self.started}"
-        output = self.world.folder / f"{name}.log"
-        if version == "new":
-            new = processes.start(name, arguments, self.world.variables, output)
-            self.world.started.append(new)
-            return Process(version, new.pid, new.says)
-        old = self.stack.enter_context(
-            self.release.running(*arguments, variables=self.world.variables, output=output)
-        )
-
-        async def says(pattern: str) -> str:
-            return await asyncio.to_thread(old.wait_for, pattern)
-
-        return Process(version, old.process.pid, says)
-
-    def count(self, worker: Process, what: str) -> int:
-        """How many entries a worker has made in the ledger."""
-        return sum(entry.pid == worker.pid for entry in self.world.ledger.entries(what=what))
-
-    async def is_full(self, worker: Process) -> None:
-        """Wait until a worker holds as many tasks as it can, at the gate."""
-
-        async def holds() -> bool:
-            return self.count(worker, "holds") >= CONCURRENCY
-
-        await until(holds, f"the {worker.version} worker is full")
-
-
-@asynccontextmanager
-async def upgrading(
-    dynamodb: Emulator, sqs: Emulator, release: Release, folder: Path
-) -> AsyncIterator[Upgrade]:
-    """A table and queues, a closed gate, and no process yet."""
-    settings = {"A2A_VISIBILITY_S": "3", "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1"}
-    async with Emulators(dynamodb, sqs).world(folder, **settings) as world:
-        world.variables[GATE] = str(folder / "gate")
-        with ExitStack() as stack:
-            yield Upgrade(world, release, stack)
 
 
 @pytest.mark.parametrize(("first", "second"), [("old", "new"), ("new", "old")])
@@ -151,7 +73,7 @@ async def test_tasks_in_flight_survive(
         tasks = await send(world, [f"gated {CHUNKS}"] * TASKS)
         for head in heads:
             await world.send(f"gated {CHUNKS}", task=head)
-        await asyncio.gather(upgrade.is_full(victim), upgrade.is_full(other_worker))
+        await asyncio.gather(upgrade.holds(victim), upgrade.holds(other_worker))
         os.kill(victim.pid, signal.SIGKILL)
         replacement, other_api = upgrade.worker(first), upgrade.api(second)
         await replacement.says("turns at a time")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,40 @@ def new_clock() -> ManualClock:
 def create_table(client: Any) -> None:
     """The table of template.yaml; without stream and expiry, which no test of storage reads."""
     client.create_table(TableName=TABLE, **Template.load().table(stream=False))
+
+
+def drop_index(client: Any, table: str, index: str) -> None:
+    """Take an index from a table, as one has it that an older release made; return then."""
+    client.update_table(
+        TableName=table, GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": index}}]
+    )
+    _wait(lambda: index not in _indexes(client, table), f"{table} without {index}")
+
+
+def add_index(client: Any, table: str, index: str) -> None:
+    """Add an index of template.yaml as a stack update does; return when it is filled."""
+    template = Template.load().table(stream=False)
+    new = next(one for one in template["GlobalSecondaryIndexes"] if one["IndexName"] == index)
+    client.update_table(
+        TableName=table,
+        AttributeDefinitions=template["AttributeDefinitions"],
+        GlobalSecondaryIndexUpdates=[{"Create": new}],
+    )
+    _wait(lambda: _indexes(client, table).get(index) == "ACTIVE", f"{table} with {index}")
+
+
+def _indexes(client: Any, table: str) -> dict[str, str]:
+    """The status of each index of a table, by name."""
+    described = client.describe_table(TableName=table)["Table"]
+    indexes = described.get("GlobalSecondaryIndexes", [])
+    return {one["IndexName"]: one["IndexStatus"] for one in indexes}
+
+
+def _wait(condition: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not {what} within {within_s:.0f} s"
+        time.sleep(0.05)
 
 
 def emulator_client(emulator: Emulator, **config: Any) -> Any:

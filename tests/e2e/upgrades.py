@@ -1,0 +1,100 @@
+"""A deployment in which processes of an older release and of this version run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tests.e2e.gated_agent import GATE
+from tests.e2e.releases import Release
+from tests.faults import processes
+from tests.faults.harness import CARD, Emulators, World, until
+from tests.support.emulators import Emulator
+
+Version = Literal["old", "new"]
+
+AGENT = f"{Path(__file__).parent / 'gated_agent.py'}:agent"
+CONCURRENCY = 8
+
+
+@dataclass
+class Process:
+    """A command of one release."""
+
+    version: Version
+    pid: int
+    says: Callable[[str], Awaitable[str]]
+    """Waits until it has said a pattern, and returns the pattern's first group."""
+
+
+@dataclass
+class Upgrade:
+    """A deployment in which processes of both releases run."""
+
+    world: World
+    release: Release
+    stack: ExitStack
+    started: int = 0
+
+    def open_gate(self) -> None:
+        """Let the agents go on."""
+        Path(self.world.variables[GATE]).touch()
+
+    def api(self, version: Version) -> Process:
+        return self._start(version, "api", "--card", CARD, "--port", "0")
+
+    def worker(self, version: Version, *, concurrency: int = CONCURRENCY) -> Process:
+        return self._start(version, "worker", "--agent", AGENT, "--concurrency", str(concurrency))
+
+    def sweeper(self, version: Version) -> Process:
+        return self._start(version, "sweep")
+
+    def _start(self, version: Version, *arguments: str) -> Process:
+        self.started += 1
+        name = f"{version}-{arguments[0]}-{self.started}"
+        output = self.world.folder / f"{name}.log"
+        if version == "new":
+            new = processes.start(name, arguments, self.world.variables, output)
+            self.world.started.append(new)
+            return Process(version, new.pid, new.says)
+        old = self.stack.enter_context(
+            self.release.running(*arguments, variables=self.world.variables, output=output)
+        )
+
+        async def says(pattern: str) -> str:
+            return await asyncio.to_thread(old.wait_for, pattern)
+
+        return Process(version, old.process.pid, says)
+
+    def count(self, worker: Process, what: str) -> int:
+        """How many entries a worker has made in the ledger."""
+        return sum(entry.pid == worker.pid for entry in self.world.ledger.entries(what=what))
+
+    async def holds(self, worker: Process, tasks: int = CONCURRENCY) -> list[str]:
+        """The tasks that a worker has begun, once they are so many; they wait at the gate."""
+
+        async def begun() -> list[str]:
+            found = self.world.ledger.entries(what="holds")
+            return list(dict.fromkeys(one.task_id for one in found if one.pid == worker.pid))
+
+        async def are_enough() -> bool:
+            return len(await begun()) >= tasks
+
+        await until(are_enough, f"the {worker.version} worker holds {tasks} tasks")
+        return await begun()
+
+
+@asynccontextmanager
+async def upgrading(
+    dynamodb: Emulator, sqs: Emulator, release: Release, folder: Path, **settings: str
+) -> AsyncIterator[Upgrade]:
+    """A table and queues, a closed gate, and no process yet."""
+    settings = {"A2A_VISIBILITY_S": "3", "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1", **settings}
+    async with Emulators(dynamodb, sqs).world(folder, **settings) as world:
+        world.variables[GATE] = str(folder / "gate")
+        with ExitStack() as stack:
+            yield Upgrade(world, release, stack)
