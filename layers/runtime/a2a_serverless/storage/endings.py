@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from a2a.types import Message, Part, Role, TaskState, TaskStatus
@@ -20,7 +21,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, left_by
 
 CANCELED: Final = "The task was canceled."
 FAILED: Final = "The agent could not finish the task. Correlation id: {correlation_id}."
@@ -45,10 +46,11 @@ def canceled(head: Head) -> Commit:
 def gave_up(head: Head, reference: str) -> Commit:
     """Return the commit that fails a task whose agent gets no further attempt.
 
-    `reference` leads from the client's sentence to the line of the log that has the reason.
+    `reference` leads from the client's sentence to the line of the log that has the reason. The
+    commit keeps how the turn's last attempt has ended.
     """
     text = FAILED.format(correlation_id=reference)
-    return ending(head, TaskState.TASK_STATE_FAILED, text)
+    return replace(ending(head, TaskState.TASK_STATE_FAILED, text), failed=left_by(head))
 
 
 def never_started(head: Head, give_up_s: float) -> Commit:

@@ -218,7 +218,7 @@ def advance(
         at=now_ms,
         base=head.generation,
         worker=commit.worker if commit.claims else "",
-        ended=_left_by(head) if commit.claims else commit.failed,
+        ended=(left_by(head) if commit.claims else None) or commit.failed,
         trace=trace,
         context_write=commit.context_write,
         push=commit.push,
@@ -316,7 +316,7 @@ def _generation(head: Head, entries: tuple[Entry, ...], restores: int | None) ->
     return head.generation + updates + ((restores or 0) if restarts else 0)
 
 
-def _left_by(head: Head) -> AttemptEnd | None:
+def left_by(head: Head) -> AttemptEnd | None:
     """Return how the attempt ended that a claim takes the turn from; None: there was none."""
     if head.token is None:
         return None

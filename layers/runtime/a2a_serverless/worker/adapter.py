@@ -240,6 +240,8 @@ class _Delivery:
                     )
                     if claims_first:
                         head = await claim(self._storage, log, own, adapter.retry)
+                        if head.cancel is not None and log.head.cancel is None:
+                            attempt.hear_cancel()
                     return await attempt.run(head, own, may_write)
         except TurnFinishedError:
             return DONE

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import TaskState, TaskStatus
@@ -36,7 +36,7 @@ from a2a_serverless.tasks.attempts import (
     on_return,
 )
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import Head, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.storing import counts_for
@@ -106,6 +106,10 @@ class Attempt:
         self._stop_reason = self._stop_reason or reason
         self._stopped.set()
 
+    def hear_cancel(self) -> None:
+        """Take note, before `run`, of a request to cancel that came after the delivery was read."""
+        self._cancel_requested.set()
+
     async def run(self, head: Head, own: Ownership, may_write: Callable[[], bool]) -> Verdict:
         """Run the agent until it ends or is stopped.
 
@@ -158,6 +162,7 @@ class Attempt:
     async def _supervise(self) -> None:
         if self._stop_reason is not None:  # the delivery was lost while its turn was claimed
             raise self._stop_reason
+        self._queue.is_cancelled = self._cancel_requested.is_set()
         execution = asyncio.create_task(
             contained(self.agent.execute(self.turn.context, self._queue))
         )
@@ -212,7 +217,7 @@ class Attempt:
             await self._commit(canceled(self._writer.head))
 
     async def _commit(self, end: Commit) -> None:
-        self._writer.put(*end.entries)
+        self._writer.put(*end.entries, failed=end.failed)
         await self._writer.flush()
 
     async def _cancel(self, execution: asyncio.Task[None]) -> None:
@@ -300,7 +305,8 @@ class Attempt:
                 return await self._give_back(error, attempts)
             case Failed.AT_FAULT:
                 self._log(logging.ERROR, "agent_at_fault", "Task failed: %s", error)
-                await self._commit(ending(head, TaskState.TASK_STATE_FAILED, str(error)))
+                end = ending(head, TaskState.TASK_STATE_FAILED, str(error))
+                await self._commit(replace(end, failed=self._ended_by(error)))
             case Failed.GAVE_UP:
                 reference = secrets.token_hex(8)
                 self._log(
@@ -312,8 +318,17 @@ class Attempt:
                     attempts=attempts,
                     correlation_id=reference,
                 )
-                await self._commit(gave_up(head, reference))
+                end = gave_up(head, reference)
+                await self._commit(replace(end, failed=self._ended_by(error, reference)))
         return DONE
+
+    def _ended_by(self, error: Exception, reference: str = "") -> AttemptEnd | None:
+        """Return how this attempt ends by an error of its agent, or of its own."""
+        token = self._writer.own.token
+        if token is None:
+            return None
+        reason = type(error.__cause__ or error).__name__
+        return AttemptEnd(token=token, reason=reason, correlation_id=reference)
 
     async def _give_back(self, error: Exception, attempts: int) -> Verdict:
         """Count the attempt in HEAD, and drop its uncommitted entries: the next one starts over."""

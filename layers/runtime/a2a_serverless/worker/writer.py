@@ -17,7 +17,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
 from a2a_serverless.storage.log import TaskLog
 from a2a_serverless.tasks.entries import Entry, encode_entries
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, ContextWrite
 from a2a_serverless.tasks.storing import is_still
 from a2a_serverless.worker.claims import MAX_REBASES, Ownership
@@ -39,6 +39,7 @@ class _Batch:
     size: int = 0
     ends_turn: bool = False
     state: ContextWrite | None = None
+    failed: AttemptEnd | None = None
     urgent: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -63,7 +64,7 @@ class TurnWriter:
     may_write: Callable[[], bool] = lambda: True
     on_failure: Callable[[Exception], None] = lambda _: None
     on_cancel: Callable[[], None] = lambda: None
-    """Called, perhaps often, when HEAD shows that a cancel was requested."""
+    """Called when a newer HEAD shows that a cancel was requested since."""
     failure: Exception | None = field(default=None, init=False)
     _batch: _Batch | None = field(default=None, init=False)
     _opened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -100,14 +101,23 @@ class TurnWriter:
         await asyncio.gather(self._pump_task, return_exceptions=True)
         self._drop()
 
-    def put(self, *entries: Entry, state: ContextWrite | None = None) -> None:
-        """Add entries to the batch that waits, and the conversation's `state` where a turn ends."""
+    def put(
+        self,
+        *entries: Entry,
+        state: ContextWrite | None = None,
+        failed: AttemptEnd | None = None,
+    ) -> None:
+        """Add entries to the batch that waits.
+
+        Where a turn ends, add the conversation's `state`, and why the attempt has `failed`.
+        """
         if self.failure is not None:
             return
         batch = self._waiting()
         batch.entries.extend(entries)
         batch.size += len(encode_entries(entries))
         batch.state = state or batch.state
+        batch.failed = failed or batch.failed
         if batch.size >= FLUSH_BYTES:
             batch.urgent.set()
 
@@ -160,7 +170,14 @@ class TurnWriter:
     def adopt(self, head: Head) -> None:
         """Go on from a newer HEAD, on which the turn is this attempt's."""
         if head.version > self.head.version:
-            self.head = head
+            self._take(head)
+
+    def _take(self, head: Head) -> None:
+        """Write on `head` from now on, and tell of a request to cancel that it is the first to show."""
+        is_news = head.cancel is not None and self.head.cancel is None
+        self.head = head
+        if is_news:
+            self.on_cancel()
 
     def _waiting(self) -> _Batch:
         if self._batch is None:
@@ -215,6 +232,7 @@ class TurnWriter:
                 claims=self.own.must_claim,
                 ends_turn=batch.ends_turn,
                 context_write=batch.state,
+                failed=batch.failed,
             )
             try:
                 self.adopt(await self.own.commit(self.log, seen, commit))
@@ -231,6 +249,4 @@ class TurnWriter:
         if is_still(head, seen) and batch.state is not None:
             # HEAD did not move, so the condition on the conversation's state has failed.
             raise StaleStateError from lost
-        self.head = head
-        if head.cancel is not None:
-            self.on_cancel()
+        self._take(head)
