@@ -180,6 +180,8 @@ _SHOWN = 100
 """Characters of an artifact's id in an error."""
 
 _HEADER = struct.Struct(">cBI")  # kind, flags, length of the payload
+_KINDS: Final = frozenset((b"T", b"M", b"S", b"A", b"D", b"R", b"E", b"P"))
+_BASE_BYTES: Final = 8
 _ARCHIVE = 1
 _Referring = TurnOpened | MessageAppended | StatusChanged | ArtifactWritten | Replied
 _REFERS = 0x40
@@ -302,7 +304,7 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
         case MetadataMerged(metadata):
             return b"D", 0, metadata.SerializeToString()
         case Restarted(base):
-            return b"R", 0, base.to_bytes(8, "big")
+            return b"R", 0, base.to_bytes(_BASE_BYTES, "big")
         case TurnEnded():
             return b"E", 0, b""
         case Replied(message):
@@ -330,22 +332,27 @@ def _decode_all(body: bytes) -> Iterator[Entry]:
 
 
 def _decode(kind: bytes, flags: int, payload: bytes) -> Entry:
-    """Return the entry; as a critical unknown one where the payload is not that of its kind."""
-    if flags & CRITICAL:
+    """Return the entry; as a critical unknown one where the payload is not that of its kind.
+
+    Of an unknown kind only the critical flag is looked at: the others are its writer's.
+    """
+    if flags & CRITICAL or kind not in _KINDS:
         return Unknown(kind, flags, payload)
     unpack = _unpack_referring if flags & _REFERS else _unpack
     try:
-        return unpack(kind, flags, payload) or Unknown(kind, flags, payload)
-    except (DecodeError, ValueError, TypeError, KeyError):
+        return unpack(kind, flags, payload)
+    except (DecodeError, ValueError, TypeError, KeyError, RecursionError):
         return Unknown(kind, flags | CRITICAL, payload)
 
 
-def _unpack_referring(kind: bytes, flags: int, payload: bytes) -> Entry | None:
+def _unpack_referring(kind: bytes, flags: int, payload: bytes) -> Entry:
     """Return an entry whose payload follows its references; raise as `_unpack`."""
     end = 4 + _size(payload)
     entry = _unpack(kind, flags, payload[end:])
+    if not isinstance(entry, _Referring):
+        raise TypeError("an entry without content refers to content")
     references = tuple(map(_reference, json.loads(payload[4:end])))
-    return replace(entry, references=references) if isinstance(entry, _Referring) else None
+    return replace(entry, references=references)
 
 
 def _size(payload: bytes) -> int:
@@ -357,19 +364,26 @@ def _reference(fields: dict[str, Any]) -> Reference:
     return Reference(**{name: fields[name] for name in Reference.__slots__})
 
 
-def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry | None:
-    """Return the entry of a known kind, None for others.
+def _caller(fields: list[Any]) -> Caller:
+    """Return the sender; fields of a newer release, behind the known ones, are left out."""
+    user, tenant, extensions, *more = fields
+    names = (user, tenant, more[0] if more else "", *extensions)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("a name of the sender is no text")
+    return Caller(user, tenant, tuple(extensions), names[2])
+
+
+def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
+    """Return the entry of a known kind.
 
     Raises:
-        DecodeError, ValueError, TypeError: the payload is not that of its kind.
+        DecodeError, ValueError, TypeError, RecursionError: the payload is not that of its kind.
     """
     match kind:
         case b"T":
             size = _size(payload)
-            user, tenant, extensions, *more = json.loads(payload[4 : 4 + size])
-            request = SendMessageRequest.FromString(payload[4 + size :])
-            variables = more[0] if more else ""
-            return TurnOpened(request, Caller(user, tenant, tuple(extensions), variables))
+            caller = _caller(json.loads(payload[4 : 4 + size]))
+            return TurnOpened(SendMessageRequest.FromString(payload[4 + size :]), caller)
         case b"M":
             return MessageAppended(Message.FromString(payload))
         case b"S":
@@ -383,10 +397,10 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry | None:
         case b"D":
             return MetadataMerged(Struct.FromString(payload))
         case b"R":
+            if len(payload) != _BASE_BYTES:
+                raise ValueError("a restart names no version")
             return Restarted(int.from_bytes(payload, "big"))
-        case b"E":
-            return TurnEnded()
         case b"P":
             return Replied(Message.FromString(payload))
         case _:
-            return None
+            return TurnEnded()
