@@ -39,7 +39,21 @@ def on_dead_letter(
         return DeadLettered.DROP
     if wanted is Delivered.CANCEL:
         return DeadLettered.CANCEL
+    if wanted is Delivered.GIVE_BACK:
+        return _left_to_newer(head, operation)
     return DeadLettered.FAIL if retry.is_exhausted(head.attempts) else DeadLettered.RESEND
+
+
+def _left_to_newer(head: Head, operation: Operation) -> DeadLettered:
+    """Return what is done with a dead letter that only a newer release could have worked on.
+
+    Its turn is sent again, for a worker of that release, and fails by no decision of this one. An
+    operation of unknown meaning leaves a turn to its attempt, whose lease brings it back.
+    """
+    is_claimed = head.token is not None
+    if not head.turn_is_open or (operation.needs_newer and is_claimed):
+        return DeadLettered.DROP
+    return DeadLettered.RESEND
 
 
 def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:

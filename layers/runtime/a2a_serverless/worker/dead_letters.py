@@ -16,6 +16,7 @@ from a2a_serverless.errors import (
     ConcurrencyError,
     ConfigurationError,
     UndecodableMessageError,
+    UnreadableTaskError,
 )
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import FifoQueue, decode_message
@@ -76,7 +77,12 @@ class DeadLetters:
         with tracing.segment(
             "dead letter", operation.request_context, task_id=params.task_id, turn=params.turn
         ):
-            return await self.end(operation)
+            try:
+                return await self.end(operation)
+            except UnreadableTaskError as error:
+                extra = {"action": "unreadable_task", **ids_of(operation)}
+                logger.error("Dead letter dropped: %s", error, extra=extra)  # noqa: TRY400 - its sentence says all
+                return "dropped"
 
     async def end(self, operation: Operation) -> Settled:
         """Apply the decision of `on_dead_letter` to the operation's task as it is now.
