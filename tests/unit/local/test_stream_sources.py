@@ -56,7 +56,7 @@ class Reader:
     def commits(self) -> list[int]:
         """The versions of the commits in the stream."""
         sorts = [record["dynamodb"]["Keys"]["SK"]["S"] for record in self.records]
-        return [event_position(sort)[1] for sort in sorts if sort.startswith("EVENT#")]
+        return [place[1] for place in map(event_position, sorts) if place is not None]
 
 
 @asynccontextmanager

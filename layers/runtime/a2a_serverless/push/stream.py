@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from a2a_serverless import faults
+from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.observability import tracing
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.notifications import PushEvents
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_items import EVENTS, event_position, owner_of
+from a2a_serverless.storage.dynamodb_items import event_position, owner_of
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, state_name
 from a2a_serverless.tasks.identity import Scope
 
@@ -81,6 +82,10 @@ class PushStream:
             try:
                 async with slots:
                     await self.send(newest)
+            except UnreadableTaskError as error:
+                # It stays so: the stream must not wait behind it.
+                extra = {"action": "unreadable_task", "task_id": newest.task_id}
+                logger.error("Jobs left out: %s", error, extra=extra)  # noqa: TRY400 - its sentence says all
             except Exception:
                 # An invocation's edge: the stream holds the records until it is done.
                 extra = {"action": "push_stream_failed", "task_id": newest.task_id}
@@ -118,13 +123,14 @@ def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[
     for record in records:
         change = record["dynamodb"]
         partition, sort = change["Keys"]["PK"]["S"], change["Keys"]["SK"]["S"]
-        if record["eventName"] != "INSERT" or not sort.startswith(EVENTS):
+        place = event_position(sort)
+        if record["eventName"] != "INSERT" or place is None:
             continue
         image = change.get("NewImage", {})
         if not _may_have_event(image.get("state", {}).get("S"), which):
             continue
         scope, task_id = owner_of(partition)
-        incarnation, version, _ = event_position(sort)
+        incarnation, version, _ = place
         trace = image.get("trace", {}).get("S")
         yield Committed(
             number=change["SequenceNumber"],

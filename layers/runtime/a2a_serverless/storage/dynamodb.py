@@ -62,8 +62,8 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         unknown = {item["PK"]["S"] for item in unread}
         return {
             task: Look(
-                head=self._live(heads.get(partition)),
-                flagged=flags[partition]["incarnation"]["S"] if partition in flags else None,
+                head=self._readable(heads.get(partition)),
+                flagged=items.incarnation_of(flags.get(partition)),
             )
             for partition, task in asked.items()
             if partition not in unknown
@@ -185,7 +185,8 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         head = step.head
         event = items.event_sort(head.incarnation, head.version, 0)
         stored = await self._table.get(key(self._partition(head.task_id), event))
-        if is_applied(stored["commit_id"]["S"] if stored else None, step.commit_id):
+        stored_id = items.plain(stored).get("commit_id") if stored else None
+        if is_applied(stored_id, step.commit_id):
             return
         raise conflict(self._live(failed[0]) or await self.head(head.task_id), head)
 

@@ -22,6 +22,7 @@ from a2a_serverless.storage.dynamodb_items import (
     Item,
     attribute,
     cancel_values,
+    incarnation_of,
     key,
     owner_of,
     seconds,
@@ -59,7 +60,7 @@ class CancelItems(TableStorage):
         if flag is None:
             return False
         head = await self._table.get(key(flag["PK"]["S"], HEAD))
-        return counts_for(_incarnation(flag), _incarnation(head) if head else None)
+        return counts_for(_incarnation(flag), incarnation_of(head))
 
     async def clear_cancel(self, task_id: str, *, incarnation: str | None = None) -> None:
         # Most tasks have no flag, and a read costs a fifth of a delete that finds nothing.
@@ -69,8 +70,8 @@ class CancelItems(TableStorage):
         # A failed condition: it is gone already, or replaced by that of a later incarnation.
         await self._table.delete_one(
             Key={"PK": flag["PK"], "SK": flag["SK"]},
-            ConditionExpression="incarnation = :incarnation",
-            ExpressionAttributeValues={":incarnation": flag["incarnation"]},
+            ConditionExpression="incarnation = :incarnation OR attribute_not_exists(incarnation)",
+            ExpressionAttributeValues={":incarnation": attribute(_incarnation(flag))},
         )
 
     async def overdue_cancels(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
@@ -130,6 +131,6 @@ def _deadline(flag: Item) -> int:
     return int(flag["due_at"]["N"])
 
 
-def _incarnation(item: Item) -> str:
-    incarnation: str = item["incarnation"]["S"]
-    return incarnation
+def _incarnation(flag: Item) -> str:
+    """Return the incarnation that a flag is meant for; empty, as no task has it, without one."""
+    return incarnation_of(flag) or ""

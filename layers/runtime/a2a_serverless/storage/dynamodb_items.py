@@ -7,6 +7,7 @@ an item and its HEAD agree to the millisecond.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -16,7 +17,8 @@ from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage.listing import status_key
-from a2a_serverless.tasks.entries import decode_entries
+from a2a_serverless.tasks.entries import CRITICAL, Entry, Unknown, decode_entries
+from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, state_name
 from a2a_serverless.tasks.identity import digest
@@ -96,10 +98,13 @@ def event_sort(incarnation: str, version: int, part: int | None = None) -> str:
     return start if part is None else f"{start}#{part:03d}"
 
 
-def event_position(sort: str) -> tuple[str, int, int]:
-    """Return incarnation, version and part of an EVENT's SK."""
-    incarnation, version, part = sort.removeprefix(EVENTS).split("#")
-    return incarnation, int(version), int(part)
+def event_position(sort: str) -> tuple[str, int, int] | None:
+    """Return incarnation, version and part of an EVENT's SK; None if it is of another kind."""
+    found = _EVENT.fullmatch(sort)
+    return None if found is None else (found[1], int(found[2]), int(found[3]))
+
+
+_EVENT: Final = re.compile(rf"{EVENTS}([^#]+)#(\d+)#(\d+)")
 
 
 def push_sort(incarnation: str, config_id: str) -> str:
@@ -130,6 +135,11 @@ def hour_keys(at_ms: int) -> list[str]:
 def _hour_key(at_ms: int, shard: int) -> str:
     hour = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H")
     return f"HOUR#{hour}#{shard}"
+
+
+def incarnation_of(item: Mapping[str, Any] | None) -> str | None:
+    """Return the incarnation that an item names; None without one, or without an item."""
+    return None if item is None else plain(item).get("incarnation")
 
 
 def shard_of(task_id: str) -> int:
@@ -264,13 +274,22 @@ def head_of(item: Mapping[str, Any]) -> Head:
     A state that this release does not know is shown as unspecified, and only read.
 
     Raises:
-        UnreadableTaskError: the item lacks an attribute that every release writes.
+        UnreadableTaskError: the item lacks an attribute that every release writes, or has one in
+            another form.
     """
     values = plain(item)
     scope, task_id = owner_of(values["PK"])
     if missing := [name for name in _REQUIRED if name not in values]:
         msg = f"HEAD of task {task_id} has no {' and no '.join(missing)}: it was stored in part."
         raise UnreadableTaskError(msg)
+    try:
+        return _head(scope, task_id, values)
+    except (TypeError, ValueError) as error:
+        msg = f"HEAD of task {task_id} has a value that no release writes: {error}."
+        raise UnreadableTaskError(msg) from error
+
+
+def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
     is_known = values["state"] in TaskState.keys()  # noqa: SIM118 - an enum of protobuf, no mapping
     return Head(
         scope=scope,
@@ -452,17 +471,24 @@ def push_incarnation(item: Mapping[str, Any]) -> str:
 
 
 def push_of(item: Mapping[str, Any]) -> Push:
-    """Return the push configuration that an item holds."""
+    """Return the push configuration that an item holds.
+
+    Raises:
+        UnreadableTaskError: the item has no configuration.
+    """
     values = plain(item)
-    scope, _ = owner_of(values["PK"])
+    scope, task_id = owner_of(values["PK"])
+    if not isinstance(values.get("body"), bytes):
+        msg = f"A push configuration of task {task_id} has no body: it was stored in part."
+        raise UnreadableTaskError(msg)
     return Push(
         scope=scope,
         incarnation=push_incarnation(item),
         config=TaskPushNotificationConfig.FromString(values["body"]),
         version=values["version"],
-        index=values["index"],
-        failures=values["failures"],
-        failing_since=values["failing_since"],
+        index=values.get("index", LAST),
+        failures=values.get("failures", 0),
+        failing_since=values.get("failing_since"),
     )
 
 
@@ -501,19 +527,18 @@ class Commits:
                 self._complete()
 
     def _own(self, items: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        start = f"{EVENTS}{self.incarnation}#"
         for item in items:
-            sort = item["SK"]["S"]
-            if sort.startswith(start):
-                _, version, part = event_position(sort)
-                yield {"parts": 1, "body": b""} | plain(item) | {"version": version, "part": part}
+            place = event_position(item["SK"]["S"])
+            if place is not None and place[0] == self.incarnation:
+                _, version, part = place
+                yield {"parts": 1} | plain(item) | {"version": version, "part": part}
 
     def _complete(self) -> None:
-        body, first = b"".join(part["body"] for part in self._parts), self._parts[0]
+        first = self._parts[0]
         self.records.append(
             Record(
                 version=self.version + 1,
-                entries=decode_entries(body),
+                entries=_entries_in(self._parts),
                 token=first.get("token"),
                 commit_id=first.get("commit_id", ""),
                 at=first.get("at"),
@@ -525,3 +550,17 @@ class Commits:
         )
         self.version += 1
         self._parts.clear()
+
+
+def _entries_in(parts: Iterable[Mapping[str, Any]]) -> tuple[Entry, ...]:
+    """Return the entries of a commit; one that cannot be read where a part has no body."""
+    body = b""
+    for part in parts:
+        if not isinstance(part.get("body"), bytes):
+            return (Unknown(_MISSING, CRITICAL, b""),)
+        body += part["body"]
+    return decode_entries(body)
+
+
+_MISSING: Final = b"?"
+"""The kind of what stands for entries that were not stored."""

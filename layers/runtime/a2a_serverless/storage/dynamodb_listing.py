@@ -7,12 +7,11 @@ whether and where it belongs.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from a2a_serverless import aws
-from a2a_serverless.errors import ConfigurationError, UnreadableTaskError
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.dynamodb_items import Item, attribute, key
 from a2a_serverless.storage.dynamodb_table import TableStorage
@@ -20,8 +19,6 @@ from a2a_serverless.storage.listing import Listing, status_key
 from a2a_serverless.storage.log import Due, TaskKey
 from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.identity import Scope, is_task_id
-
-logger = logging.getLogger(__name__)
 
 
 class IndexedTasks(TableStorage):
@@ -80,12 +77,23 @@ class IndexedTasks(TableStorage):
         return sorted((head.scope, head.task_id) for head in heads)
 
     async def created_in(self, hour_ms: int, *, limit: int = 100) -> list[TaskKey]:
-        shards = [self._by_id(hour_key, limit) for hour_key in items.hour_keys(hour_ms)]
+        looked_at = limit
+        while True:
+            # The index also has tasks that have expired: they must not take the others' places.
+            heads, is_all = await self._created_in(hour_ms, looked_at)
+            if is_all or len(heads) >= limit:
+                return [(head.scope, head.task_id) for head in heads[:limit]]
+            looked_at *= 4
+
+    async def _created_in(self, hour_ms: int, looked_at: int) -> tuple[list[Head], bool]:
+        """Return the live ones of the first tasks of an hour; True if the hour has no more."""
+        shards = [self._by_id(hour_key, looked_at) for hour_key in items.hour_keys(hour_ms)]
         entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
         entries.sort(key=lambda entry: str(entry["created_key"]["S"]))
-        heads = await self._heads([key(entry["PK"]["S"], items.HEAD) for entry in entries[:limit]])
+        keys = [key(entry["PK"]["S"], items.HEAD) for entry in entries[:looked_at]]
+        heads = await self._heads(keys)
         heads.sort(key=lambda head: status_key(head.created_at, head.task_id))
-        return [(head.scope, head.task_id) for head in heads]
+        return heads, len(entries) < looked_at
 
     async def _by_id(self, id_key: str, limit: int = 100) -> list[Item]:
         """Return the first `limit` entries of the index by id, in the order of their creation.
@@ -159,14 +167,6 @@ class IndexedTasks(TableStorage):
         distinct = list({k["PK"]["S"]: k for k in keys}.values())
         heads = [self._readable(item) for item in await self._table.load(distinct)]
         return [head for head in heads if head is not None]
-
-    def _readable(self, item: Item) -> Head | None:
-        """Return the item's HEAD if it is live; None, with a line in the log, where it is bad."""
-        try:
-            return self._live(item)
-        except UnreadableTaskError as error:
-            logger.error("Left out of a list: %s", error, extra={"action": "unreadable_task"})  # noqa: TRY400 - its sentence says all
-            return None
 
 
 def _due_of(entry: Item) -> Due:

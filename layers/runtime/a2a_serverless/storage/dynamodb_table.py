@@ -6,19 +6,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, Self
 
 from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import UnavailableError
+from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_items import Item, attribute, key
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id, new_token
 from a2a_serverless.tasks.rules import Timing
+
+logger = logging.getLogger(__name__)
 
 _KEYS_A_READ: Final = 100
 _KEYS_A_DELETE: Final = 25
@@ -249,6 +252,17 @@ class TableStorage(DurableStorage):
     def _live(self, item: Item | None) -> Head | None:
         head = items.head_of(item) if item else None
         return None if head is None or head.has_expired(self.clock.now_ms()) else head
+
+    def _readable(self, item: Item | None) -> Head | None:
+        """Return the item's HEAD if it is live; None, with a line in the log, where it is bad.
+
+        For reads of many tasks: one that is damaged does not hide the others.
+        """
+        try:
+            return self._live(item)
+        except UnreadableTaskError as error:
+            logger.error("A task is left out: %s", error, extra={"action": "unreadable_task"})  # noqa: TRY400 - its sentence says all
+            return None
 
 
 def _due_order(entry: Item) -> tuple[int, str]:
