@@ -1,0 +1,275 @@
+"""docs/format.md lists exactly what is stored and queued."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import pytest
+from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
+from google.protobuf.struct_pb2 import Struct
+from pydantic import BaseModel
+
+from a2a_serverless.local.template import Template
+from a2a_serverless.observability import tracing
+from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
+from a2a_serverless.push.jobs import PushJob, PushLetter
+from a2a_serverless.storage import dynamodb_items as items
+from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.tasks import entries
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    MessageAppended,
+    MetadataMerged,
+    Reference,
+    Replied,
+    Restarted,
+    StatusChanged,
+    TurnEnded,
+    TurnOpened,
+    Unknown,
+    encode_entries,
+)
+from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head
+from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.rules import Commit
+from tests.support.clocks import ManualClock
+from tests.support.databases import Database, moto_database
+from tests.support.messages import agent_message, artifact, message, request
+
+PAGE: Final = (Path(__file__).parents[3] / "docs/format.md").read_text(encoding="utf-8")
+ITEMS: Final = ("HEAD", "EVENT", "CANCEL", "PUSH", "CONTEXT", "KEY")
+UNWRITTEN: Final = "nothing writes it yet"
+S = TaskState
+TRACE: Final = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+
+Rows = dict[str, list[str]]
+
+
+def section(title: str) -> str:
+    """The page's text under a heading, up to the next one."""
+    found = re.search(rf"(?ms)^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE)
+    assert found is not None, title
+    return found[1]
+
+
+def rows(title: str, header: str) -> Rows:
+    """The table under a heading whose first column is called `header`: cells by the first one."""
+    found: Rows = {}
+    inside = False
+    for line in section(title).splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            inside = False
+        elif cells[0] == header:
+            inside = True
+        elif inside and not set(line) <= set("|- "):
+            found[cells[0].strip("`")] = cells[1:]
+    assert found, title
+    return found
+
+
+def kind_of(item: items.Item) -> str:
+    """The page's name of an item's kind."""
+    return str(item["SK"]["S"]).split("#")[0]
+
+
+class Written:
+    """The attributes of the table's items so far: their types, by kind of item and name."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.types: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(
+            lambda: defaultdict(set)
+        )
+        self.events: list[items.Item] = []
+
+    def look(self) -> None:
+        """Add what is stored now."""
+        for item in self._database.client.scan(TableName=self._database.table)["Items"]:
+            for name, value in item.items():
+                self.types[kind_of(item)][name].update(value)
+            if kind_of(item) == "EVENT":
+                self.events.append(item)
+
+
+async def write_everything(database: Database, written: Written) -> None:
+    """Run every writer of the table."""
+    clock = ManualClock()
+    storage = database.storage(clock=clock)
+    hook = TaskPushNotificationConfig(url="https://example.com/hook")
+    opened = await storage.open_task("c", request("go"), idempotency_key="key", push=hook)
+    written.look()
+    head = await run_turns(storage, opened.head, written)
+    await storage.put_push(TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url))
+    for push in await storage.pushes(head.task_id):
+        assert await storage.move_push(push, replace(push, failures=1, failing_since=1))
+    await storage.request_cancel(head.task_id, by="ann")
+    await storage.put_context("c", context_write({"turns": 1}))
+    await DynamoKeyStore(database.table, client=database.client, clock=clock).publish({"kid": "k"})
+    written.look()
+
+
+async def run_turns(storage: DurableStorage, head: Head, written: Written) -> Head:
+    """A claim, an attempt that is released, a restart, a second turn, and the attempt's fault."""
+    metadata = Struct()
+    metadata.update({"short": "x"})
+    head = await storage.commit(head, Commit(entries=(MetadataMerged(metadata),)))
+    written.look()
+    metadata.update({"long": "x" * 5000})
+    said = StatusChanged(TaskStatus(state=S.TASK_STATE_WORKING, message=agent_message("x" * 5000)))
+    claim = Commit(entries=(said, MetadataMerged(metadata)), token="one", claims=True, worker="w")
+    head = await storage.commit(head, claim)
+    assert await storage.release(head, reason="ValueError", correlation_id="c1", due_at=1)
+    written.look()
+    head = await newest(storage, head)
+    assert await storage.renew(head, token="one", due_at=2)
+    assert await storage.postpone(await newest(storage, head), due_at=3, sends=1)
+    head = await newest(storage, head)
+    head = await storage.commit(head, Commit(token="two", claims=True, worker="w", restores=0))
+    written.look()
+    asks = StatusChanged(TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED))
+    head = await storage.commit(head, Commit(entries=(asks,), token="two"))
+    follow_up = Commit(entries=(TurnOpened(request("more")),), idempotency_key="k2")
+    head = await storage.commit(head, follow_up)
+    written.look()
+    end = Commit(
+        entries=(ArtifactWritten(artifact("a", "x")), Replied(agent_message("hello"))),
+        token="two",
+        ends_turn=True,
+        context_write=context_write("state"),
+        failed=AttemptEnd(token="two", reason="ValueError", correlation_id="c2"),
+    )
+    return await storage.commit(head, end)
+
+
+async def newest(storage: DurableStorage, head: Head) -> Head:
+    current = await storage.head(head.task_id)
+    assert current is not None
+    return current
+
+
+async def test_the_tables_name_every_attribute_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After every writer has run, the table has what the page lists, of the types that it says."""
+    monkeypatch.setattr(tracing, "header", lambda: TRACE)
+    with moto_database() as database:
+        written = Written(database)
+        await write_everything(database, written)
+    assert set(written.types) == set(ITEMS)
+    for kind in ITEMS:
+        listed = {
+            name: set(cells[0].split(", "))
+            for name, cells in rows(kind, "attribute").items()
+            if cells[2] != UNWRITTEN
+        }
+        assert dict(written.types[kind]) == listed, kind
+    assert_parts(written.events)
+
+
+def assert_parts(events: list[items.Item]) -> None:
+    """What the page says of single parts holds: of the first, of version 1, of all."""
+    listed = rows("EVENT", "attribute")
+    every = {name for name, cells in listed.items() if cells[2] in {"always", "each part"}}
+    opening = {name for name, cells in listed.items() if cells[2] == "first part of version 1"}
+    for event in events:
+        place = items.event_position(event["SK"]["S"])
+        assert place is not None
+        assert every <= event.keys()
+        assert (opening <= event.keys()) == (place[1:] == (1, 0))
+
+
+def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
+    """Without one of them a HEAD cannot be read; all others are optional."""
+    always = {name for name, cells in rows("HEAD", "attribute").items() if cells[2] == "always"}
+    assert always == {"PK", "SK", *items._REQUIRED}
+
+
+def test_every_new_attribute_says_what_it_belongs_to() -> None:
+    """The rules name each attribute of HEAD that an older release leaves standing."""
+    new = {name for name, cells in rows("HEAD", "attribute").items() if cells[3] == "0.2"}
+    rules = section("Rules")
+    named = {"generation", "generation_at", "released", "cancel_for", "size", "id_key", "needs"}
+    assert all(f"`{name}`" in rules for name in named)
+    belonging = {name for name in new - named if name.startswith(("released_", "cancel_"))}
+    assert new == named | belonging
+
+
+def test_the_format_has_the_codes_number() -> None:
+    """A release that knows more has another number."""
+    assert f"has the number {FORMAT} (`FORMAT`" in PAGE
+
+
+def test_indexes_are_those_of_the_template() -> None:
+    """Names, keys and what they project."""
+    table = Template.load().table(stream=False)
+    defined = {
+        index["IndexName"]: (
+            [key["AttributeName"] for key in index["KeySchema"]],
+            index["Projection"].get("NonKeyAttributes", []),
+        )
+        for index in table["GlobalSecondaryIndexes"]
+    }
+    listed = {
+        name: (re.findall(r"`([\w-]+)`", cells[0]), re.findall(r"`([\w-]+)`", cells[2]))
+        for name, cells in rows("Indexes", "index").items()
+    }
+    assert listed == defined
+
+
+ONE_OF_EACH: Final[tuple[Entry, ...]] = (
+    TurnOpened(request("x")),
+    MessageAppended(message("x")),
+    StatusChanged(TaskStatus(state=S.TASK_STATE_WORKING)),
+    ArtifactWritten(artifact("a", "x")),
+    MetadataMerged(Struct()),
+    Restarted(1),
+    TurnEnded(),
+    Replied(agent_message("x")),
+)
+
+
+def test_entries_are_those_of_the_codec() -> None:
+    """Each kind of entry has its byte, and none is left out."""
+    assert {type(entry) for entry in ONE_OF_EACH} == set(get_args(Entry)) - {Unknown}
+    coded = {encode_entries([one])[:1].decode(): type(one).__name__ for one in ONE_OF_EACH}
+    listed = {kind: cells[0].strip("`") for kind, cells in rows("Entries", "kind").items()}
+    assert listed == coded
+    assert {kind.encode() for kind in listed} == entries._KINDS
+
+
+def test_flags_are_those_of_the_codec() -> None:
+    """Their bits, and the kinds that each may stand on."""
+    listed = {int(flag, 16): cells[0] for flag, cells in rows("Entries", "flag").items()}
+    assert set(listed) == {entries._ARCHIVE, entries._REFERS, entries.CRITICAL}
+    referring = [one for one in ONE_OF_EACH if isinstance(one, entries._Referring)]
+    kinds = {encode_entries([one])[:1].decode() for one in referring}
+    assert set(re.findall(r"`(\w)`", listed[entries._REFERS])) == kinds
+
+
+def test_a_reference_has_the_fields_of_the_page() -> None:
+    """In JSON they have these names."""
+    assert list(rows("Entries", "field")) == [field.name for field in fields(Reference)]
+
+
+@pytest.mark.parametrize("model", [Operation, OperationParams, PushJob, PushLetter])
+def test_messages_have_the_fields_of_the_page(model: type[BaseModel]) -> None:
+    """Under the names that they have in a message's body."""
+    names = [field.alias or name for name, field in model.model_fields.items()]
+    assert list(rows(model.__name__, "field")) == names
+
+
+def test_all_tables_say_since_when() -> None:
+    """0.1, 0.2, or what 0.2 does with what nothing writes yet."""
+    tables: list[tuple[str, str, int]] = [(kind, "attribute", 3) for kind in ITEMS]
+    tables += [("Indexes", "index", 3), ("Entries", "kind", 3), ("Entries", "flag", 3)]
+    tables += [("Operation", "field", 1), ("OperationParams", "field", 1)]
+    tables += [("PushJob", "field", 1), ("PushLetter", "field", 1)]
+    for title, header, column in tables:
+        since: set[Any] = {cells[column] for cells in rows(title, header).values()}
+        assert since <= {"0.1", "0.2", "0.2 reads it"}, title
