@@ -97,7 +97,7 @@ def test_secrets_have_their_readers(permissions: set[Permission], secret: str) -
 
 
 def test_event_sources_can_poll(transformed: Json, permissions: set[Permission]) -> None:
-    """What Lambda's pollers and the runtime call in a function's name, its role allows."""
+    """What pollers, the runtime and the release before call in a function's name, it may do."""
     assert implied(transformed) <= permissions
 
 

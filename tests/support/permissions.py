@@ -34,6 +34,15 @@ RUNTIME: Final = (
 )
 """What the runtime itself calls with the role of every function."""
 
+BEFORE: Final = (
+    ("ApiFunction", "dynamodb:ConditionCheckItem", "TaskTable"),
+    ("StreamFunction", "dynamodb:ConditionCheckItem", "TaskTable"),
+)
+"""What functions of the release before call, and those of this one do not.
+
+An update changes the roles first, and a snapshot of the API stays until it has another name.
+"""
+
 
 def transform(template: Path) -> Json:
     """The resources after SAM's transform, with code as if uploaded."""
@@ -74,9 +83,10 @@ def granted(resources: Json) -> set[Permission]:
 
 
 def implied(resources: Json) -> set[Permission]:
-    """What pollers and runtime need in the functions' names, from the template's event sources."""
+    """What is needed beside this release's calls: by pollers, runtime, and the release before."""
     return {
         *_polled(resources),
+        *BEFORE,
         *((function, *need) for function in functions(resources) for need in RUNTIME),
     }
 
