@@ -93,15 +93,15 @@ def metered(client: Any, observer: Any, table: str = TABLE) -> Bench:
 async def short_flows(bench: Bench) -> None:
     """An echo task from its creation to the client's last look at it."""
     storage = bench.storage
-    with bench.flow("echo task: create, load, commit, get", requests=4, writes=15, reads=4) as echo:
-        with bench.flow("  create, short message", requests=1, writes=7) as created:
+    with bench.flow("echo task: create, load, commit, get", requests=4, writes=16, reads=4) as echo:
+        with bench.flow("  create, short message", requests=1, writes=9) as created:
             task = await Storage(storage).create_task(
                 "context", message("hello"), idempotency_key="key"
             )
         with bench.flow("  worker's load", requests=1) as loaded:
             log = await storage.read(task.id)
         assert log is not None
-        with bench.flow("  working, artifact, completed", requests=1, writes=8) as committed:
+        with bench.flow("  working, artifact, completed", requests=1, writes=7) as committed:
             await storage.commit(log.head, echo_commit("hello"))
         with bench.flow("  GetTask") as got:
             await storage.load_task(task.id)
