@@ -76,9 +76,12 @@ def add_index(client: Any, table: str, index: str) -> None:
     """Add an index of template.yaml as a stack update does; return when it is filled."""
     template = Template.load().table(stream=False)
     new = next(one for one in template["GlobalSecondaryIndexes"] if one["IndexName"] == index)
+    keys = {one["AttributeName"] for one in new["KeySchema"]}
     client.update_table(
         TableName=table,
-        AttributeDefinitions=template["AttributeDefinitions"],
+        AttributeDefinitions=[
+            one for one in template["AttributeDefinitions"] if one["AttributeName"] in keys
+        ],
         GlobalSecondaryIndexUpdates=[{"Create": new}],
     )
     _wait(lambda: _indexes(client, table).get(index) == "ACTIVE", f"{table} with {index}")
