@@ -1,0 +1,118 @@
+"""What a newer release may have stored, or damage left: put into a table behind the code's back."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+from hypothesis import strategies as st
+
+from a2a_serverless.storage.dynamodb_items import Item, event_sort, key, task_partition
+from a2a_serverless.tasks.entries import Unknown, encode_entries
+from a2a_serverless.tasks.head import FORMAT, Head
+from tests.support.databases import Database
+
+KNOWN_KINDS = b"TMSADREP"
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+WHOLE = st.integers(-(10**20), 10**20).map(str)
+NUMBERS = WHOLE | st.sampled_from(["1.5", "-0.25", "1E+60", "1E-60"])
+SCALARS = st.one_of(
+    st.builds(lambda v: {"S": v}, TEXT),
+    st.builds(lambda v: {"N": v}, NUMBERS),
+    st.builds(lambda v: {"B": v}, st.binary(max_size=8)),
+    st.builds(lambda v: {"BOOL": v}, st.booleans()),
+    st.just({"NULL": True}),
+)
+SETS = st.one_of(
+    st.builds(lambda v: {"SS": sorted(v)}, st.sets(st.text("ab", min_size=1), min_size=1)),
+    st.builds(lambda v: {"NS": sorted(v)}, st.sets(st.sampled_from(["1", "2.5"]), min_size=1)),
+    st.builds(lambda v: {"BS": sorted(v)}, st.sets(st.binary(min_size=1, max_size=3), min_size=1)),
+)
+NESTED = st.one_of(
+    st.builds(lambda v: {"L": v}, st.lists(SCALARS, max_size=3)),
+    st.builds(lambda v: {"M": v}, st.dictionaries(st.text("xyz", min_size=1), SCALARS)),
+)
+VALUES = SCALARS | SETS | NESTED
+NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=6).map(lambda name: f"new_{name}")
+ATTRIBUTES: st.SearchStrategy[Item] = st.dictionaries(NAMES, VALUES, min_size=1, max_size=4)
+"""Attributes that this release does not know, of all of DynamoDB's types."""
+
+BYTES = st.integers(0, 255).map(lambda byte: bytes([byte]))
+FLAGS = st.integers(0, 255)
+UNKNOWN = st.builds(
+    Unknown,
+    BYTES.filter(lambda kind: kind not in KNOWN_KINDS),
+    FLAGS,
+    st.binary(max_size=40),
+)
+"""Entries of kinds that this release does not know."""
+DAMAGED = st.builds(
+    Unknown,
+    st.sampled_from([bytes([kind]) for kind in KNOWN_KINDS]),
+    FLAGS,
+    st.binary(max_size=40),
+)
+"""Payloads that are hardly ever those of their kind."""
+BODIES = st.one_of(
+    st.lists(UNKNOWN | DAMAGED, min_size=1, max_size=3).map(encode_entries),
+    st.binary(min_size=1, max_size=30),
+)
+"""Bytes behind the entries that a commit has."""
+
+STATES = st.text(string.ascii_uppercase, min_size=1, max_size=8).map(lambda s: f"TASK_STATE_Z{s}")
+NEEDS = st.integers(FORMAT + 1, FORMAT + 1000)
+
+
+def head_key(head: Head) -> Item:
+    """The key of a task's HEAD."""
+    return key(task_partition(head.scope, head.task_id), "HEAD")
+
+
+def event_key(head: Head, version: int = 1) -> Item:
+    """The key of the first part of a commit."""
+    partition = task_partition(head.scope, head.task_id)
+    return key(partition, event_sort(head.incarnation, version, 0))
+
+
+def set_attributes(database: Database, item_key: Item, values: Item) -> None:
+    """Set attributes of an item."""
+    names = {f"#{number}": name for number, name in enumerate(values)}
+    database.client.update_item(
+        TableName=database.table,
+        Key=item_key,
+        UpdateExpression="SET " + ", ".join(f"{alias} = :{alias[1:]}" for alias in names),
+        ExpressionAttributeNames=names,
+        ExpressionAttributeValues={f":{a[1:]}": values[name] for a, name in names.items()},
+    )
+
+
+def remove_attributes(database: Database, item_key: Item, *names: str) -> None:
+    """Remove attributes of an item."""
+    aliases = {f"#{number}": name for number, name in enumerate(names)}
+    database.client.update_item(
+        TableName=database.table,
+        Key=item_key,
+        UpdateExpression="REMOVE " + ", ".join(aliases),
+        ExpressionAttributeNames=aliases,
+    )
+
+
+def stored(database: Database, item_key: Item) -> Item:
+    """An item as it is stored."""
+    item: Item = database.client.get_item(
+        TableName=database.table, Key=item_key, ConsistentRead=True
+    )["Item"]
+    return item
+
+
+def all_items(database: Database) -> list[Item]:
+    """Everything that is stored."""
+    found: list[Any] = database.client.scan(TableName=database.table)["Items"]
+    return found
+
+
+def append_to_body(database: Database, item_key: Item, more: bytes) -> None:
+    """Add bytes to the body of an EVENT."""
+    body = bytes(stored(database, item_key)["body"]["B"])
+    set_attributes(database, item_key, {"body": {"B": body + more}})

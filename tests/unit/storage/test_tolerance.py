@@ -1,0 +1,620 @@
+"""What a newer release has stored, or damage left, hides no task and runs nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import httpx
+import pytest
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from a2a_serverless.errors import NewerReleaseError
+from a2a_serverless.http.app import create_app
+from a2a_serverless.push.client import Meaning, Outcome
+from a2a_serverless.push.deliverer import Budget, Deliverer
+from a2a_serverless.push.jobs import PushJob, PushQueue
+from a2a_serverless.push.keys import MemoryKeyStore
+from a2a_serverless.push.signing import ProcessSecret, Signer
+from a2a_serverless.push.stream import PushStream
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.dynamodb_items import Item
+from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.tail import Tail
+from a2a_serverless.tasks.attempts import RetryPolicy
+from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, Unknown, encode_entries
+from a2a_serverless.tasks.events import Cursor, incarnation_tag
+from a2a_serverless.tasks.head import FORMAT, Head
+from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends
+from a2a_serverless.worker.dead_letters import DeadLetters
+from a2a_serverless.worker.sweeper import Sweeper
+from tests.support import newer
+from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer
+from tests.support.asgi_streams import live
+from tests.support.clocks import ManualClock
+from tests.support.databases import Database, moto_database
+from tests.support.messages import artifact, request
+from tests.support.workers import Agent as Executor
+from tests.support.workers import Bench, chunk, complete, params_of
+
+S = TaskState
+SENTENCE: Final = str(NewerReleaseError())
+IMMEDIATELY: Final = {"returnImmediately": True}
+INTERNAL: Final = -32603
+PLACES: Final = ("waiting", "claimed", "paused", "ended")
+FEW = settings(max_examples=int(os.environ.get("A2A_TOLERANCE", "3")), deadline=None, suppress_health_check=list(HealthCheck))
+
+CARD: Final = AgentCard(
+    name="Reader",
+    description="Reads.",
+    version="1.0.0",
+    capabilities=AgentCapabilities(streaming=True),
+    default_input_modes=["text/plain"],
+    default_output_modes=["text/plain"],
+)
+
+
+class Receiver:
+    """A push client whose receivers take everything; the bodies that they got."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Receiver]:
+        yield self
+
+    async def post(self, url: str, fields: Any, body: bytes, *, timeout_s: float) -> Outcome:
+        self.bodies.append(body)
+        return Outcome(meaning=Meaning.DELIVERED, reason="", status=200)
+
+
+@dataclass
+class World:
+    """Four tasks on a table of their own, each in another stage, and all that reads them."""
+
+    database: Database
+    clock: ManualClock
+    storage: DynamoStorage
+    settings: Settings
+    queue: MemoryQueue[Operation]
+    heads: dict[str, Head]
+
+    async def open(self) -> None:
+        """Make the tasks."""
+        for place in PLACES:
+            hook = TaskPushNotificationConfig(id="hook", url="https://example.com/hook")
+            opened = await self.storage.open_task("c", request("what shall we do"), task_id=place, push=hook)
+            self.heads[place] = await self._to(place, opened.head)
+        await self.storage.put_context("c", _context())
+
+    async def _to(self, place: str, head: Head) -> Head:
+        if place == "waiting":
+            return head
+        said = ArtifactWritten(artifact("a", "x"))
+        head = await self.storage.commit(head, Commit(entries=(said,), token="t", claims=True))
+        states = {"paused": S.TASK_STATE_INPUT_REQUIRED, "ended": S.TASK_STATE_COMPLETED}
+        if place not in states:
+            return head
+        end = StatusChanged(TaskStatus(state=states[place]))
+        return await self.storage.commit(head, Commit(entries=(end,), token="t"))
+
+    async def newest(self, place: str) -> Head:
+        head = await self.storage.head(place)
+        assert head is not None
+        return head
+
+    # -- readers -----------------------------------------------------------------------------
+
+    async def read_all(self) -> None:
+        """Read every task in every way; each answers."""
+        for place in PLACES:
+            await self._read(self.heads[place])
+        for history in (None, 0):
+            query = ListTasksQuery(history_length=history, include_artifacts=history is None)
+            await self._lists(query)
+            await self._lists(query.model_copy(update={"context_id": "c"}))
+        keys = [(self.storage.scope.digest, place) for place in PLACES]
+        looks = await self.storage.look(keys)
+        assert all(looks[task].head is not None for task in keys)
+        later = self.clock.now_ms() + 10**9
+        assert {due.task_id for due in await self.storage.due(later)} == {"waiting", "claimed"}
+        assert await self.storage.overdue_cancels(later) is not None
+        assert len(await self.storage.created_in(self.clock.now_ms())) == len(PLACES)
+
+    async def _read(self, head: Head) -> None:
+        place = head.task_id
+        log = await self.storage.read(place)
+        assert log is not None
+        assert len(log.records) == log.head.version
+        assert log.counted().head.generation is not None
+        assert await self.storage.load_task(place) is not None
+        tail = await Tail.open(self.storage, place)
+        assert isinstance(tail.snapshot().event, Task)
+        cursor = Cursor(1, 0, incarnation_tag(head.incarnation))
+        resumed, _ = await Tail.resume(self.storage, place, cursor)
+        async for event in resumed.events(until=lambda _: True, deadline=0):
+            assert event.cursor > cursor
+        assert len(await self.storage.pushes(place)) == 1
+        assert await self.storage.find(place) == [(head.scope, place)]
+        assert await self.storage.is_cancelled(place) in (True, False)
+
+    async def _lists(self, query: ListTasksQuery) -> None:
+        found = await self.storage.list_tasks(query)
+        assert {task.id for task in found.tasks} == set(PLACES)
+        assert found.total_size == len(PLACES)
+
+    async def push_all(self) -> None:
+        """Pass every commit on, and deliver all jobs."""
+        jobs = MemoryQueue(PushJob, clock=self.clock)
+        records = [_record(item, n) for n, item in enumerate(newer.all_items(self.database))]
+        assert await PushStream(self.storage, jobs, "all").process(records) == []
+        receiver: Any = Receiver()
+        signer = Signer(
+            ProcessSecret(), MemoryKeyStore(self.clock), issuer="agent", clock=self.clock
+        )
+        deliverer = Deliverer(
+            self.storage, PushQueue(jobs), receiver, signer, self.settings, clock=self.clock
+        )
+        while (record := jobs.take()) is not None:
+            assert await deliverer.deliver(jobs.decode_record(record), Budget(5))
+
+    # -- over HTTP ---------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def http(self, binding: str) -> AsyncIterator[Agent]:
+        app = create_app(self.settings, self.backends, CARD, entrypoint="stream")
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            yield Agent(client, binding)
+
+    @property
+    def backends(self) -> Backends:
+        return Backends(storage=self.storage, operations=self.queue)
+
+    async def show_all(self) -> None:
+        """Get, list and stream over HTTP."""
+        for binding in (JSONRPC, REST):
+            async with self.http(binding) as agent:
+                for place in PLACES:
+                    shown = await agent.call("GetTask", {"id": place})
+                    assert shown.task["id"] == place, shown.response.text
+                listed = await agent.call("ListTasks", {"includeArtifacts": True})
+                assert {task["id"] for task in listed.result["tasks"]} == set(PLACES)
+
+    async def subscribe(self, place: str) -> list[Any]:
+        """The events of a stream that opens before the task's second event."""
+        app = create_app(self.settings, self.backends, CARD, entrypoint="stream")
+        last = str(Cursor(1, 0, incarnation_tag(self.heads[place].incarnation)))
+        headers = {"A2A-Version": "1.0", "Last-Event-ID": last}
+        async with live(app, "POST", f"/tasks/{place}:subscribe", headers=headers) as response:
+            assert response.status == 200
+            return [event async for event in response.events()]
+
+
+def _context() -> Any:
+    from a2a_serverless.storage.durable import context_write  # noqa: PLC0415 - one use
+
+    return context_write({"k": 1})
+
+
+def _record(item: Item, number: int) -> Mapping[str, Any]:
+    """The record of the table's stream about an item that was put."""
+    keys = {name: item[name] for name in ("PK", "SK")}
+    change = {"Keys": keys, "NewImage": item, "SequenceNumber": str(number)}
+    return {"eventName": "INSERT", "eventSource": "aws:dynamodb", "dynamodb": change}
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """A world on moto."""
+    clock = ManualClock()
+    given_settings = Settings(auth="none", cancel_timeout_s=1, blocking_limit_s=1, stream_limit_s=1)
+    with moto_database() as database:
+        storage = database.storage(scope=ANONYMOUS, clock=clock, timing=given_settings.timing())
+        queue = MemoryQueue(Operation, clock=clock)
+        yield World(database, clock, storage, given_settings, queue, {})
+
+
+def run(test: Callable[[World], Any]) -> None:
+    """Run a test in a world of its own."""
+
+    async def running() -> None:
+        with world() as own:
+            await own.open()
+            await test(own)
+
+    asyncio.run(running())
+
+
+def is_answer(answer: Answer) -> bool:
+    """Whether a request got an answer that is not the service's own fault."""
+    return answer.response.status_code < 500 and answer.code != INTERNAL
+
+
+# -- attributes ------------------------------------------------------------------------------
+
+
+@FEW
+@given(attributes=newer.ATTRIBUTES)
+def test_unknown_attributes_change_nothing(attributes: Item) -> None:
+    """On every kind of item, of every type: all is read, written, pushed, and they stay."""
+
+    async def test(world: World) -> None:
+        await world.storage.request_cancel("claimed")
+        for item in newer.all_items(world.database):
+            newer.set_attributes(
+                world.database, {name: item[name] for name in ("PK", "SK")}, attributes
+            )
+        await world.read_all()
+        await world.show_all()
+        await world.push_all()
+        assert await world.storage.load_context_version("c") == ({"k": 1}, 1)
+        assert await world.storage.is_cancelled("claimed")
+        claim = Commit(token="n", claims=True)
+        await world.storage.commit(await world.newest("waiting"), claim)
+        kept = newer.stored(world.database, newer.head_key(world.heads["waiting"]))
+        assert attributes.items() <= kept.items()
+
+    run(test)
+
+
+# -- entries ---------------------------------------------------------------------------------
+
+
+@FEW
+@given(place=st.sampled_from(PLACES), more=newer.BODIES, is_newest=st.booleans())
+def test_unknown_entries_hide_no_task(place: str, more: bytes, *, is_newest: bool) -> None:
+    """Wherever they stand: every reader answers for every task, streams and webhooks go on."""
+
+    async def test(world: World) -> None:
+        head = world.heads[place]
+        version = head.version if is_newest else 1
+        newer.append_to_body(world.database, newer.event_key(head, version), more)
+        await world.read_all()
+        await world.show_all()
+        await world.push_all()
+        assert await world.subscribe(place)
+
+    run(test)
+
+
+@FEW
+@given(place=st.sampled_from(PLACES), body=st.binary(max_size=40))
+def test_a_damaged_commit_hides_no_task(place: str, body: bytes) -> None:
+    """Though the message that opened the task is gone, all readers answer."""
+
+    async def test(world: World) -> None:
+        key = newer.event_key(world.heads[place])
+        newer.set_attributes(world.database, key, {"body": {"B": body}})
+        await world.read_all()
+        await world.show_all()
+        await world.push_all()
+
+    run(test)
+
+
+@FEW
+@given(entry=newer.UNKNOWN)
+def test_a_worker_skips_what_may_be_skipped_and_gives_the_rest_back(entry: Unknown) -> None:
+    """A critical entry: no attempt, no commit, the delivery comes again. Else the turn is done."""
+
+    async def test(world: World) -> None:
+        head = world.heads["waiting"]
+        body = encode_entries([entry])
+        newer.append_to_body(world.database, newer.event_key(head), body)
+        agent = Executor(complete)
+        bench = Bench(agent, clock=world.clock, backends=world.backends)
+        await bench.enqueue(head)
+        assert await bench.work() is not entry.is_critical
+        after = await world.newest("waiting")
+        assert len(agent.started) == (not entry.is_critical)
+        if entry.is_critical:
+            assert (after.version, after.attempts) == (head.version, head.attempts)
+            assert world.queue.messages
+        else:
+            assert after.state == S.TASK_STATE_COMPLETED
+        log = await world.storage.read("waiting")
+        assert log is not None
+        assert log.records[0].entries[-1] == entry
+
+    run(test)
+
+
+# -- HEAD: states, formats -------------------------------------------------------------------
+
+NEWER_HEADS = st.one_of(
+    newer.STATES.map(lambda state: {"state": {"S": state}}),
+    newer.NEEDS.map(lambda needs: {"needs": {"N": str(needs)}}),
+)
+
+
+@FEW
+@given(place=st.sampled_from(PLACES), values=NEWER_HEADS)
+def test_a_newer_tasks_readers_answer(place: str, values: Item) -> None:
+    """Of an unknown state, or of a newer format: it is shown, and so are the others."""
+
+    async def test(world: World) -> None:
+        newer.set_attributes(world.database, newer.head_key(world.heads[place]), values)
+        await world.read_all()
+        await world.show_all()
+        await world.push_all()
+
+    run(test)
+
+
+@FEW
+@given(place=st.sampled_from(["waiting", "claimed", "paused"]), values=NEWER_HEADS)
+def test_a_newer_task_is_not_written(place: str, values: Item) -> None:
+    """A message and a cancel get one sentence, in both bindings; no flag is left behind."""
+
+    async def test(world: World) -> None:
+        head = world.heads[place]
+        newer.set_attributes(world.database, newer.head_key(head), values)
+        before = newer.stored(world.database, newer.head_key(head))
+        for binding in (JSONRPC, REST):
+            async with world.http(binding) as agent:
+                sent = await agent.send(
+                    f"by {binding}", taskId=place, messageId=binding, configuration=IMMEDIATELY
+                )
+                canceled = await agent.call("CancelTask", {"id": place})
+            for answer in (sent, canceled):
+                assert answer.reason == "UNSUPPORTED_OPERATION", answer.response.text
+                assert answer.message == SENTENCE
+        assert newer.stored(world.database, newer.head_key(head)) == before
+        assert not await world.storage.is_cancelled(place)
+
+    run(test)
+
+
+@FEW
+@given(
+    place=st.sampled_from(["waiting", "claimed"]),
+    values=NEWER_HEADS,
+    receives=st.integers(1, 3),
+)
+def test_a_newer_turn_is_given_back(place: str, values: Item, receives: int) -> None:
+    """However often it comes: no attempt, no commit; its dead letter makes it due."""
+
+    async def test(world: World) -> None:
+        head = world.heads[place]
+        newer.set_attributes(world.database, newer.head_key(head), values)
+        agent = Executor(complete)
+        bench = Bench(agent, clock=world.clock, backends=world.backends)
+        await bench.enqueue(head)
+        for _ in range(receives):
+            assert await bench.work() is False
+            world.clock.advance(31)
+        assert agent.started == []
+        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy(max_attempts=1))
+        body = Operation.to_run(params_of(head)).model_dump_json()
+        assert await letters.handle(body) == "resent"
+        after = await world.newest(place)
+        assert (after.version, after.attempts) == (head.version, head.attempts)
+        assert after.due_at is not None
+        assert after.due_at <= world.clock.now_ms()
+        sweep = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
+        assert (sweep.failed, sweep.given_up) == (0, 0)
+        assert (await world.newest(place)).sends == 1
+
+    run(test)
+
+
+async def in_world(test: Callable[[World], Any]) -> None:
+    with world() as own:
+        await own.open()
+        await test(own)
+
+
+async def test_a_newer_task_is_given_up_by_no_sweep() -> None:
+    """Not after `GiveUpHours` either, and its overdue cancel waits for a newer sweeper."""
+
+    async def test(world: World) -> None:
+        await world.storage.request_cancel("claimed")
+        for place in ("waiting", "claimed"):
+            key = newer.head_key(world.heads[place])
+            newer.set_attributes(world.database, key, {"needs": {"N": str(FORMAT + 1)}})
+        sweeper = Sweeper(world.storage, world.queue, clock=world.clock)
+        for _ in range(5):
+            world.clock.advance(24 * 3600)
+            report = await sweeper.sweep()
+            assert (report.failed, report.given_up, report.canceled) == (0, 0, 0)
+        assert await world.storage.is_cancelled("claimed")
+        assert (await world.newest("claimed")).version == world.heads["claimed"].version
+
+    await in_world(test)
+
+
+async def test_a_running_attempt_that_meets_a_newer_format_stops() -> None:
+    """Its turn is given back to a newer worker; the task is neither failed nor written."""
+
+    async def test(world: World) -> None:
+        head = world.heads["waiting"]
+
+        async def outrun(context: Any, queue: Any) -> None:
+            await queue.enqueue_event(chunk(context, "x" * 70_000))
+            current = await world.newest("waiting")
+            await world.storage.commit(current, Commit())
+            needs = {"needs": {"N": str(FORMAT + 1)}}
+            newer.set_attributes(world.database, newer.head_key(head), needs)
+            await complete(context, queue)
+
+        bench = Bench(Executor(outrun), clock=world.clock, backends=world.backends, max_attempts=1)
+        await bench.enqueue(head)
+        assert await bench.work() is False
+        world.clock.advance(600)
+        assert await bench.work() is False
+        after = await world.newest("waiting")
+        assert after.state == S.TASK_STATE_WORKING
+        assert after.needs == FORMAT + 1
+
+    await in_world(test)
+
+
+# -- operations ------------------------------------------------------------------------------
+
+FIELDS = st.dictionaries(
+    newer.NAMES, st.none() | st.integers() | st.text(max_size=5) | st.lists(st.integers())
+)
+UNKNOWN_OPERATIONS = st.text(max_size=12).filter(lambda name: name not in ("run", "cancel"))
+
+
+def record_of(body: str, receives: int = 1) -> dict[str, Any]:
+    """A delivery as an event source passes it."""
+    attributes = {"ApproximateReceiveCount": str(receives), "MessageGroupId": "g"}
+    return {"messageId": "m", "receiptHandle": "r", "body": body, "attributes": attributes}
+
+
+def widened(message: Any, fields: Mapping[str, Any], **values: Any) -> str:
+    """The body of a message with fields that this release does not know."""
+    import json  # noqa: PLC0415 - one use
+
+    body = message.model_dump(mode="json", by_alias=True) | dict(fields) | values
+    for name in ("params", "wake"):
+        if name in body:
+            body[name] = body[name] | dict(fields)
+    return json.dumps(body)
+
+
+@FEW
+@given(place=st.sampled_from(PLACES), name=UNKNOWN_OPERATIONS, fields=FIELDS)
+def test_an_unknown_operation_is_left_to_a_newer_worker(
+    place: str, name: str, fields: Mapping[str, Any]
+) -> None:
+    """A worker gives it back, or drops it with its ended task; as a dead letter it fails nothing."""
+
+    async def test(world: World) -> None:
+        head = world.heads[place]
+        body = widened(Operation.to_run(params_of(head)), fields, operation=name)
+        handle = world.queue.decode_record(record_of(body))
+        assert handle.message.operation == name
+        agent = Executor(complete)
+        bench = Bench(agent, clock=world.clock, backends=world.backends)
+        assert await bench.adapter.process(handle) is (place == "ended")
+        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy(max_attempts=1))
+        settled = await letters.handle(body)
+        assert settled == ("resent" if place == "waiting" else "dropped")
+        after = await world.newest(place)
+        assert (after.version, after.attempts) == (head.version, head.attempts)
+        assert agent.started == []
+
+    run(test)
+
+
+@FEW
+@given(fields=FIELDS)
+def test_fields_of_a_newer_release_are_ignored(fields: Mapping[str, Any]) -> None:
+    """A run with more fields runs, and a push job with more is delivered."""
+
+    async def test(world: World) -> None:
+        head = world.heads["waiting"]
+        await world.queue.send(Operation.to_run(params_of(head)))
+        record = world.queue.take()
+        assert record is not None
+        wide = record | {"body": widened(Operation.to_run(params_of(head)), fields)}
+        bench = Bench(Executor(complete), clock=world.clock, backends=world.backends)
+        assert await bench.adapter.process(world.queue.decode_record(wide))
+        assert (await world.newest("waiting")).state == S.TASK_STATE_COMPLETED
+        job = PushJob(
+            scope=head.scope,
+            task_id=head.task_id,
+            incarnation=head.incarnation,
+            config_id="hook",
+            version=1,
+        )
+        read = PushJob.model_validate_json(widened(job, fields))
+        assert read == job
+
+    run(test)
+
+
+# -- half-written items ----------------------------------------------------------------------
+
+REQUIRED = ("context_id", "incarnation", "version", "state", "status_key", "created_key")
+MORE_REQUIRED = ("expires_at", "turn", "turn_base")
+
+
+@pytest.mark.parametrize("name", [*REQUIRED, *MORE_REQUIRED])
+async def test_a_half_written_head_hides_no_other_task(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One sentence names what it lacks; lists, looks, sweeps, streams and letters go on."""
+
+    async def test(world: World) -> None:
+        head = world.heads["claimed"]
+        newer.remove_attributes(world.database, newer.head_key(head), name)
+        sentence = f"HEAD of task claimed has no {name}: it was stored in part."
+        others = set(PLACES) - {"claimed"}
+        for query in (ListTasksQuery(), ListTasksQuery(context_id="c")):
+            found = await world.storage.list_tasks(query)
+            assert {task.id for task in found.tasks} == others
+        looks = await world.storage.look([(head.scope, place) for place in PLACES])
+        assert {task for (_, task), look in looks.items() if look.head is not None} == others
+        world.clock.advance(3600)
+        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
+        assert report.sent == 1
+        await world.push_all()
+        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy())
+        operation = Operation.to_run(params_of(head))
+        assert await letters.handle(operation.model_dump_json()) == "dropped"
+        async with world.http(REST) as agent:
+            assert is_answer(await agent.call("GetTask", {"id": "paused"}))
+            assert not is_answer(await agent.call("GetTask", {"id": "claimed"}))
+        said = [r for r in caplog.records if getattr(r, "action", "") == "unreadable_task"]
+        assert said
+        assert all(sentence in record.getMessage() for record in said)
+
+    with caplog.at_level(logging.ERROR):
+        await in_world(test)
+
+
+@pytest.mark.parametrize("names", [("at", "base"), ("parts",), ("commit_id",), ("body",)])
+async def test_a_half_written_event_is_read(names: tuple[str, ...]) -> None:
+    """Every task is shown; only without a body is there less to see, and nothing to run."""
+
+    async def test(world: World) -> None:
+        for place in PLACES:
+            for version in range(1, world.heads[place].version + 1):
+                newer.remove_attributes(
+                    world.database, newer.event_key(world.heads[place], version), *names
+                )
+        await world.read_all()
+        await world.show_all()
+        await world.push_all()
+        log = await world.storage.read("waiting")
+        assert log is not None
+        assert log.needs_newer is (names == ("body",))
+
+    await in_world(test)
+
+
+async def test_a_commit_after_one_without_an_id_is_still_told_from_it() -> None:
+    """A stale writer loses to it as to any other."""
+
+    async def test(world: World) -> None:
+        head = world.heads["waiting"]
+        await world.storage.commit(head, Commit(token="n", claims=True))
+        newer.remove_attributes(world.database, newer.event_key(head, 2), "commit_id")
+        with pytest.raises(Exception, match="version"):
+            await world.storage.commit(replace(head), Commit(token="m", claims=True))
+
+    await in_world(test)
