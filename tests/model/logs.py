@@ -56,18 +56,23 @@ class History:
 def history_of(acts: Sequence[Act]) -> History:
     """Return the log that the acts leave; what the rules refuse has not happened."""
     history = History()
-    opening = NewTask(
-        scope="s", task_id=TASK, context_id=CONTEXT, incarnation="i", request=_request("0")
-    )
-    history.keep(open_task(opening, now_ms=0, timing=Timing()), None)
+    history.keep(opening(), None)
     for number, act in enumerate(acts, start=1):
-        commit = _commit(act, history.heads[-1], number)
+        commit = commit_of(act, history.heads[-1], number)
         try:
             step = advance(history.heads[-1], commit, now_ms=number, timing=Timing())
         except A2AServerlessError:
             continue
         history.keep(step, commit.token)
     return history
+
+
+def opening() -> Step:
+    """Return the first commit of a log."""
+    new = NewTask(
+        scope="s", task_id=TASK, context_id=CONTEXT, incarnation="i", request=_request("0")
+    )
+    return open_task(new, now_ms=0, timing=Timing())
 
 
 def check(history: History) -> None:
@@ -102,7 +107,7 @@ def _check_head(fold: Fold, head: Head) -> None:
 # -- commits ---------------------------------------------------------------------------------
 
 
-def _commit(act: Act, head: Head, number: int) -> Commit:
+def commit_of(act: Act, head: Head, number: int) -> Commit:
     """The commit of an act, whose texts are found in no other."""
     entries = tuple(
         _ENTRIES[kind](f"{number}.{place}", variant)

@@ -150,7 +150,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
 
     async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> None:
         head = step.head
-        update = _head_update(before, head)
+        update = head_update(before, head)
         pushed: list[Action] = []
         if push is not None:
             update = await self._with_push(update, push)
@@ -328,7 +328,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         return key(items.context_partition(self.scope.digest, context_id), items.CONTEXT)
 
 
-def _head_update(before: Head, after: Head) -> dict[str, Any]:
+def head_update(before: Head, after: Head) -> dict[str, Any]:
     """Return the update of HEAD from one version to the next: only what changes is sent.
 
     The state is part of the condition, so that no transition ever leaves a terminal state, even
@@ -337,8 +337,9 @@ def _head_update(before: Head, after: Head) -> dict[str, Any]:
     `before` may have been counted from the log, and what is stored is then of an older version.
     """
     old, new = items.head_item(before), items.head_item(after)
-    sent = {name for name, value in new.items() if old.get(name) != value} | {"generation"}
-    changed = {name: value for name, value in new.items() if name in sent}
+    changed = {
+        name: value for name, value in new.items() if old.get(name) != value or name in _ALWAYS
+    }
     gone = [name for name in old if name not in new]
     expression = "SET " + ", ".join(f"#{name} = :{name}" for name in changed)
     if gone:
@@ -356,6 +357,10 @@ def _head_update(before: Head, after: Head) -> dict[str, Any]:
         | {f":seen_{name}": old[name] for name in seen},
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
+
+
+_ALWAYS: Final = frozenset({"generation"})
+"""Attributes that `head_update` always sends: what it takes for stored may not be."""
 
 
 def _context_version(item: Item | None) -> int:
