@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from a2a_serverless.storage.dynamodb_items import head_of
+from a2a_serverless.tasks.attempts import restores_on
 from tests.model.generations import (
     COUNTS,
     OLDER,
@@ -15,6 +18,7 @@ from tests.model.generations import (
     mixed_of,
 )
 from tests.model.logs import Act
+from tests.unit.tasks.heads import claimed, moved
 
 LOGS = 100
 CHUNK = (("artifact", 1),)
@@ -55,3 +59,11 @@ def test_a_restart_counts_the_artifacts_that_it_restores() -> None:
     known = [head_of(item).generation for item in mixed.items]
     assert known == [1, 2, 4, 7, None, 13]
     check_mixed(mixed, Counted())
+
+
+def test_what_a_claim_has_counted_belongs_to_the_version_that_it_has_read() -> None:
+    """Others may have written artifacts since, which a restart brings back too."""
+    read = claimed()
+    assert restores_on(2, read=read, head=replace(read, sends=1)) == 2
+    assert restores_on(2, read=read, head=moved(read, read.state)) is None
+    assert restores_on(None, read=read, head=read) is None

@@ -123,6 +123,14 @@ def on_lost_claim(head: Head | None, params: OperationParams, retry: RetryPolicy
     return Refused.FENCED if retry.is_exhausted(head.attempts) else Refused.REBASE
 
 
+def restores_on(restores: int | None, *, read: Head, head: Head) -> int | None:
+    """Return how many artifacts a claim on `head` brings back, as counted in the log of `read`.
+
+    None where others have committed since: what they wrote, a restart brings back too.
+    """
+    return restores if head.version == read.version else None
+
+
 def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
     """Return True if a turn whose attempts were used up in `seen` may still be failed for that.
 

@@ -25,6 +25,7 @@ from a2a_serverless.tasks.attempts import (
     lease_end,
     on_lost_claim,
     on_refusal,
+    restores_on,
 )
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
@@ -132,10 +133,10 @@ async def _claim(
     check: Callable[[Head | None], Head],
     restores: int | None = None,
 ) -> Head:
-    """Claim on `head`, or on a newer one; `restores` counts for the version of `head` alone."""
-    version = head.version
+    """Claim on `head`, or on a newer one; `restores` was counted in the log of `head`."""
+    read = head
     for _ in range(MAX_REBASES):
-        counted = restores if head.version == version else None
+        counted = restores_on(restores, read=read, head=head)
         try:
             commit = Commit(token=own.token, claims=True, restores=counted)
             return await own.commit(log, head, commit)
