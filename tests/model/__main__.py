@@ -13,12 +13,15 @@ import time
 from collections.abc import Iterable
 
 from tests.model.explore import Report, explore
+from tests.model.generations import check_generations
 from tests.model.guards import GUARDS, Guard
 from tests.model.logs import check_logs
 from tests.model.scenarios import LONG, SHORT, Scenario, named_scenario
 
 LOGS = 50_000
 """Random logs that the long form folds."""
+MIXED = 5_000
+"""Random logs of two releases whose events it counts."""
 
 
 def main() -> int:
@@ -70,12 +73,19 @@ def _guards(guards: Iterable[Guard]) -> bool:
 
 
 def _logs() -> None:
-    """Fold random logs; an AssertionError shows one that folds to something else."""
+    """Fold random logs, and count events; an AssertionError shows a log that comes out wrong."""
     began = time.process_time()
     tally = check_logs(LOGS)
     _say(
         f"\n{tally.logs} random logs fold as they should: {tally.records} commits, {tally.restarts}"
         f" restarts, in several turns of {tally.in_several_turns} logs;"
+        f" {time.process_time() - began:.1f} seconds"
+    )
+    began = time.process_time()
+    mixed = check_generations(MIXED)
+    _say(
+        f"{mixed.logs} random logs of two releases count as they should: HEAD knows its generation"
+        f" after {mixed.known} commits, again after {mixed.known_again}, not after {mixed.unknown};"
         f" {time.process_time() - began:.1f} seconds"
     )
 

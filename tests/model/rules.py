@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from a2a_serverless.storage.dynamodb_items import Commits
+from a2a_serverless.storage.dynamodb import head_update
+from a2a_serverless.storage.dynamodb_items import Commits, head_of
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
@@ -29,6 +31,8 @@ class Rules:
     is_still: Callable[..., bool] = storing.is_still
     is_applied: Callable[..., bool] = storing.is_applied
     conflict: Callable[..., Exception] = storing.conflict
+    head_update: Callable[..., dict[str, Any]] = head_update
+    head_of: Callable[..., Head] = head_of
 
     # what a worker does
     on_delivery: Callable[..., attempts.Delivered] = attempts.on_delivery
@@ -36,6 +40,7 @@ class Rules:
     waits_behind: Callable[..., bool] = attempts.waits_behind
     on_refusal: Callable[..., attempts.Refused] = attempts.on_refusal
     on_lost_claim: Callable[..., attempts.Refused] = attempts.on_lost_claim
+    restores_on: Callable[..., int | None] = attempts.restores_on
     may_give_up: Callable[..., bool] = attempts.may_give_up
     on_return: Callable[..., attempts.Returned] = attempts.on_return
     retry_policy: type[attempts.RetryPolicy] = attempts.RetryPolicy

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.tasks.head import Head, is_interrupted
+from a2a_serverless.tasks.head import CancelMark, Head, is_interrupted
 from a2a_serverless.tasks.repairs import DeadLettered
+from tests.model.flags import has_ended, is_flagged, without_flag
 from tests.model.scenarios import Scenario
-from tests.model.state import Budget, Move, Op, Process, Service, State, Write
-from tests.model.store import commit, delivered, insert, named, send, torn, wrong
-from tests.model.workers import has_ended, is_flagged, without_flag
+from tests.model.state import Budget, Move, Op, Process, Seen, Service, State, Write
+from tests.model.store import commit, delivered, insert, named, releases, send, torn, wrong
 from tests.model.world import (
     CANCEL_S,
     GIVE_UP_S,
@@ -98,33 +97,58 @@ class Services:
         budget, head = state.budget, state.head
         if head is None:
             if budget.creates:
-                after = insert(self._world, _spent(state, "creates"))
-                assert after is not None
-                process = Process("send", after.incs, Op("run", after.incs, 1))
-                yield Move("API: creates the task", _begun(after, process), is_fair=False)
+                for begun, older, said in releases(_spent(state, "creates")):
+                    after = insert(self._world, begun, older=older)
+                    assert after is not None
+                    op = Op("run", after.incs, 1)
+                    process = Process("send", after.incs, op, older=older)
+                    label = f"API{said}: creates the task"
+                    yield Move(label, _begun(after, process), is_fair=False)
             return
         inc = inc_of(head.head)
         if budget.follows and is_interrupted(head.head.state):
-            process = Process("follow", inc, seen=head)
-            label = "API: gets a follow-up, reads HEAD"
-            yield Move(label, _begun(_spent(state, "follows"), process), is_fair=False)
+            for begun, older, said in releases(_spent(state, "follows")):
+                process = Process("follow", inc, seen=head, older=older)
+                label = f"API{said}: gets a follow-up, reads HEAD"
+                yield Move(label, _begun(begun, process), is_fair=False)
         if budget.writes:
-            made = commit(self._world, _spent(state, "writes"), head, Write(("working",)), "other")
-            if not isinstance(made, Refusal):
-                yield Move("somebody: update_task(working)", made.state, is_fair=False)
+            yield from self._somebody(_spent(state, "writes"), head, "working")
+        if budget.notes:
+            yield from self._somebody(_spent(state, "notes"), head, f"*{budget.notes}")
         if budget.retries:
             yield from self._retry(state)
         if budget.cancels and self._accepts_cancel(state):
-            turn = head.head.turn
-            process = Process("ask", inc, Op("cancel", inc, turn, budget.cancels))
-            after = _spent(state, "cancels")._replace(flag=inc, asked=inc)
-            yield Move("API: raises the cancel flag", _begun(after, process), is_fair=False)
+            op = Op("cancel", inc, head.head.turn, budget.cancels)
+            yield from self._cancel(_spent(state, "cancels"), head, op)
         gone = state._replace(head=None, log=(), hidden=frozenset(), shown=None)
         if budget.deletes:
             after = _spent(gone, "deletes")._replace(flag=0)
             yield Move("API: deletes the task and its flag", after, is_fair=False)
         if budget.expires:
             yield Move("time: the task expires", _spent(gone, "expires"), is_fair=False)
+
+    def _somebody(self, state: State, head: Seen, entry: str) -> Iterator[Move]:
+        for begun, older, said in releases(state):
+            made = commit(self._world, begun, head, Write((entry,), older=older), "other")
+            if not isinstance(made, Refusal):
+                label = f"somebody{said}: update_task({entry})"
+                yield Move(label, made.state, is_fair=False)
+
+    def _cancel(self, state: State, head: Seen, op: Op) -> Iterator[Move]:
+        for begun, older, said in releases(state):
+            after = self._flagged(begun, head, older=older)
+            process = Process("ask", op.inc, op, older=older)
+            label = f"API{said}: raises the cancel flag"
+            yield Move(label, _begun(after, process), is_fair=False)
+
+    def _flagged(self, state: State, head: Seen, *, older: bool) -> State:
+        """The flag is up, with a mark on HEAD unless it was up already: one transaction."""
+        inc = inc_of(head.head)
+        after = state._replace(flag=inc, asked=inc)
+        if older or state.flag == inc:
+            return after
+        marked = self._world.changed(head, cancel=CancelMark(at=NOW_MS))
+        return after._replace(head=marked, marked=inc)
 
     def _accepts_cancel(self, state: State) -> bool:
         """The flag is raised in one transaction with this check."""
@@ -160,14 +184,16 @@ class Services:
                 yield from self._follow(ended, process)
             case "ask":
                 assert op is not None
-                after = _begun(_sent(ended, op), Process("wait", inc))
+                waits = Process("wait", inc, older=process.older)
+                after = _begun(_sent(ended, op), waits)
                 yield Move(f"API: sends {named(op)}", after)
             case "wait":
                 if has_ended(state, inc):
                     after = _begun(ended, Process("cleanup", inc))
                     yield Move("API: sees the end of the task", after)
                 else:
-                    after = _begun(ended, Process("force", inc, seen=state.head))
+                    forces = process._replace(phase="force", seen=state.head)
+                    after = _begun(ended, forces)
                     yield Move("API: its cancel TIMES OUT, reads HEAD", after)
             case "force":
                 yield from self._force(ended, process)
@@ -177,7 +203,7 @@ class Services:
     def _follow(self, state: State, process: Process) -> Iterator[Move]:
         assert process.seen is not None
         ordinal = len(self._world.looks(state.log).turns) + 1
-        write = Write((f"?{process.inc}.{ordinal}",))
+        write = Write((f"?{process.inc}.{ordinal}",), older=process.older)
         made = commit(self._world, state, process.seen, write, "api")
         if not isinstance(made, Refusal):
             op = Op("run", process.inc, made.head.head.version)
@@ -195,7 +221,8 @@ class Services:
     def _force(self, state: State, process: Process) -> Iterator[Move]:
         """The deadline of a cancel has passed: the task is canceled without its agent."""
         assert process.seen is not None
-        made = commit(self._world, state, process.seen, Write(("canceled",)), "api")
+        write = Write(("canceled",), older=process.older)
+        made = commit(self._world, state, process.seen, write, "api")
         if not isinstance(made, Refusal):
             after = _begun(made.state, Process("cleanup", process.inc))
             yield Move("API: cancels the task without its agent", after)
@@ -206,7 +233,8 @@ class Services:
 
     def _queue(self, state: State) -> Iterator[Move]:
         for label, after in delivered(self._world, state, self._scenario.most_receives):
-            yield Move(label, after)
+            is_newer = after.budget.older == state.budget.older
+            yield Move(label, after, is_fair=is_newer)
         yield from self._queue_faults(state)
 
     @staticmethod
@@ -227,8 +255,10 @@ class Services:
         if process is None:
             yield from self._sweep_turn(state)
             if state.flag and self._rules.is_overdue(self._deadline, now_ms=LATE_MS):
-                after = state._replace(sweeper=Process("look", state.flag))
-                yield Move("sweeper: reads an overdue cancel flag", after)
+                for begun, older, said in releases(state):
+                    after = begun._replace(sweeper=Process("look", state.flag, older=older))
+                    label = f"sweeper{said}: reads an overdue cancel flag"
+                    yield Move(label, after, is_fair=not older)
             return
         idle = state._replace(sweeper=None)
         if state.budget.crash:
@@ -266,10 +296,14 @@ class Services:
         seen, state = state.head, state if is_needed else _spent(state, "hasty")
         op = op_of("run", params)
         if is_given_up:
-            after = state._replace(sweeper=Process("give up", op.inc, seen=seen))
-            yield Move("sweeper: finds a turn that nobody has claimed", after, is_fair=is_needed)
+            for begun, older, said in releases(state):
+                process = Process("give up", op.inc, seen=seen, older=older)
+                label = f"sweeper{said}: finds a turn that nobody has claimed"
+                is_fair = is_needed and not older
+                yield Move(label, begun._replace(sweeper=process), is_fair=is_fair)
             return
-        postponed = self._world.seen(replace(head, sends=head.sends + 1))
+        assert seen is not None
+        postponed = self._world.changed(seen, sends=head.sends + 1)
         after = state._replace(head=postponed, sweeper=Process("resend", op.inc, op, seen))
         yield Move("sweeper: postpones the overdue turn", after, is_fair=is_needed)
 
@@ -284,7 +318,7 @@ class Services:
         assert process.seen is not None
         if state.outage != "queue":
             return Move(f"sweeper: sends {named(op)}", send(state, op))
-        postponed = self._world.seen(replace(process.seen.head, sends=op.copy))
+        postponed = self._world.changed(process.seen, sends=op.copy)
         after = state._replace(head=process.seen) if state.head is postponed else state
         return Move("sweeper: gets no answer of the queue, takes the delay back", after)
 
@@ -292,7 +326,8 @@ class Services:
         assert process.seen is not None
         if state.late != (process.inc, process.seen.head.turn):
             state = wrong(state, "a turn is given up before its hours have passed")
-        made = commit(self._world, state, process.seen, Write(("failed",)), "sweeper")
+        write = Write(("failed",), older=process.older)
+        made = commit(self._world, state, process.seen, write, "sweeper")
         if isinstance(made, Refusal):
             return Move("sweeper: was refused, leaves the turn alone", state)
         return Move("sweeper: gives the turn up, commits failed", made.state)
@@ -306,9 +341,10 @@ class Services:
 
     def _end_overdue(self, state: State, process: Process) -> Move:
         assert process.seen is not None
-        made = commit(self._world, state, process.seen, Write(("canceled",)), "sweeper")
+        write = Write(("canceled",), older=process.older)
+        made = commit(self._world, state, process.seen, write, "sweeper")
         if isinstance(made, Refusal):
-            again = Process("look", process.inc)
+            again = Process("look", process.inc, older=process.older)
             return Move("sweeper: was refused", state._replace(sweeper=again))
         after = made.state._replace(sweeper=Process("cleanup", process.inc))
         return Move("sweeper: cancels the task at the deadline", after)
@@ -321,8 +357,11 @@ class Services:
             if state.dead:
                 op = state.dead[0]
                 taken = Process("decide", op.inc, op, flag=is_flagged(self._world, state))
-                label = f"dead letters: takes {named(op)}, reads the flag"
-                yield Move(label, state._replace(undertaker=taken))
+                for begun, older, said in releases(state):
+                    process = taken._replace(older=older)
+                    label = f"dead letters{said}: takes {named(op)}, reads the flag"
+                    after = begun._replace(undertaker=process)
+                    yield Move(label, after, is_fair=not older)
             return
         if state.budget.crash:
             idle = _spent(state._replace(undertaker=None), "crash")
@@ -375,7 +414,8 @@ class Services:
             before = wrong(state, "a dead letter ends a turn that is not its own")
         else:
             before = state
-        made = commit(self._world, before, process.seen, Write((ending,)), "undertaker")
+        write = Write((ending,), older=process.older)
+        made = commit(self._world, before, process.seen, write, "undertaker")
         if isinstance(made, Refusal):
             again = process._replace(phase="decide", seen=None)
             return Move("dead letters: was refused", state._replace(undertaker=again))

@@ -8,16 +8,22 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 
 Kind = Literal["run", "cancel"]
+Left = tuple[tuple[str, str, str], ...]
 Service = Literal["table", "queue"]
 
 
 class Seen:
-    """A HEAD as somebody has read it. Equal HEADs are one object, so that states hash quickly."""
+    """A HEAD as somebody has read it. Equal HEADs are one object, so that states hash quickly.
 
-    __slots__ = ("head",)
+    `left` is what its item has beside it: attributes that an older release's commits have left
+    behind, each as its name, its type and its value.
+    """
 
-    def __init__(self, head: Head) -> None:
+    __slots__ = ("head", "left")
+
+    def __init__(self, head: Head, left: Left = ()) -> None:
         self.head = head
+        self.left = left
 
 
 class Stored:
@@ -37,6 +43,10 @@ class Write(NamedTuple):
     token: str = ""
     claims: bool = False
     ends: bool = False
+    restores: int | None = None
+    """The artifacts that a claim brings back, as its writer has counted them in the log."""
+    older: bool = False
+    """Its writer is of the release before."""
 
 
 class Op(NamedTuple):
@@ -94,6 +104,10 @@ class Worker(NamedTuple):
     """The HEAD on which the thread beside the agent's loop is about to claim the turn."""
     renews: Seen | None = None
     """The HEAD whose lease that thread has found short, and is about to renew."""
+    older: bool = False
+    """It is of the release before, which knows of no generation, mark or release."""
+    restores: int | None = None
+    """The artifacts that its claim brings back, as it has counted them in the log."""
 
 
 IDLE = Worker()
@@ -110,6 +124,8 @@ class Process(NamedTuple):
     """The cancel flag, as it has read it."""
     cancels: bool = False
     """A dead letter ends its task as canceled, not as failed."""
+    older: bool = False
+    """It is of the release before."""
 
 
 class Reader(NamedTuple):
@@ -151,8 +167,14 @@ class Budget(NamedTuple):
     """Sweeps that send a turn again although somebody is at it."""
     torn: int = 0
     """Commits whose items become visible to queries one by one."""
+    older: int = 0
+    """Processes of the release before: deliveries, requests, sweeps, dead letters."""
+    words: int = 0
+    """Messages of agents that are told of a cancel."""
     writes: int = 0
     """Calls of `update_task` from outside of any attempt."""
+    notes: int = 0
+    """Such calls that write an artifact of their own."""
     creates: int = 1
     follows: int = 0
     cancels: int = 0
@@ -189,6 +211,8 @@ class State(NamedTuple):
     budget: Budget = Budget()
     asked: int = 0
     """The newest incarnation whose cancel was accepted."""
+    marked: int = 0
+    """The newest incarnation whose cancel has marked HEAD."""
     runner: tuple[int, int, str] = (0, 0, "")
     """The attempt that has started its agent last: incarnation, turn, token."""
     returned: int = 0

@@ -30,12 +30,12 @@ def wrong(state: State, promise: str) -> State:
 # -- commits ---------------------------------------------------------------------------------
 
 
-def insert(world: World, state: State) -> State | None:
+def insert(world: World, state: State, *, older: bool = False) -> State | None:
     """Create a task; None when its id is taken."""
     if state.head is not None:
         return None
     inc = state.incs + 1
-    head, stored = world.open_task(inc)
+    head, stored = world.open_task(inc, older=older)
     fresh = state._replace(
         head=head, log=(stored,), incs=inc, returned=0, hidden=frozenset(), shown=None
     )
@@ -49,14 +49,16 @@ def commit(
 
     `runs` says that the writer's agent is running.
     """
+    before = world.read_by_older(before) if write.older else before
     step = world.advance(before, write, writer)
     current = state.head
     if isinstance(step, Refusal):
         return step
-    head = current and current.head
+    met = world.read_by_older(current) if current and write.older else current
+    head = met and met.head
     if current is None or not world.rules.is_still(head, before.head):
-        met = world.rules.conflict(head, before.head)
-        return Refusal.OVER if isinstance(met, TaskNotFoundError) else Refusal.RACE
+        lost = world.rules.conflict(head, before.head)
+        return Refusal.OVER if isinstance(lost, TaskNotFoundError) else Refusal.RACE
     after, stored = step
     state = _watched(state, current, before, write, stored, runs=runs)
     at = stored.record.version - 1
@@ -104,6 +106,8 @@ def _watched(
         state = wrong(state, "a terminal state is left")
     if write.token and not write.claims and head.token != write.token:
         state = wrong(state, "an attempt writes past the fence")
+    if not write.older and before.head.cancel is None and state.marked == inc_of(before.head):
+        state = wrong(state, "a commit is made by a writer that has not heard of the cancel")
     runner = (inc_of(before.head), before.head.turn)
     if runs and state.runner[:2] == runner and state.runner[2] != write.token:
         state = wrong(state, "an attempt writes while a later one runs its agent")
@@ -120,16 +124,34 @@ def checked(world: World, state: State) -> State:
         return state
     key = (seen, state.log)
     if key not in world.verdicts:
-        world.verdicts[key] = _verdict(world, seen.head, state.log)
+        world.verdicts[key] = _verdict(world, seen, state.log)
     promise = world.verdicts[key]
+    if state.marked == inc_of(seen.head) and seen.head.cancel is None:
+        promise = "the mark of a cancel is lost"
     if seen.head.state == TaskState.TASK_STATE_CANCELED and state.asked != inc_of(seen.head):
         promise = "a task is canceled that nobody asked to cancel"
     return wrong(state, promise) if promise else state
 
 
-def _verdict(world: World, head: Head, log: tuple[Stored, ...]) -> str:
+def _verdict(world: World, seen: Seen, log: tuple[Stored, ...]) -> str:
     """What is wrong with HEAD, or with what a client reads; nothing, if all is well."""
-    return _fault_of_head(world, head, log) or _fault_of_content(world, head, world.looks(log))
+    head, looks = seen.head, world.looks(log)
+    return (
+        _fault_of_head(world, head, log)
+        or _fault_of_content(world, head, looks)
+        or looks.fault
+        or _fault_of_generation(world, seen, log)
+    )
+
+
+def _fault_of_generation(world: World, seen: Seen, log: tuple[Stored, ...]) -> str:
+    """Whether HEAD has the number of the last event, or does not know it and has it counted."""
+    events = world.looks(log).generation
+    if seen.head.generation not in (None, events):
+        return "HEAD's generation is not the number of events"
+    if world.counted(seen, log).head.generation != events:
+        return "a generation that was left behind is counted wrong"
+    return ""
 
 
 def _fault_of_head(world: World, head: Head, log: tuple[Stored, ...]) -> str:
@@ -245,11 +267,22 @@ def delivered(world: World, state: State, most_receives: int) -> Iterator[tuple[
         return
     held = Message(first.op, first.receives + 1, held=True)
     token = f"{'ABC'[free]}{_tokens(state, 'ABC'[free]) + 1}"
-    worker = IDLE._replace(phase="load", op=first.op, receives=held.receives, token=token)
-    after = with_worker(state._replace(queue=(held, *rest)), free, worker)
-    if not world.rules.acknowledges_last:
-        after = acknowledge(after, worker)
-    yield f"queue: worker {'ABC'[free]} receives {named(first.op)}, time {held.receives}", after
+    idle = IDLE._replace(phase="load", op=first.op, receives=held.receives, token=token)
+    for begun, older, said in releases(state):
+        worker = idle._replace(older=older)
+        after = with_worker(begun._replace(queue=(held, *rest)), free, worker)
+        if not world.rules.acknowledges_last:
+            after = acknowledge(after, worker)
+        label = f"worker {'ABC'[free]}{said} receives {named(first.op)}, time {held.receives}"
+        yield f"queue: {label}", after
+
+
+def releases(state: State) -> Iterator[tuple[State, bool, str]]:
+    """The state in which a process begins, whether it is of the release before, and its name."""
+    yield state, False, ""
+    older = state.budget.older
+    if older:
+        yield state._replace(budget=state.budget._replace(older=older - 1)), True, " (older)"
 
 
 def named(op: Op) -> str:

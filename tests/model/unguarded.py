@@ -17,7 +17,8 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
-from a2a_serverless.storage.dynamodb_items import Commits
+from a2a_serverless.storage.dynamodb import head_update
+from a2a_serverless.storage.dynamodb_items import Commits, head_of
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.attempts import Canceled, Delivered, Refused, RetryPolicy, Returned
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
@@ -51,7 +52,18 @@ def claims_finished_turns(head: Head, commit: Commit, **kwargs: Any) -> Step:
 def claims_its_own_turn_again(head: Head, commit: Commit, **kwargs: Any) -> Step:
     is_its_own = commit.claims and commit.token == head.token
     owner = "another" if is_its_own else head.token
-    return rules.advance(replace(head, token=owner), commit, **kwargs)
+    step = rules.advance(replace(head, token=owner), commit, **kwargs)
+    return replace(step, ended=None) if is_its_own else step
+
+
+def counts_nothing_restored(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    return rules.advance(head, replace(commit, restores=commit.restores and 0), **kwargs)
+
+
+def takes_any_release(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    if head.released is not None and head.token is not None:
+        head = replace(head, released=replace(head.released, token=head.token))
+    return rules.advance(head, commit, **kwargs)
 
 
 def leaves_terminal_states(head: Head, commit: Commit, **kwargs: Any) -> Step:
@@ -72,7 +84,7 @@ def takes_messages_at_any_time(head: Head, commit: Commit, **kwargs: Any) -> Ste
 
 
 def keeps_what_dead_attempts_wrote(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
+    step = rules.advance(head, replace(commit, restores=0), **kwargs)
     kept = tuple(entry for entry in step.entries if not isinstance(entry, Restarted))
     return replace(step, entries=kept)
 
@@ -110,6 +122,22 @@ def is_of_any_incarnation(current: Head | None, seen: Head) -> bool:
     if current is None:
         return False
     return storing.is_still(current, replace(seen, incarnation=current.incarnation))
+
+
+def has_not_heard(current: Head | None, seen: Head) -> bool:
+    return storing.is_still(current and replace(current, cancel=None), seen)
+
+
+def trusts_what_was_left_behind(item: Mapping[str, Any]) -> Head:
+    return head_of({**item, "generation_at": item["version"]})
+
+
+def sends_what_it_takes_for_changed(before: Head, after: Head) -> dict[str, Any]:
+    update = head_update(before, after)
+    if before.generation == after.generation:
+        sent = update["UpdateExpression"].replace("#generation = :generation, ", "")
+        update["UpdateExpression"] = sent
+    return update
 
 
 def is_never_applied(stored_id: str | None, commit_id: str) -> bool:
@@ -173,6 +201,10 @@ def claims_whatever_it_meets(
 
 def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:
     return attempts.may_give_up(head, params, seen=replace(seen, token=head.token))
+
+
+def counts_for_any_version(restores: int | None, *, read: Head, head: Head) -> int | None:
+    return attempts.restores_on(restores, read=read, head=replace(head, version=read.version))
 
 
 def leaves_auth_turns_open(state: TaskState | None) -> Returned:

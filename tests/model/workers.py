@@ -2,8 +2,8 @@
 
 Phases: `load` (has a delivery), `look` (has read HEAD and log, not yet the cancel flag), `claim`,
 `run` (the agent runs), `cancel` and `fail` (the task is to be ended), `count` (an attempt that was
-not claimed is to be counted), `refused …` (a commit met another HEAD), `unsure` (an answer is
-missing), `over` (acknowledge).
+not claimed is to be counted), `release` (the turn is to be given back), `refused …` (a commit met
+another HEAD), `unsure` (an answer is missing), `over` (acknowledge).
 
 One request is one step. What takes several and is one step here, comes to the same: a read of HEAD
 and log is what one HEAD says (the reader's steps show that), and a flag is read with the HEAD that
@@ -13,7 +13,6 @@ it is compared with, where a flag that counts counted already when it was read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from a2a_serverless.tasks.attempts import (
     Canceled,
@@ -24,6 +23,8 @@ from a2a_serverless.tasks.attempts import (
     lease_end,
     on_failure,
 )
+from a2a_serverless.tasks.head import AttemptEnd
+from tests.model.flags import is_flagged, without_flag
 from tests.model.scenarios import Scenario
 from tests.model.state import IDLE, Move, Op, Plan, Seen, State, Worker, Write
 from tests.model.store import (
@@ -43,7 +44,6 @@ from tests.model.world import (
     Refusal,
     World,
     inc_of,
-    mark_of,
     operation_of,
     params_of,
     state_of,
@@ -85,6 +85,8 @@ class Attempts:
                 yield self._conclude(state, index, worker, name)
             case ["refused", phase]:
                 yield self._reload(state, index, worker, f"{name}: was refused, reads HEAD", phase)
+            case ["release"]:
+                yield self._release(state, index, worker, f"{name}: gives the turn back")
             case ["unsure"]:
                 yield self._ask_again(state, index, worker, name)
             case ["run"]:
@@ -92,6 +94,8 @@ class Attempts:
                     yield from self._commit(state, index, worker, name, plan)
                 yield from self._gives_back(state, index, worker, name)
             case _:
+                if state.budget.words and (worker.phase, worker.goal) == ("cancel", "cancel"):
+                    yield from self._words(state, index, worker, name)
                 plan = self._ending(worker)
                 yield from self._commit(state, index, worker, name, plan)
 
@@ -119,7 +123,12 @@ class Attempts:
         turn = self._rules.on_current_turn(params_of(op), head).turn
         behind = self._rules.waits_behind(head, operation_of(op))
         script = self._world.script(state.log, op.inc, head.turn, head.turn_base)
+        restores = None
+        if not worker.older:
+            seen = self._world.counted(seen, state.log)
+            restores = self._world.restores(seen, state.log)
         worker = worker._replace(phase="look", seen=seen, turn=turn, behind=behind, script=script)
+        worker = worker._replace(restores=restores)
         return Move(f"{name}: reads HEAD and log", with_worker(state, index, worker))
 
     def _look(self, state: State, index: int, worker: Worker, name: str) -> Move:
@@ -151,6 +160,8 @@ class Attempts:
         else:
             state = self._started(state, worker)
             worker = worker._replace(phase="run")
+        if worker.phase != "claim":
+            worker = worker._replace(restores=None)
         return Move(label, with_worker(state, index, worker))
 
     def _started(self, state: State, worker: Worker) -> State:
@@ -185,6 +196,7 @@ class Attempts:
             numbers = {s.record.token for s in state.log if s.record.token}
             token = f"{letter}{sum(t[0] == letter for t in numbers) + 1}"
             again = IDLE._replace(phase="load", op=op, receives=worker.receives, token=token)
+            again = again._replace(older=worker.older)
             return Move(f"{name}: goes on with the next turn", with_worker(state, index, again))
         if state.outage == "queue":
             after = self._idle(state, index, worker)
@@ -200,6 +212,7 @@ class Attempts:
         assert worker.seen is not None
         runs = worker.phase == "run"
         writer = "ABC"[index]
+        plan = plan._replace(write=plan.write._replace(older=worker.older))
         made = commit(self._world, state, worker.seen, plan.write, writer, runs=runs)
         budget = state.budget
         if isinstance(made, Refusal):
@@ -225,6 +238,7 @@ class Attempts:
         after = worker._replace(
             phase=plan.then, seen=head, done=plan.done, claimed=claimed, unsure=None
         )
+        after = after._replace(restores=None)
         if plan.phase == "claim" and plan.then == "run":
             if self._rules.keeps_delivery and _is_lost(state, worker):
                 return self._idle(state, index, worker)
@@ -233,7 +247,7 @@ class Attempts:
             assert worker.seen is not None
             state = state._replace(returned=worker.seen.head.turn)
         if plan.then == "back":
-            return self._idle(state, index, worker)
+            return self._given_back(state, index, after)
         return with_worker(state, index, after)
 
     def _ask_again(self, state: State, index: int, worker: Worker, name: str) -> Move:
@@ -258,23 +272,34 @@ class Attempts:
         label = f"{label}, REFUSED: {why.value}"
         if why is Refusal.FENCED:
             return Move(label, self._idle(state, index, worker))
-        phase = "over" if why is Refusal.OVER else f"refused {plan.phase}"
-        return Move(label, with_worker(state, index, worker._replace(phase=phase)))
+        if why is Refusal.OVER:
+            worker = worker._replace(phase="over", restores=None)
+        else:
+            worker = worker._replace(phase=f"refused {plan.phase}")
+        return Move(label, with_worker(state, index, worker))
 
     def _reload(self, state: State, index: int, worker: Worker, label: str, phase: str) -> Move:
         """Whether the title to the turn still holds on HEAD as it is now."""
         newer = state.head
         match self._title(worker, newer, phase):
             case Refused.OVER:
-                return Move(label, with_worker(state, index, worker._replace(phase="over")))
+                over = worker._replace(phase="over", restores=None)
+                return Move(label, with_worker(state, index, over))
             case Refused.FENCED:
                 return Move(f"{label}, stops", self._idle(state, index, worker))
             case _:
                 assert newer is not None
                 is_its_own = bool(worker.token) and newer.head.token == worker.token
                 claimed = worker.claimed or is_its_own
-                again = worker._replace(phase=phase, seen=newer, claimed=claimed)
+                restores = self._still_counted(worker, newer)
+                again = worker._replace(phase=phase, seen=newer, claimed=claimed, restores=restores)
                 return Move(label, with_worker(state, index, again))
+
+    def _still_counted(self, worker: Worker, newer: Seen) -> int | None:
+        """What a claim still knows of the log; once it is out of date it stays so."""
+        assert worker.seen is not None
+        read, restores = worker.seen.head, worker.restores
+        return self._rules.restores_on(restores, read=read, head=newer.head)
 
     def _title(self, worker: Worker, newer: Seen | None, phase: str) -> Refused:
         rules, head = self._rules, newer.head if newer else None
@@ -313,7 +338,7 @@ class Attempts:
     def _claim_beside(self, state: State, index: int, worker: Worker, label: str) -> Move:
         """The keeper does not know what its attempt has committed meanwhile, and claims anyway."""
         assert worker.keeper is not None
-        write = Write((), worker.token, claims=True)
+        write = Write((), worker.token, claims=True, older=worker.older)
         made = commit(self._world, state, worker.keeper, write, "keeper", runs=True)
         if not isinstance(made, Refusal):
             done = with_worker(made.state, index, worker._replace(keeper=None))
@@ -335,8 +360,9 @@ class Attempts:
         head = state.head.head if state.head is not None else None
         if not self._rules.may_renew(head, incarnation=mark, token=worker.token) or head is None:
             return after
-        renewed = replace(head, due_at=lease_end(NOW_MS, TIMING))
-        return checked(self._world, after._replace(head=self._world.seen(renewed)))
+        assert state.head is not None
+        renewed = self._world.changed(state.head, due_at=lease_end(NOW_MS, TIMING))
+        return checked(self._world, after._replace(head=renewed))
 
     # -- the agent -----------------------------------------------------------------------------
 
@@ -376,10 +402,38 @@ class Attempts:
         if on_failure(attempts, self._retry) is not Failed.AGAIN:
             after = with_worker(spent, index, worker._replace(phase="fail"))
         elif worker.claimed:
-            after = self._idle(spent, index, worker)
+            after = self._given_back(spent, index, worker)
         else:
             after = with_worker(spent, index, worker._replace(phase="count"))
         yield Move(f"{name}: its agent RAISES", after, is_fair=False)
+
+    def _given_back(self, state: State, index: int, worker: Worker) -> State:
+        """The release before lets go of its delivery; this one says so in HEAD before."""
+        if worker.older:
+            return self._idle(state, index, worker)
+        return with_worker(state, index, worker._replace(phase="release"))
+
+    def _release(self, state: State, index: int, worker: Worker, label: str) -> Move:
+        """One conditional write on HEAD, and the delivery goes back, whatever became of it."""
+        assert worker.seen is not None
+        seen, mark = state.head, worker.seen.head.incarnation
+        head = seen.head if seen is not None else None
+        after = self._idle(state, index, worker)
+        if seen is None or not self._rules.may_renew(head, incarnation=mark, token=worker.token):
+            return Move(label, after)
+        end = AttemptEnd(token=worker.token, reason="raised", correlation_id=worker.token)
+        released = after._replace(head=self._world.changed(seen, released=end))
+        return Move(label, checked(self._world, released))
+
+    def _words(self, state: State, index: int, worker: Worker, name: str) -> Iterator[Move]:
+        """What an agent says that is told of a cancel: a commit that changes nothing else."""
+        assert worker.seen is not None
+        budget = state.budget._replace(words=state.budget.words - 1)
+        must_claim = bool(worker.token) and not worker.claimed
+        write = Write(("!bye",), worker.token, claims=must_claim)
+        plan = Plan("says a last word", write, "cancel", "cancel")
+        for move in self._commit(state._replace(budget=budget), index, worker, name, plan):
+            yield move._replace(is_fair=False)
 
     def _ending(self, worker: Worker) -> Plan:
         """The commit of an attempt whose agent does not run."""
@@ -396,7 +450,7 @@ class Attempts:
             return Plan("counts its attempt", write, phase, "back")
         assert worker.seen is not None
         entries = ("working",) if worker.seen.head.token is None else ()
-        write = Write(entries, token, claims=True)
+        write = Write(entries, token, claims=True, restores=worker.restores)
         return Plan("claims the turn", write, "claim", worker.goal)
 
     def _idle(self, state: State, index: int, worker: Worker) -> State:
@@ -410,7 +464,8 @@ _RUNS = {Delivered.CLAIM, Delivered.START}
 def _canceling(worker: Worker, way: Canceled) -> Worker:
     token = "" if way in (Canceled.ALONE, Canceled.PAUSED) else worker.token
     phase = "claim" if way is Canceled.CLAIMED else "cancel"
-    return worker._replace(phase=phase, goal="cancel", token=token)
+    goal = "" if way is Canceled.ALONE else "cancel"
+    return worker._replace(phase=phase, goal=goal, token=token)
 
 
 def _is_lost(state: State, worker: Worker) -> bool:
@@ -424,26 +479,3 @@ def _was_worked_on(state: State, worker: Worker) -> bool:
     if seen is None or state.head is None or inc_of(state.head.head) != inc_of(seen.head):
         return False
     return any(stored.record.token for stored in state.log[: seen.head.version])
-
-
-def is_flagged(world: World, state: State) -> bool:
-    """Whether a cancel flag is up that counts for the task as it is now."""
-    if not state.flag:
-        return False
-    task = state.head and state.head.head.incarnation
-    return world.rules.counts_for(mark_of(state.flag), task)
-
-
-def has_ended(state: State, inc: int) -> bool:
-    """Whether an incarnation is gone or in a terminal state."""
-    seen = state.head
-    return seen is None or inc_of(seen.head) != inc or seen.head.is_terminal
-
-
-def without_flag(world: World, state: State, inc: int) -> State:
-    """The state after a cleanup for `inc`."""
-    if not state.flag or not world.rules.may_remove(mark_of(state.flag), mark_of(inc)):
-        return state
-    if not has_ended(state, state.flag):
-        state = wrong(state, "the cancel flag of a task that has not ended is removed")
-    return state._replace(flag=0)

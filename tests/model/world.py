@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from typing import NamedTuple, cast
@@ -26,19 +26,24 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.storage import dynamodb_items
+from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
+    MessageAppended,
     StatusChanged,
+    TurnEnded,
     TurnOpened,
     encode_entries,
 )
+from a2a_serverless.tasks.events import events_of
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
+from tests.model.older import made_by_older, read_by_older, updated
 from tests.model.rules import Rules
-from tests.model.state import Kind, Op, Seen, Stored, Write
+from tests.model.state import Kind, Left, Op, Seen, Stored, Write
 
 NOW_MS = 0
 LATE_MS = 10**15
@@ -57,7 +62,6 @@ STATES = {
     "input": TaskState.TASK_STATE_INPUT_REQUIRED,
     "auth": TaskState.TASK_STATE_AUTH_REQUIRED,
 }
-_FIELDS = tuple(field.name for field in fields(Head))
 
 
 class Looks(NamedTuple):
@@ -76,6 +80,10 @@ class Looks(NamedTuple):
     """The versions at which messages were accepted."""
     endings: int
     """How many commits moved the task to a terminal state."""
+    generation: int
+    """How many events the log has."""
+    fault: str
+    """What is wrong with what the log says of its events and attempts."""
 
 
 class Refusal(Enum):
@@ -102,25 +110,33 @@ class World:
         self.rules = rules
         self.turns = turns
         self.most_attempts = most_attempts
-        self._seen: dict[Head, Seen] = {}
-        self._stored: dict[tuple[int, bytes, str, str], Stored] = {}
+        self._seen: dict[tuple[Head, Left], Seen] = {}
+        self._stored: dict[tuple[object, ...], Stored] = {}
         self._steps: dict[tuple[Seen, Write, str], tuple[Seen, Stored] | Refusal] = {}
         self._looks: dict[tuple[Stored, ...], Looks] = {}
         self.verdicts: dict[tuple[Seen, tuple[Stored, ...]], str] = {}
         """What is wrong with a HEAD and its log; see `store.checked`."""
         self._scripts: dict[tuple[tuple[Stored, ...], int], tuple[str, ...]] = {}
         self._parts: dict[tuple[Seen, Stored], tuple[dynamodb_items.Item, ...]] = {}
+        self._merged: dict[tuple[Seen, Seen, Seen], Seen] = {}
+        self._older: dict[Seen, Seen] = {}
+        self._counted: dict[tuple[Seen, tuple[Stored, ...]], Seen] = {}
+        self._restores: dict[tuple[Seen, tuple[Stored, ...]], int | None] = {}
 
     # -- writing -------------------------------------------------------------------------------
 
-    def seen(self, head: Head) -> Seen:
+    def seen(self, head: Head, left: Left = ()) -> Seen:
         """The one object for this HEAD."""
-        found = self._seen.get(head)
+        found = self._seen.get((head, left))
         if found is None:
-            found = self._seen[head] = Seen(head)
+            found = self._seen[head, left] = Seen(head, left)
         return found
 
-    def open_task(self, inc: int) -> tuple[Seen, Stored]:
+    def changed(self, seen: Seen, **fields: object) -> Seen:
+        """HEAD after an update of a few attributes, without a commit."""
+        return self.seen(replace(seen.head, **fields), seen.left)  # type: ignore[arg-type]
+
+    def open_task(self, inc: int, *, older: bool = False) -> tuple[Seen, Stored]:
         """HEAD and first commit of an incarnation."""
         request = SendMessageRequest(message=_message(f"{inc}.1"))
         new = NewTask(
@@ -132,10 +148,11 @@ class World:
             idempotency_key="k",
         )
         step = self.rules.open_task(new, now_ms=NOW_MS, timing=TIMING)
-        return self._kept(step, "", "api")
+        return self._kept(made_by_older(step) if older else step, "", "api")
 
     def advance(self, seen: Seen, write: Write, writer: str) -> tuple[Seen, Stored] | Refusal:
         """What the rules make of a write on a HEAD."""
+        seen = self.read_by_older(seen) if write.older else seen
         key = (seen, write, writer)
         if key not in self._steps:
             commit = Commit(
@@ -143,6 +160,7 @@ class World:
                 token=write.token or None,
                 claims=write.claims,
                 ends_turn=write.ends,
+                restores=write.restores,
                 commit_id=writer,
             )
             try:
@@ -154,29 +172,40 @@ class World:
             except TaskNotAcceptingMessagesError:
                 self._steps[key] = Refusal.BUSY
             else:
+                step = made_by_older(step) if write.older else step
                 self._steps[key] = self._kept(step, write.token, writer)
         return self._steps[key]
 
     def merged(self, current: Seen, before: Seen, after: Seen) -> Seen:
-        """HEAD after an update of the fields that a commit changes, as DynamoDB does it."""
-        if current is before:
+        """HEAD after an update of what a commit changes of its item, as DynamoDB does it."""
+        if current is before and not current.left:
             return after
-        changed = {
-            name: getattr(after.head, name)
-            for name in _FIELDS
-            if getattr(after.head, name) != getattr(before.head, name)
-        }
-        return self.seen(replace(current.head, **changed))
+        key = (current, before, after)
+        if key not in self._merged:
+            update = self.rules.head_update(before.head, after.head)
+            self._merged[key] = self._stored_as(updated(_item_of(current), update))
+        return self._merged[key]
+
+    def _stored_as(self, item: dynamodb_items.Item) -> Seen:
+        """The HEAD that an item holds, and what else it has."""
+        head = self.rules.head_of(item)
+        said = dynamodb_items.head_item(head)
+        left = {name: value for name, value in item.items() if said.get(name) != value}
+        return self.seen(head, tuple((name, *next(iter(v.items()))) for name, v in left.items()))
 
     def entry(self, name: str) -> Entry:
         """`+1.2.3` and `=1.2.3` are chunks, `?1.2` is a message, all others are states.
 
-        `input:1.2` is a state with a question.
+        `input:1.2` is a state with a question, `*1` an artifact from outside of any attempt, and
+        `!1` what an agent says that is told of a cancel.
         """
         if name[0] == "?":
             return TurnOpened(SendMessageRequest(message=_message(name[1:])))
-        if name[0] in "+=":
-            artifact = Artifact(artifact_id="answer", parts=[Part(text=name[1:])])
+        if name[0] == "!":
+            return MessageAppended(_message(name, Role.ROLE_AGENT))
+        if name[0] in "+=*":
+            artifact_id = f"note{name}" if name[0] == "*" else "answer"
+            artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=name[1:])])
             return ArtifactWritten(artifact, append=name[0] == "+")
         about = name.partition(":")[2]
         question = _message(f"what of {about}?", Role.ROLE_AGENT) if about else None
@@ -185,7 +214,7 @@ class World:
 
     def _kept(self, step: Step, token: str, writer: str) -> tuple[Seen, Stored]:
         body = encode_entries(step.entries)
-        key = (step.head.version, body, token, writer)
+        key = (step.head.version, body, token, writer, step.base, step.ended)
         if key not in self._stored:
             record = Record(
                 version=step.head.version,
@@ -193,11 +222,36 @@ class World:
                 token=token or None,
                 commit_id=writer,
                 at=0,
+                base=step.base,
+                ended=step.ended,
             )
             self._stored[key] = Stored(record, body)
         return self.seen(step.head), self._stored[key]
 
     # -- reading -------------------------------------------------------------------------------
+
+    def read_by_older(self, seen: Seen) -> Seen:
+        """HEAD as the release before reads it."""
+        if seen not in self._older:
+            self._older[seen] = self.seen(read_by_older(seen.head))
+        return self._older[seen]
+
+    def counted(self, seen: Seen, log: tuple[Stored, ...]) -> Seen:
+        """HEAD as a worker has it that has read the log too."""
+        if seen.head.generation is not None:
+            return seen
+        key = (seen, log)
+        if key not in self._counted:
+            self._counted[key] = self.seen(_log_of(seen, log).counted().head)
+        return self._counted[key]
+
+    def restores(self, seen: Seen, log: tuple[Stored, ...]) -> int | None:
+        """How many artifacts a claim brings back, by HEAD and the log as they were read."""
+        key = (seen, log)
+        if key not in self._restores:
+            is_claimed = seen.head.token is not None
+            self._restores[key] = _log_of(seen, log).restores() if is_claimed else None
+        return self._restores[key]
 
     def looks(self, log: tuple[Stored, ...]) -> Looks:
         """What a log folds to, and what its events show to a subscriber."""
@@ -237,6 +291,8 @@ class World:
                 token=record.token,
                 commit_id=record.commit_id,
                 at=0,
+                base=record.base,
+                ended=record.ended,
             )
             half = max(1, -(-len(stored.body) // 2))
             with mock.patch.object(dynamodb_items, "PART_BYTES", half):
@@ -255,9 +311,15 @@ class World:
         turns: list[int] = []
         answered: list[tuple[str, str]] = []
         status = TaskStatus()
-        endings = 0
+        endings, generation, faults = 0, 0, ""
+        owner: str | None = None
         for stored in log:
+            faults = faults or _fault_of(stored.record, generation, owner)
             fold.add(stored.record)
+            generation += sum(1 for _ in events_of(stored.record, fold))
+            if fold.generation != generation:
+                faults = faults or "a subscriber counts other events than the log has"
+            owner = _owner_after(stored.record, owner)
             for entry in stored.record.entries:
                 if isinstance(entry, TurnOpened):
                     turns.append(stored.record.version)
@@ -267,7 +329,7 @@ class World:
                     status = entry.status
                     endings += state_name(entry.status.state)[11:].lower() in _ENDS
             for event in self.rules.events_of(stored.record, fold):
-                if isinstance(event, TaskArtifactUpdateEvent):
+                if isinstance(event, TaskArtifactUpdateEvent) and _is_answer(event.artifact):
                     texts = [part.text for part in event.artifact.parts]
                     shown = [*shown, *texts] if event.append else texts
         answer = fold.artifacts.get("answer", Artifact())
@@ -279,7 +341,40 @@ class World:
             tuple(answered),
             tuple(turns),
             endings,
+            generation,
+            faults,
         )
+
+
+def _is_answer(artifact: Artifact) -> bool:
+    """Whether it is the agent's artifact, not one from outside."""
+    return bool(artifact.artifact_id == "answer")
+
+
+def _item_of(seen: Seen) -> dynamodb_items.Item:
+    left = {name: {kind: value} for name, kind, value in seen.left}
+    return dynamodb_items.head_item(seen.head) | left
+
+
+def _log_of(seen: Seen, log: tuple[Stored, ...]) -> Log:
+    return Log(head=seen.head, records=tuple(stored.record for stored in log))
+
+
+def _fault_of(record: Record, events: int, owner: str | None) -> str:
+    """What is wrong with what a commit says of the log before it."""
+    if record.base not in (None, events):
+        return "a commit's base is not the number of events before it"
+    ended = record.ended
+    if ended is not None and (ended.token != owner or ended.correlation_id not in ("", owner)):
+        return "an attempt's end is told of another attempt"
+    return ""
+
+
+def _owner_after(record: Record, owner: str | None) -> str | None:
+    """The attempt that has the turn after a commit."""
+    if any(isinstance(entry, TurnEnded) for entry in record.entries):
+        return None
+    return record.token or owner
 
 
 _ENDS = {"completed", "canceled", "failed", "rejected"}
