@@ -61,7 +61,11 @@ SENTENCE: Final = str(NewerReleaseError())
 IMMEDIATELY: Final = {"returnImmediately": True}
 INTERNAL: Final = -32603
 PLACES: Final = ("waiting", "claimed", "paused", "ended")
-FEW = settings(max_examples=int(os.environ.get("A2A_TOLERANCE", "3")), deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(
+    max_examples=int(os.environ.get("A2A_TOLERANCE", "3")),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 CARD: Final = AgentCard(
     name="Reader",
@@ -103,7 +107,9 @@ class World:
         """Make the tasks."""
         for place in PLACES:
             hook = TaskPushNotificationConfig(id="hook", url="https://example.com/hook")
-            opened = await self.storage.open_task("c", request("what shall we do"), task_id=place, push=hook)
+            opened = await self.storage.open_task(
+                "c", request("what shall we do"), task_id=place, push=hook
+            )
             self.heads[place] = await self._to(place, opened.head)
         await self.storage.put_context("c", _context())
 
@@ -500,7 +506,7 @@ def widened(message: Any, fields: Mapping[str, Any], **values: Any) -> str:
 def test_an_unknown_operation_is_left_to_a_newer_worker(
     place: str, name: str, fields: Mapping[str, Any]
 ) -> None:
-    """A worker gives it back, or drops it with its ended task; as a dead letter it fails nothing."""
+    """A worker gives it back, or drops it with an ended task; a dead letter fails nothing."""
 
     async def test(world: World) -> None:
         head = world.heads[place]
