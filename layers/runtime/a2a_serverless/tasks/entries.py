@@ -328,6 +328,8 @@ def _decode_all(body: bytes) -> Iterator[Entry]:
             return
         kind, flags, length = _HEADER.unpack_from(body, offset)
         offset = start + length
+        if offset > len(body):  # cut off: what is left may look like a smaller entry
+            flags |= CRITICAL
         yield _decode(kind, flags, body[start:offset])
 
 
