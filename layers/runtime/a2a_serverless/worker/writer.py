@@ -173,7 +173,7 @@ class TurnWriter:
             self._take(head)
 
     def _take(self, head: Head) -> None:
-        """Write on `head` from now on, and tell of a request to cancel that it shows first."""
+        """Write on `head` from now on; tell of a cancel if it is the first to show one."""
         is_news = head.cancel is not None and self.head.cancel is None
         self.head = head
         if is_news:

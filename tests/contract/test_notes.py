@@ -1,0 +1,375 @@
+"""What is stored beside commits: ends of attempts, requests to cancel, sizes, keys by id."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from a2a.types import TaskState, TaskStatus
+
+from a2a_serverless.contract.storage import Storage
+from a2a_serverless.errors import ConcurrencyError, ConfigurationError
+from a2a_serverless.local.template import Template
+from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.dynamodb_items import Item
+from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.log import HOUR_MS
+from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, encode_entries
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head
+from a2a_serverless.tasks.rules import Commit
+from tests.support.clocks import ManualClock
+from tests.support.databases import LOCAL, Database, emulator_client, moto_database, new_scope
+from tests.support.emulators import Emulator
+from tests.support.messages import agent_message, message, request
+from tests.support.newer import head_key, set_attributes, stored
+
+S = TaskState
+END = AttemptEnd(token="one", reason="ValueError", correlation_id="c-1")
+
+
+@pytest.fixture(params=["moto", LOCAL])
+def table(request: pytest.FixtureRequest) -> Any:
+    """A table whose items a test may look at."""
+    if request.param == "moto":
+        with moto_database() as moto:
+            yield moto
+    else:
+        yield request.getfixturevalue("database")
+
+
+async def opened(storage: DurableStorage, **options: Any) -> Head:
+    return (await storage.open_task("context", request(), **options)).head
+
+
+async def newest(storage: DurableStorage, head: Head) -> Head:
+    current = await storage.head(head.task_id)
+    assert current is not None
+    return current
+
+
+async def claimed(storage: DurableStorage, head: Head, token: str = "one") -> Head:
+    return await storage.commit(head, Commit(token=token, claims=True, worker=f"host {token}"))
+
+
+async def given_back(storage: DurableStorage, head: Head) -> Head:
+    """HEAD after its attempt has given the turn back."""
+    assert await storage.release(head, reason=END.reason, correlation_id=END.correlation_id)
+    return await newest(storage, head)
+
+
+async def record(storage: DurableStorage, head: Head) -> Record:
+    """The newest commit."""
+    log = await storage.read(head.task_id)
+    assert log is not None
+    return log.records[-1]
+
+
+# -- attempts --------------------------------------------------------------------------------
+
+
+async def test_a_released_turn_says_by_whom_and_why(storage: DurableStorage) -> None:
+    """Without a commit: neither version nor owner nor due time move."""
+    head = await claimed(storage, await opened(storage))
+    after = await given_back(storage, head)
+    assert after.released == END
+    assert after.was_released
+    assert replace(after, released=None) == head
+
+
+async def test_a_release_may_move_the_due_time(storage: DurableStorage) -> None:
+    """Before a long wait the lease is renewed by the same write."""
+    head = await claimed(storage, await opened(storage))
+    assert await storage.release(head, reason="ValueError", due_at=4711)
+    assert (await newest(storage, head)).due_at == 4711
+
+
+async def test_only_the_owner_releases(storage: DurableStorage) -> None:
+    """Not an attempt that was taken over, nor on an unclaimed turn, an ended or a later task."""
+    first = await opened(storage, task_id="reused")
+    assert not await storage.release(first, reason="x")
+    one = await claimed(storage, first)
+    two = await claimed(storage, one, "two")
+    assert not await storage.release(one, reason="x")
+    end = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
+    await storage.commit(two, Commit(entries=(end,), token="two"))
+    assert not await storage.release(two, reason="x")
+    assert (await newest(storage, two)).released is None
+    await storage.delete_task("reused")
+    assert not await storage.release(two, reason="x")
+    await claimed(storage, await opened(storage, task_id="reused"), "two")
+    assert not await storage.release(two, reason="x")
+
+
+async def test_the_next_claim_keeps_how_the_attempt_before_it_ended(
+    storage: DurableStorage,
+) -> None:
+    """Its record has the reason and its own worker; HEAD forgets the release."""
+    head = await given_back(storage, await claimed(storage, await opened(storage)))
+    head = await claimed(storage, head, "two")
+    taken = await record(storage, head)
+    assert (taken.ended, taken.worker, taken.token) == (END, "host two", "two")
+    assert (await newest(storage, head)).released is None
+
+
+async def test_an_attempt_that_said_nothing_is_lost(storage: DurableStorage) -> None:
+    """The claim that takes over says so; the first claim of a turn has no attempt before it."""
+    head = await claimed(storage, await opened(storage))
+    assert (await record(storage, head)).ended is None
+    head = await claimed(storage, head, "two")
+    assert (await record(storage, head)).ended == AttemptEnd(token="one", reason=LOST)
+
+
+async def test_only_a_claim_names_a_worker(storage: DurableStorage) -> None:
+    """Commits of the same attempt have its token."""
+    head = await claimed(storage, await opened(storage))
+    more = Commit(entries=(MessageAppended(agent_message("x")),), token="one", worker="host one")
+    head = await storage.commit(head, more)
+    assert (await record(storage, head)).worker == ""
+
+
+async def test_a_release_counts_for_its_token_alone(table: Database, clock: ManualClock) -> None:
+    """The claim of an older release leaves it standing: then that attempt, if silent, is lost."""
+    storage = table.storage(clock=clock)
+    head = await given_back(storage, await claimed(storage, await opened(storage)))
+    set_attributes(table, head_key(head), {"token": {"S": "older"}})
+    after = await newest(storage, head)
+    assert after.released == END
+    assert not after.was_released
+    head = await claimed(storage, after, "three")
+    assert (await record(storage, head)).ended == AttemptEnd(token="older", reason=LOST)
+    assert not {"released", "released_reason", "released_id"} & stored(table, head_key(head)).keys()
+
+
+async def test_a_commit_that_fails_its_task_says_why(storage: DurableStorage) -> None:
+    """Also where it claims the turn, because its attempt had written nothing."""
+    failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
+    head = await claimed(storage, await opened(storage))
+    head = await storage.commit(head, Commit(entries=(failed,), token="one", failed=END))
+    assert (await record(storage, head)).ended == END
+    at_once = Commit(entries=(failed,), token="one", claims=True, failed=END)
+    head = await storage.commit(await opened(storage), at_once)
+    assert (await record(storage, head)).ended == END
+
+
+# -- requests to cancel ----------------------------------------------------------------------
+
+
+async def test_a_request_to_cancel_stands_on_head(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """Who asked, and when; the first one stays, and no version moves."""
+    head = await opened(storage)
+    asked_at = clock.now_ms()
+    await storage.request_cancel(head.task_id, by="ann")
+    clock.advance(1)
+    await storage.request_cancel(head.task_id, by="bob")
+    after = await newest(storage, head)
+    assert after.cancel == CancelMark(at=asked_at, by="ann")
+    assert replace(after, cancel=None) == head
+
+
+async def test_a_writer_that_has_not_read_the_request_loses(storage: DurableStorage) -> None:
+    """After it has read again, its commit is stored; the mark stays."""
+    head = await claimed(storage, await opened(storage))
+    await storage.request_cancel(head.task_id, by="ann")
+    said = Commit(entries=(MessageAppended(agent_message("x")),), token="one")
+    with pytest.raises(ConcurrencyError) as lost:
+        await storage.commit(head, said)
+    assert lost.value.current_version == head.version
+    after = await storage.commit(await newest(storage, head), said)
+    assert after.version == head.version + 1
+    assert after.cancel is not None
+    assert after == await newest(storage, head)
+
+
+async def test_a_later_task_with_the_id_has_no_request(storage: DurableStorage) -> None:
+    """Its commits are stored as those of any other."""
+    head = await opened(storage, task_id="reused")
+    await storage.request_cancel("reused")
+    await storage.delete_task("reused")
+    later = await opened(storage, task_id="reused")
+    assert later.incarnation != head.incarnation
+    assert (await newest(storage, later)).cancel is None
+    assert (await claimed(storage, later)).cancel is None
+
+
+async def test_the_mark_of_another_incarnation_counts_for_nothing(
+    table: Database, clock: ManualClock
+) -> None:
+    """Neither is it read, nor does a commit's condition fail on it."""
+    storage = table.storage(clock=clock)
+    head = await opened(storage)
+    set_attributes(table, head_key(head), {"cancel_for": {"S": "earlier"}})
+    assert (await newest(storage, head)).cancel is None
+    assert (await claimed(storage, head)).version == 2
+
+
+async def test_an_update_with_an_expected_version_goes_on_beside_a_cancel(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request moves no version: the write, whose version is still right, is stored."""
+    head = await opened(storage)
+    read = storage.head
+    asked: list[str] = []
+
+    async def read_before_the_request(task_id: str) -> Head | None:
+        seen = await read(task_id)
+        if not asked:
+            asked.append(task_id)
+            await storage.request_cancel(task_id)
+        return seen
+
+    contract = Storage(storage)
+    monkeypatch.setattr(storage, "head", _once(read, read_before_the_request))
+    version = await contract.update_task(head.task_id, messages=[message()], expected_version=1)
+    assert (version, asked) == (2, [head.task_id])
+
+
+def _once(read: Any, first: Any) -> Any:
+    """A reader whose first call is another one; what that one calls reads as ever."""
+    state = {"first": True}
+
+    async def reading(task_id: str) -> Head | None:
+        if state.pop("first", False):
+            found: Head | None = await first(task_id)
+            return found
+        current: Head | None = await read(task_id)
+        return current
+
+    return reading
+
+
+# -- sizes -----------------------------------------------------------------------------------
+
+
+async def test_head_has_the_bytes_of_all_entries(storage: DurableStorage) -> None:
+    """As they are encoded, whatever is discarded later."""
+    head = await claimed(storage, await opened(storage))
+    head = await claimed(storage, head, "two")
+    head = await storage.commit(
+        head, Commit(entries=(MessageAppended(agent_message("x" * 1000)),), token="two")
+    )
+    log = await storage.read(head.task_id)
+    assert log is not None
+    assert head.size == sum(len(encode_entries(record.entries)) for record in log.records) > 1000
+    assert (await newest(storage, head)).size == head.size
+
+
+# -- tasks by id and by hour -----------------------------------------------------------------
+
+
+async def test_a_task_is_found_by_its_id_alone(storage: DurableStorage) -> None:
+    """In whichever scopes; from each scope the same."""
+    task_id = f"shared-{storage.scope.digest}"
+    others = storage.for_scope(new_scope())
+    mine, theirs = await opened(storage, task_id=task_id), await opened(others, task_id=task_id)
+    both = sorted([(mine.scope, task_id), (theirs.scope, task_id)])
+    assert await storage.find(task_id) == both
+    assert await others.find(task_id) == both
+    await storage.delete_task(task_id)
+    assert await storage.find(task_id) == [(theirs.scope, task_id)]
+    await opened(storage, task_id=task_id)
+    assert await storage.find(task_id) == both
+
+
+@pytest.mark.parametrize("task_id", ["unknown", "", "no/id", "x" * 4000])
+async def test_what_no_task_is_called_is_not_found(storage: DurableStorage, task_id: str) -> None:
+    """Nor is an id that no key could hold an error."""
+    assert await storage.find(task_id) == []
+
+
+async def test_an_expired_task_is_not_found(storage: DurableStorage, clock: ManualClock) -> None:
+    """Neither by its id nor by its hour."""
+    head = await opened(storage, ttl_s=10)
+    clock.advance(11)
+    assert await storage.find(head.task_id) == []
+    assert await storage.created_in(head.created_at) == []
+
+
+async def test_tasks_of_an_hour_come_in_the_order_of_their_creation(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """Over all scopes and shards; commits do not move them, other hours have others."""
+    clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
+    begin, scopes = clock.now_ms(), [storage, storage.for_scope(new_scope())]
+    heads = []
+    for number in range(6):
+        heads.append(await opened(scopes[number % 2]))
+        clock.advance(1)
+    await claimed(storage, heads[0])
+    expected = [(head.scope, head.task_id) for head in heads]
+    assert await storage.created_in(begin) == expected
+    assert await storage.created_in(begin + HOUR_MS - 1, limit=4) == expected[:4]
+    assert await storage.created_in(begin + HOUR_MS) == []
+    assert await storage.created_in(begin - 1) == []
+
+
+async def test_expired_tasks_take_no_place_in_an_hour(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """The first live ones are given, however many have expired before them."""
+    clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
+    for _ in range(5):
+        await opened(storage, ttl_s=10)
+    clock.advance(1)
+    lives = [await opened(storage) for _ in range(2)]
+    clock.advance(20)
+    found = await storage.created_in(clock.now_ms(), limit=1)
+    assert found in [[(head.scope, head.task_id)] for head in lives]
+
+
+@pytest.mark.emulators
+async def test_a_table_without_the_index(local_dynamodb: Emulator, clock: ManualClock) -> None:
+    """Finding a task without its scope is refused with one sentence; all else works."""
+    client = emulator_client(local_dynamodb)
+    layout = Template.load().table(stream=False)
+    indexes = layout["GlobalSecondaryIndexes"]
+    layout["GlobalSecondaryIndexes"] = [i for i in indexes if i["IndexName"] != "by-id"]
+    attributes = layout["AttributeDefinitions"]
+    layout["AttributeDefinitions"] = [a for a in attributes if a["AttributeName"] != "id_key"]
+    client.create_table(TableName="of-0.1", **layout)
+    storage = Database(client=client, table="of-0.1").storage(clock=clock)
+    head = await claimed(storage, await opened(storage))
+    assert len((await storage.list_tasks(ListTasksQuery())).tasks) == 1
+    with pytest.raises(ConfigurationError, match="The table has no index by-id, by which"):
+        await storage.find(head.task_id)
+    with pytest.raises(ConfigurationError, match="The table has no index by-id, by which"):
+        await storage.created_in(head.created_at)
+    client.close()
+
+
+# -- contexts --------------------------------------------------------------------------------
+
+
+async def test_lists_and_counts_pass_over_contexts(storage: DurableStorage) -> None:
+    """However many there are, of the same scope."""
+    head = await opened(storage)
+    for number in range(3):
+        await storage.put_context(f"context-{number}", context_write(number))
+    found = await storage.list_tasks(ListTasksQuery())
+    assert ([task.id for task in found.tasks], found.total_size) == ([head.task_id], 1)
+    assert await storage.created_in(head.created_at) == [(head.scope, head.task_id)]
+
+
+async def test_a_scopes_contexts_are_found_in_its_index(
+    table: Database, clock: ManualClock
+) -> None:
+    """Before all of its tasks, each under its id; those of other scopes are not there."""
+    storage = table.storage(clock=clock)
+    await opened(storage)
+    for owner, context_id in ((storage, "b"), (storage, "a"), (table.storage(clock=clock), "c")):
+        await owner.put_context(context_id, context_write("state"))
+    found: list[Item] = []
+    for shard in range(4):
+        found += table.client.query(
+            TableName=table.table,
+            IndexName="by-scope",
+            KeyConditionExpression="scope_key = :scope AND begins_with(status_key, :context)",
+            ExpressionAttributeValues={
+                ":scope": {"S": f"{storage.scope.digest}#{shard}"},
+                ":context": {"S": "!CONTEXT#"},
+            },
+        )["Items"]
+    assert {item["status_key"]["S"] for item in found} == {"!CONTEXT#a", "!CONTEXT#b"}
