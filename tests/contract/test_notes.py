@@ -333,9 +333,9 @@ async def test_a_table_without_the_index(local_dynamodb: Emulator, clock: Manual
     storage = Database(client=client, table="of-0.1").storage(clock=clock)
     head = await claimed(storage, await opened(storage))
     assert len((await storage.list_tasks(ListTasksQuery())).tasks) == 1
-    with pytest.raises(ConfigurationError, match="The table has no index by-id, by which"):
+    with pytest.raises(ConfigurationError, match="The table has no index by-id yet, by which"):
         await storage.find(head.task_id)
-    with pytest.raises(ConfigurationError, match="The table has no index by-id, by which"):
+    with pytest.raises(ConfigurationError, match="The table has no index by-id yet, by which"):
         await storage.created_in(head.created_at)
     client.close()
 
