@@ -11,6 +11,7 @@ import pytest
 from moto import mock_aws
 
 from a2a_serverless.local.provision import Names, Provisioned, ProvisionError, provision
+from a2a_serverless.local.template import Template
 from tests.support import emulators
 
 NAMES = Names.with_prefix("provision-test")
@@ -78,6 +79,20 @@ def test_provision_on_the_emulators() -> None:
         made = provision(*clients, names=NAMES)
         assert provision(*clients, names=NAMES) == made
         check(*clients, made)
+
+
+def test_a_table_of_an_earlier_version_keeps_its_tasks(moto_clients: Clients) -> None:
+    """A missing index is named with the way to add it: nothing says that the table is to go."""
+    dynamodb, sqs = moto_clients
+    definition = Template.load().table(stream=True)
+    indexes = definition["GlobalSecondaryIndexes"]
+    definition["GlobalSecondaryIndexes"] = [i for i in indexes if i["IndexName"] != "by-id"]
+    attributes = definition["AttributeDefinitions"]
+    definition["AttributeDefinitions"] = [a for a in attributes if a["AttributeName"] != "id_key"]
+    dynamodb.create_table(TableName=NAMES.table, **definition)
+    with pytest.raises(ProvisionError, match="has no index by-id yet: add it") as refused:
+        provision(dynamodb, sqs, names=NAMES)
+    assert "delete" not in str(refused.value)
 
 
 def test_a_foreign_table_is_refused(moto_clients: Clients) -> None:

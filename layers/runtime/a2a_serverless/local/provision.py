@@ -140,7 +140,16 @@ def _create_table(dynamodb: DynamoDBClient, name: str, template: Template, *, st
 
 def _check_table(dynamodb: DynamoDBClient, name: str, definition: Mapping[str, Any]) -> None:
     """Refuse a table of an earlier version, which would fail later, far from the cause."""
-    if _keys(dynamodb.describe_table(TableName=name)["Table"]) != _keys(definition):
+    keys, indexes = _keys(dynamodb.describe_table(TableName=name)["Table"])
+    wanted_keys, wanted = _keys(definition)
+    missing = [index for index in wanted if index not in indexes]
+    if keys == wanted_keys and missing and {**wanted, **indexes} == wanted:
+        lacking = " and no index ".join(missing)
+        raise ProvisionError(
+            f"Table {name} has no index {lacking} yet: add it, as docs/operations.md says under"
+            ' "An update that adds an index". Its tasks stay.'
+        )
+    if (keys, indexes) != (wanted_keys, wanted):
         raise ProvisionError(f"Table {name} exists with other keys or indexes; delete it first.")
 
 
