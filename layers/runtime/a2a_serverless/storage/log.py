@@ -173,9 +173,10 @@ class TaskLog(ABC):
 
     @abstractmethod
     async def find(self, task_id: str) -> list[TaskKey]:
-        """Return the live tasks with this id, in whichever scopes; of a release with this index.
+        """Return the live tasks with this id, of all scopes.
 
-        The index lags behind by milliseconds.
+        A task that a release without this index has created is not found. The index lags behind by
+        milliseconds.
 
         Raises:
             ConfigurationError: the table has no such index.

@@ -47,8 +47,8 @@ def on_dead_letter(
 def _left_to_newer(head: Head, operation: Operation) -> DeadLettered:
     """Return what is done with a dead letter that only a newer release could have worked on.
 
-    Its turn is sent again, for a worker of that release, and fails by no decision of this one. An
-    operation of unknown meaning leaves a turn to its attempt, whose lease brings it back.
+    Its turn is sent again, for a worker of that release; this release never fails it. If only the
+    operation is unknown and an attempt has the turn, nothing is done: its lease brings it back.
     """
     is_claimed = head.token is not None
     if not head.turn_is_open or (operation.needs_newer and is_claimed):

@@ -22,8 +22,8 @@ from a2a_serverless.tasks.rules import check_writable
 def is_still(current: Head | None, seen: Head) -> bool:
     """Return True if HEAD is the one that a commit was made on: same incarnation and version.
 
-    A request to cancel that the writer has not read makes it another one: so the next commit after
-    the request knows of it.
+    A request to cancel that the writer has not read makes it another one. So no writer commits
+    after the request without having read it.
     """
     if current is None or current.incarnation != seen.incarnation:
         return False
