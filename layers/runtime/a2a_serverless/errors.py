@@ -19,6 +19,7 @@
     ├── InvalidAgentEventError        the agent's fault: the task fails
     ├── NewerReleaseError             leave the task to the newer release that wrote it
     ├── UnreadableTaskError           the stored task is damaged: show the others
+    ├── UnreadablePushError           the stored push configuration is damaged: serve the others
     └── UnavailableError              AWS did not answer in time: try again later
 
 The names of the storage errors are those of the a2akit Storage contract.
@@ -119,6 +120,10 @@ class NewerReleaseError(A2AServerlessError):
 
 class UnreadableTaskError(A2AServerlessError):
     """The stored task lacks what every release writes; the message names it."""
+
+
+class UnreadablePushError(A2AServerlessError):
+    """The stored push configuration is damaged; the message names it, and the way out."""
 
 
 class UnavailableError(A2AServerlessError):

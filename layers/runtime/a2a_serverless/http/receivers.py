@@ -96,6 +96,7 @@ class Receivers:
 
         Raises:
             TaskNotFoundError: the configuration does not exist (section 3.1.8).
+            UnreadablePushError: it is damaged.
         """
         _check_push(self._card)
         storage = self._storage(context)
@@ -112,6 +113,8 @@ class Receivers:
         self, request: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
         """List the task's configurations by id; all of them unless `page_size` limits them.
+
+        One that is damaged is left out.
 
         Raises:
             InvalidArgumentError: a negative page size.

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError
+from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError, UnreadablePushError
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.push.addresses import parse_receiver
 from a2a_serverless.push.client import Meaning, Outcome, PushClient, Session, not_sent
@@ -110,6 +110,12 @@ class Deliverer:
         try:
             with tracing.segment("push delivery", job.trace, task_id=job.task_id):
                 verdict = await delivery.verdict()
+        except UnreadablePushError as error:
+            # It stays so until it is set again: the next job then delivers all that it is owed.
+            verdict = DONE
+            _log(
+                handle, logging.ERROR, "unreadable_push", f"Job dropped: {error}", **delivery.known
+            )
         except Exception:  # noqa: BLE001 - an invocation's edge: the job must not be lost
             verdict = again(self.retry.delay_s(handle.attempt))
             metrics.count("PushErrors")

@@ -150,10 +150,6 @@ class DurableStorage(TaskLog):
     async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
         """Do `put_push` with a configuration that is checked, complete and the storage's own."""
 
-    @abstractmethod
-    async def _delete_push(self, push: Push) -> None:
-        """Delete a configuration of this incarnation; harmless when it is gone."""
-
     # -- commits -----------------------------------------------------------------------------
 
     async def open_task(
@@ -219,7 +215,10 @@ class DurableStorage(TaskLog):
 
     @abstractmethod
     async def pushes(self, task_id: str) -> list[Push]:
-        """Return the configurations of the task as it is now, by id; none without a task."""
+        """Return the configurations of the task as it is now, by id; none without a task.
+
+        One that is damaged is left out, and a line of the log names it.
+        """
 
     @abstractmethod
     async def move_push(self, before: Push, after: Push) -> bool:
@@ -245,15 +244,20 @@ class DurableStorage(TaskLog):
         return await self._put_push(own)
 
     async def push(self, task_id: str, config_id: str) -> Push | None:
-        """Return one configuration of the task as it is now."""
+        """Return one configuration of the task as it is now.
+
+        Raises:
+            UnreadablePushError: it is damaged.
+        """
         pushes = await self.pushes(task_id)
         return next((push for push in pushes if push.config.id == config_id), None)
 
+    @abstractmethod
     async def delete_push(self, task_id: str, config_id: str) -> None:
-        """Forget a configuration; harmless twice. A request that has begun may still end."""
-        push = await self.push(task_id, config_id)
-        if push is not None:
-            await self._delete_push(push)
+        """Forget a configuration, also a damaged one; harmless twice.
+
+        A request that has begun may still end.
+        """
 
     # -- tasks -------------------------------------------------------------------------------
 

@@ -171,7 +171,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         held = await self._held(push.config.task_id)
         if held is None or held.head.incarnation != push.incarnation:
             raise TaskNotFoundError
-        check_room(held.pushes, push.config.id)
+        check_room(held.ids, push.config.id)
         return counted(update, held)
 
     async def _settle(self, step: Step, failed: Mapping[int, Item | None]) -> None:

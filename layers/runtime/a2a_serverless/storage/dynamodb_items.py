@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from a2a.types import TaskPushNotificationConfig, TaskState
+from google.protobuf.message import DecodeError
 
-from a2a_serverless.errors import UnreadableTaskError
+from a2a_serverless.errors import UnreadablePushError, UnreadableTaskError
 from a2a_serverless.storage.listing import status_key
 from a2a_serverless.tasks.entries import CRITICAL, Entry, Unknown, decode_entries
 from a2a_serverless.tasks.events import LAST
@@ -464,37 +465,71 @@ def push_position(push: Push) -> Item:
     }
 
 
-def push_incarnation(item: Mapping[str, Any]) -> str:
-    """Return the incarnation of the task that a push configuration belongs to."""
+PUSH_DEFAULTS: Final[Item] = {
+    "index": attribute(LAST),
+    "failures": attribute(0),
+    "failing_since": attribute(None),
+}
+"""The attributes of `push_position` that an item may lack, and what they are then."""
+
+
+def push_names(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the incarnation of a push configuration's task, and the configuration's id."""
     sort: str = item["SK"]["S"]
-    return sort.removeprefix(PUSH).split("#", 1)[0]
+    incarnation, _, config_id = sort.removeprefix(PUSH).partition("#")
+    return incarnation, config_id
 
 
 def push_of(item: Mapping[str, Any]) -> Push:
     """Return the push configuration that an item holds.
 
     Raises:
-        UnreadableTaskError: the item has no configuration.
+        UnreadablePushError: the item lacks its configuration or its cursor, or has something else
+            in their place.
     """
-    values = plain(item)
+    values = plain({**PUSH_DEFAULTS, **item})
     scope, task_id = owner_of(values["PK"])
-    if not isinstance(values.get("body"), bytes):
-        msg = f"A push configuration of task {task_id} has no body: it was stored in part."
-        raise UnreadableTaskError(msg)
+    incarnation, config_id = push_names(item)
+    name = f"Push configuration {config_id} of task {task_id} cannot be read"
+    config = _config_in(values.get("body"))
+    if config is None or (config.task_id, config.id) != (task_id, config_id):
+        msg = f"{name}, as its body is missing or damaged: set it again under its id, or delete it."
+        raise UnreadablePushError(msg)
+    numbers = [values.get(part) for part in ("version", "index", "failures")]
+    if not all(isinstance(number, int) for number in (*numbers, values["failing_since"] or 0)):
+        msg = f"{name}, as its cursor is missing or damaged: delete it, and set it again."
+        raise UnreadablePushError(msg)
     return Push(
         scope=scope,
-        incarnation=push_incarnation(item),
-        config=TaskPushNotificationConfig.FromString(values["body"]),
-        version=values["version"],
-        index=values.get("index", LAST),
-        failures=values.get("failures", 0),
-        failing_since=values.get("failing_since"),
+        incarnation=incarnation,
+        config=config,
+        **{part: values[part] for part in ("version", *PUSH_DEFAULTS)},
     )
+
+
+def _config_in(body: object) -> TaskPushNotificationConfig | None:
+    """Return the configuration in the body of an item; None where there is none."""
+    try:
+        return TaskPushNotificationConfig.FromString(body) if isinstance(body, bytes) else None
+    except DecodeError:
+        return None
 
 
 def push_writes(head: Mapping[str, Any]) -> int:
     """Return how often a configuration was put to HEAD's task; kept beside what `Head` has."""
     return int(head["push_writes"]["N"]) if "push_writes" in head else 0
+
+
+def awaits_cursor(item: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
+    """Return True if a configuration has no cursor yet, and gets HEAD's, or that of a later HEAD.
+
+    One that HEAD has counted past has lost its cursor: no put is begun before the last one has it.
+    """
+    write = plain(item).get("push_write")
+    if "version" in item or not isinstance(write, int) or write == 0:
+        return False
+    writes = push_writes(head)
+    return write > writes or (write == writes and "push_at" in head)
 
 
 # -- reading commits -------------------------------------------------------------------------

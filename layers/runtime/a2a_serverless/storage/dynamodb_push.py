@@ -13,7 +13,8 @@ does so before it returns. Commits do not look at any of this and do not pay for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,14 +22,16 @@ from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError
-from a2a_serverless.errors import TaskNotFoundError, UnavailableError
+from a2a_serverless.errors import TaskNotFoundError, UnavailableError, UnreadablePushError
 from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.dynamodb_items import Item, attribute, key
 from a2a_serverless.storage.dynamodb_table import TableStorage
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id, new_token
-from a2a_serverless.tasks.push import Push, check_room
+from a2a_serverless.tasks.push import Push, check_room, is_config_id
+
+logger = logging.getLogger(__name__)
 
 PUTS: Final = 40
 """How often a configuration is put that loses to others; of those at once, one always gets in."""
@@ -44,6 +47,22 @@ class Held:
     head: Head
     writes: int
     pushes: tuple[Push, ...]
+    unreadable: Mapping[str, UnreadablePushError]
+    """Why the others, by their ids, cannot be read."""
+
+    @property
+    def ids(self) -> list[str]:
+        return [*(push.config.id for push in self.pushes), *self.unreadable]
+
+    def push(self, config_id: str) -> Push | None:
+        """Return one configuration.
+
+        Raises:
+            UnreadablePushError: it is damaged.
+        """
+        if (error := self.unreadable.get(config_id)) is not None:
+            raise error
+        return next((push for push in self.pushes if push.config.id == config_id), None)
 
 
 class PushItems(TableStorage):
@@ -51,7 +70,16 @@ class PushItems(TableStorage):
 
     async def pushes(self, task_id: str) -> list[Push]:
         held = await self._held(task_id)
-        return list(held.pushes) if held else []
+        if held is None:
+            return []
+        for config_id, error in held.unreadable.items():
+            fields = {"action": "unreadable_push", "task_id": task_id, "config_id": config_id}
+            logger.error("Left out: %s", error, extra=fields)
+        return list(held.pushes)
+
+    async def push(self, task_id: str, config_id: str) -> Push | None:
+        held = await self._held(task_id)
+        return held.push(config_id) if held else None
 
     async def _held(self, task_id: str) -> Held | None:
         """Return a task's configurations; None when it does not exist or has expired."""
@@ -62,11 +90,10 @@ class PushItems(TableStorage):
             head = self._live(item)
             if item is None or head is None:
                 return None
-            own = [one for one in found if items.push_incarnation(one) == head.incarnation]
-            new = [one for one in own if "version" not in one]
+            own = [one for one in found if items.push_names(one)[0] == head.incarnation]
+            new = [one for one in own if items.awaits_cursor(one, item)]
             if not new or (len(new) == 1 and await self._give_cursor(item, new[0])):
-                pushes = tuple(map(items.push_of, own))
-                return Held(head=head, writes=items.push_writes(item), pushes=pushes)
+                return _held_of(head, items.push_writes(item), own)
             await self.clock.sleep(aws.pause_s(attempt))
         msg = f"The push configurations of task {task_id} did not settle in {READS} reads."
         raise UnavailableError(msg)
@@ -76,7 +103,7 @@ class PushItems(TableStorage):
             held = await self._held(config.task_id)
             if held is None:
                 raise TaskNotFoundError
-            check_room(held.pushes, config.id)
+            check_room(held.ids, config.id)
             new = Push(
                 scope=held.head.scope,
                 incarnation=held.head.incarnation,
@@ -89,9 +116,8 @@ class PushItems(TableStorage):
             except ConditionFailedError:
                 continue
             after = await self._held(config.task_id)
-            stored = after.pushes if after else ()
-            # Not there: it was deleted since.
-            return next((push for push in stored if push.config.id == config.id), new)
+            stored = after.push(config.id) if after else None
+            return stored or new  # not there: it was deleted since
         msg = f"Others put push configurations to task {config.task_id}, {PUTS} times."
         raise UnavailableError(msg)
 
@@ -103,8 +129,8 @@ class PushItems(TableStorage):
         if await self._table.update(
             Key=item_key,
             UpdateExpression="SET " + ", ".join(f"#{name} = :{name}" for name in names),
-            ConditionExpression=" AND ".join(f"#{name} = :seen_{name}" for name in seen)
-            + " AND expires_at > :now",
+            ConditionExpression=" AND ".join(_is_as_seen(*one) for one in seen.items())
+            + " AND (attribute_not_exists(expires_at) OR expires_at > :now)",
             ExpressionAttributeNames={f"#{name}": name for name in names},
             ExpressionAttributeValues={f":{name}": value for name, value in wanted.items()}
             | {f":seen_{name}": value for name, value in seen.items()}
@@ -115,8 +141,11 @@ class PushItems(TableStorage):
         stored = await self._table.get(item_key)
         return stored is not None and stored.get("move") == move
 
-    async def _delete_push(self, push: Push) -> None:
-        await self._table.delete([self._push_key(push)])
+    async def delete_push(self, task_id: str, config_id: str) -> None:
+        head = await self.head(task_id)
+        if head is not None and is_config_id(config_id):
+            sort = items.push_sort(head.incarnation, config_id)
+            await self._table.delete([key(self._partition(task_id), sort)])
 
     async def _read_pushes(self, task_id: str) -> tuple[Item | None, list[Item]]:
         """Return HEAD and all configurations that are stored, by one Query."""
@@ -163,6 +192,27 @@ class PushItems(TableStorage):
         return key(
             self._partition(push.config.task_id), items.push_sort(push.incarnation, push.config.id)
         )
+
+
+def _held_of(head: Head, writes: int, own: Iterable[Item]) -> Held:
+    """Return what is held of a task whose items are `own`, those that cannot be read apart."""
+    pushes: list[Push] = []
+    unreadable: dict[str, UnreadablePushError] = {}
+    for item in own:
+        try:
+            pushes.append(items.push_of(item))
+        except UnreadablePushError as error:
+            _, config_id = items.push_names(item)
+            unreadable[config_id] = error
+    return Held(head=head, writes=writes, pushes=tuple(pushes), unreadable=unreadable)
+
+
+def _is_as_seen(name: str, value: Item) -> str:
+    """Return the condition that an attribute has the value that was read, or its default."""
+    same = f"#{name} = :seen_{name}"
+    if value != items.PUSH_DEFAULTS.get(name):
+        return same
+    return f"({same} OR attribute_not_exists(#{name}))"
 
 
 def counted(update: Mapping[str, Any], held: Held) -> dict[str, Any]:

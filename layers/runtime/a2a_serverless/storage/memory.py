@@ -248,7 +248,7 @@ class MemoryStorage(DurableStorage):
                     return  # repeated by a writer that did not get its answer
                 raise conflict(current, before)
             if push is not None:
-                check_room(self._tables.pushes.get(key, {}).values(), push.config.id)
+                check_room(self._tables.pushes.get(key, {}), push.config.id)
             if step.context_write is not None:
                 self._write_context(step.head.context_id, step.context_write)
             self._tables.heads[key] = _postponed(before, step.head, current)
@@ -336,17 +336,17 @@ class MemoryStorage(DurableStorage):
             head = self._live(key)
             if head is None:
                 raise TaskNotFoundError
-            check_room(self._tables.pushes.get(key, {}).values(), config.id)
+            check_room(self._tables.pushes.get(key, {}), config.id)
             new = Push(
                 scope=head.scope, incarnation=head.incarnation, config=config, version=head.version
             )
             return _copy(self._keep_push(key, new))
 
-    async def _delete_push(self, push: Push) -> None:
-        key = self._key(push.config.task_id)
+    async def delete_push(self, task_id: str, config_id: str) -> None:
+        key = self._key(task_id)
         with self._tables.lock:
-            if self._held(key, push) is not None:
-                del self._tables.pushes[key][push.config.id]
+            if self._live(key):
+                self._tables.pushes.get(key, {}).pop(config_id, None)
 
     def _held(self, key: Key, push: Push) -> Push | None:
         """Return what is stored of a configuration, if its task is still the same one."""

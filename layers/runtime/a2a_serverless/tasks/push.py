@@ -120,8 +120,8 @@ def inline_push(config: TaskPushNotificationConfig, head: Head) -> Push:
     return Push(scope=head.scope, incarnation=head.incarnation, config=own, version=version)
 
 
-def check_room(held: Iterable[Push], config_id: str) -> None:
-    """Refuse a configuration `config_id` beside `MAX_CONFIGS` others."""
-    others = sum(push.config.id != config_id for push in held)
+def check_room(held: Iterable[str], config_id: str) -> None:
+    """Refuse a configuration `config_id` beside `MAX_CONFIGS` others; `held` are the task's ids."""
+    others = sum(other != config_id for other in held)
     if others >= MAX_CONFIGS:
         raise InvalidArgumentError(f"A task may have at most {MAX_CONFIGS} push configurations.")

@@ -1,0 +1,348 @@
+"""What a newer release has stored, or damage left, in a task with webhooks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import httpx
+import pytest
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+)
+
+from a2a_serverless.errors import UnreadablePushError
+from a2a_serverless.http.app import create_app
+from a2a_serverless.push.addresses import AllowedHosts
+from a2a_serverless.push.client import PushClient
+from a2a_serverless.push.deliverer import Budget, Deliverer
+from a2a_serverless.push.jobs import PushJob, PushQueue
+from a2a_serverless.push.keys import MemoryKeyStore
+from a2a_serverless.push.signing import ProcessSecret, Signer
+from a2a_serverless.push.stream import PushStream
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage import dynamodb_items as items
+from a2a_serverless.storage.dynamodb_items import Item, key, push_sort, task_partition
+from a2a_serverless.storage.memory import StreamedCommit
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.push import MAX_CONFIGS, Push
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends
+from tests.support import newer
+from tests.support.a2a_calls import JSONRPC, REST, Agent
+from tests.support.clocks import ManualClock
+from tests.support.databases import Database, moto_database
+from tests.support.messages import request
+from tests.unit.push.receivers import OK, Receiver, status
+from tests.unit.push.world import COMPLETED, config, logged
+
+URL: Final = "http://127.0.0.1:9/"
+
+CARD: Final = AgentCard(
+    name="Reader",
+    description="Reads.",
+    version="1.0.0",
+    capabilities=AgentCapabilities(push_notifications=True),
+    default_input_modes=["text/plain"],
+    default_output_modes=["text/plain"],
+)
+
+
+class Bench:
+    """A task on a table, and all that tells its receivers."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.clock = ManualClock()
+        self.settings = Settings(
+            auth="none", push_queue="pushes.fifo", push_allowed_hosts="127.0.0.1"
+        )
+        self.storage = database.storage(scope=ANONYMOUS, clock=self.clock)
+        self.jobs = MemoryQueue(PushJob, clock=self.clock)
+        self.deliverer = Deliverer(
+            self.storage,
+            PushQueue(self.jobs),
+            PushClient(AllowedHosts.parse("127.0.0.1"), clock=self.clock),
+            Signer(ProcessSecret(), MemoryKeyStore(self.clock), issuer="agent", clock=self.clock),
+            self.settings,
+            clock=self.clock,
+        )
+
+    async def open(self, **urls: str) -> Head:
+        """A task with these configurations."""
+        head = (await self.storage.open_task("c", request(), task_id="t")).head
+        for config_id, url in urls.items():
+            await self.storage.put_push(config(url, config_id, task_id="t"))
+        return head
+
+    async def say(self, head: Head, *states: TaskState) -> Head:
+        """Commit these states, one after the other."""
+        for state in states:
+            said = StatusChanged(TaskStatus(state=state))
+            head = await self.storage.commit(head, Commit(entries=(said,)))
+        return head
+
+    async def pass_on(self, head: Head) -> None:
+        """Send the jobs for the commits up to `head`."""
+        committed = StreamedCommit(
+            scope=head.scope,
+            task_id=head.task_id,
+            incarnation=head.incarnation,
+            version=head.version,
+            state=TaskState.Name(COMPLETED),
+        )
+        stream = PushStream(self.storage, self.jobs, "ends")
+        assert await stream.process([record_of(committed)]) == []
+
+    async def deliver(self) -> bool | None:
+        """Deliver the next job; None when none is visible."""
+        record = self.jobs.take()
+        if record is None:
+            return None
+        return await self.deliverer.deliver(self.jobs.decode_record(record), Budget(5))
+
+    async def deliver_all(self) -> list[bool]:
+        """Deliver what is visible now."""
+        told = []
+        while (one := await self.deliver()) is not None:
+            told.append(one)
+        return told
+
+    async def push(self, config_id: str) -> Push:
+        push = await self.storage.push("t", config_id)
+        assert push is not None
+        return push
+
+    async def ids(self) -> list[str]:
+        return [push.config.id for push in await self.storage.pushes("t")]
+
+    @asynccontextmanager
+    async def http(self, binding: str) -> AsyncIterator[Agent]:
+        backends = Backends(
+            storage=self.storage, operations=MemoryQueue(Operation, clock=self.clock)
+        )
+        app = create_app(self.settings, backends, CARD, entrypoint="api")
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            yield Agent(client, binding)
+
+
+def record_of(committed: StreamedCommit) -> dict[str, Any]:
+    """The record of the table's stream about a commit."""
+    partition = task_partition(committed.scope, committed.task_id)
+    sort = items.event_sort(committed.incarnation, committed.version, 0)
+    change = {
+        "Keys": key(partition, sort),
+        "NewImage": {"state": {"S": committed.state}},
+        "SequenceNumber": "1",
+    }
+    return {"eventName": "INSERT", "eventSource": "aws:dynamodb", "dynamodb": change}
+
+
+def push_key(head: Head, config_id: str) -> Item:
+    """The key of a configuration."""
+    return key(task_partition(head.scope, head.task_id), push_sort(head.incarnation, config_id))
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with moto_database() as database:
+        yield Bench(database)
+
+
+# -- half-written configurations -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("failures",),
+        ("failing_since",),
+        ("index",),
+        ("move", "expires_at"),
+        ("index", "failures", "failing_since", "expires_at"),
+    ],
+)
+async def test_a_half_written_cursor_moves(bench: Bench, names: tuple[str, ...]) -> None:
+    """What an item lacks counts as its default: one delivery, and the cursor behind it."""
+    with Receiver() as receiver:
+        opened = await bench.open(hook=receiver.url())
+        newer.remove_attributes(bench.database, push_key(opened, "hook"), *names)
+        head = await bench.say(opened, COMPLETED)
+        await bench.pass_on(head)
+        assert await bench.deliver_all() == [True]
+        push = await bench.push("hook")
+        assert (push.version, push.index, push.failures) == (head.version, 0, 0)
+        assert bench.jobs.is_empty
+        assert len(receiver.requests) == 1
+
+
+async def test_a_half_written_configuration_counts_its_failures(bench: Bench) -> None:
+    """A failed attempt is counted, too, and the next one has its number."""
+    answers = iter([status(503), OK])
+    with Receiver(lambda _: next(answers)) as receiver:
+        opened = await bench.open(hook=receiver.url())
+        hook = push_key(opened, "hook")
+        newer.remove_attributes(bench.database, hook, "failures", "failing_since")
+        await bench.pass_on(await bench.say(opened, COMPLETED))
+        assert await bench.deliver_all() == [False]
+        assert (await bench.push("hook")).failures == 1
+        bench.clock.advance(60)
+        assert await bench.deliver_all() == [True]
+        assert [told.attempt for told in receiver.requests] == [1, 2]
+
+
+async def test_a_default_is_no_value_that_was_moved(bench: Bench) -> None:
+    """Of two deliveries that read a half-written item, one moves it; a deleted one is not moved."""
+    head = await bench.open(hook=URL)
+    names = ("index", "failures", "failing_since")
+    newer.remove_attributes(bench.database, push_key(head, "hook"), *names)
+    push = await bench.push("hook")
+    failed = replace(push, failures=1, failing_since=1)
+    assert await bench.storage.move_push(push, failed)
+    assert not await bench.storage.move_push(push, replace(push, version=2, index=0))
+    assert await bench.push("hook") == failed
+    await bench.storage.delete_push("t", "hook")
+    assert not await bench.storage.move_push(push, failed)
+    assert await bench.ids() == []
+
+
+# -- configurations that cannot be read ------------------------------------------------------
+
+
+def lose(*names: str) -> Callable[[Bench, Item], None]:
+    """Damage that removes attributes."""
+    return lambda bench, item_key: newer.remove_attributes(bench.database, item_key, *names)
+
+
+def garble(**values: Item) -> Callable[[Bench, Item], None]:
+    """Damage that replaces attributes."""
+    return lambda bench, item_key: newer.set_attributes(bench.database, item_key, values)
+
+
+ANOTHERS: Final = TaskPushNotificationConfig(id="x", task_id="t", url=URL).SerializeToString()
+BODIES: Final = {
+    "no body": lose("body"),
+    "a body of another type": garble(body={"S": "body"}),
+    "an empty body": garble(body={"B": b""}),
+    "a body that is cut off": garble(body={"B": b"\x0a\xff"}),
+    "the body of another": garble(body={"B": ANOTHERS}),
+}
+CURSORS: Final = {
+    "no cursor, and put by nobody": lose("version", "index", "push_write"),
+    "no cursor, and HEAD's is for another": lose("version", "index"),
+    "a version that is no number": garble(version={"S": "one"}),
+    "an index that is no number": garble(index={"B": b"1"}),
+    "failures that are no number": garble(failures={"NULL": True}),
+    "a time that is no number": garble(failing_since={"S": "today"}),
+}
+DAMAGE: Final = BODIES | CURSORS
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+async def test_an_unreadable_configuration_stops_no_other(
+    bench: Bench, damage: Callable[[Bench, Item], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others are told; one sentence names the task, the configuration, and the way out."""
+    with Receiver() as receiver:
+        opened = await bench.open(bad=URL, good=receiver.url(), last=receiver.url())
+        damage(bench, push_key(opened, "bad"))
+        head = await bench.say(opened, COMPLETED)
+        await bench.pass_on(head)
+        assert await bench.deliver_all() == [True, True]
+        assert receiver.states == ["TASK_STATE_COMPLETED"] * 2
+        assert (await bench.push("good")).version == head.version
+        assert await bench.ids() == ["good", "last"]
+    said = [line for line in logged(caplog.records) if line["action"] == "unreadable_push"]
+    assert said
+    for line in said:
+        assert (line["levelno"], line["task_id"], line["config_id"]) == (logging.ERROR, "t", "bad")
+        assert "Push configuration bad of task t cannot be read" in line["message"]
+        assert "set it again" in line["message"]
+        assert "delete it" in line["message"]
+        assert "\n" not in line["message"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
+async def test_clients_see_which_configuration_is_unreadable_and_delete_it(
+    bench: Bench, binding: str, damage: Callable[[Bench, Item], None]
+) -> None:
+    """List shows the others; get says what is wrong; delete and set make it whole."""
+    head = await bench.open(bad=URL, good=URL)
+    damage(bench, push_key(head, "bad"))
+    asked = {"taskId": "t", "id": "bad"}
+    async with bench.http(binding) as agent:
+        listed = await agent.call("ListTaskPushNotificationConfigs", {"taskId": "t"})
+        assert [one["id"] for one in listed.result["configs"]] == ["good"]
+        shown = await agent.call("GetTaskPushNotificationConfig", asked)
+        assert "Push configuration bad of task t cannot be read" in shown.message
+        assert not (await agent.call("DeleteTaskPushNotificationConfig", asked)).reason
+        gone = await agent.call("GetTaskPushNotificationConfig", asked)
+        assert gone.reason == "TASK_NOT_FOUND"
+        made = await agent.call("CreateTaskPushNotificationConfig", {**asked, "url": URL})
+        assert made.result["id"] == "bad"
+    assert await bench.ids() == ["bad", "good"]
+
+
+@pytest.mark.parametrize("damage", BODIES.values(), ids=BODIES)
+async def test_what_an_unreadable_configuration_was_owed_is_told_once_it_is_set_again(
+    bench: Bench, damage: Callable[[Bench, Item], None]
+) -> None:
+    """A job that finds it damaged is dropped; its cursor stays, and the next job goes on there."""
+    with Receiver() as receiver:
+        opened = await bench.open(hook=receiver.url())
+        head = await bench.say(opened, TaskState.TASK_STATE_INPUT_REQUIRED)
+        await bench.pass_on(head)
+        damage(bench, push_key(opened, "hook"))
+        assert await bench.deliver_all() == [True]
+        assert receiver.requests == []
+        await bench.storage.put_push(config(receiver.url(), "hook", task_id="t"))
+        await bench.pass_on(await bench.say(head, COMPLETED))
+        assert await bench.deliver_all() == [True]
+        assert receiver.states == ["TASK_STATE_INPUT_REQUIRED", "TASK_STATE_COMPLETED"]
+
+
+async def test_a_configuration_that_stays_unreadable_is_not_said_to_be_set(bench: Bench) -> None:
+    """A cursor that is no number stays where it is set again: the caller learns the way out."""
+    head = await bench.open(hook=URL)
+    newer.set_attributes(bench.database, push_key(head, "hook"), {"version": {"S": "one"}})
+    with pytest.raises(UnreadablePushError, match="delete it, and set it again"):
+        await bench.storage.put_push(config(URL, "hook", task_id="t"))
+
+
+async def test_a_lost_cursor_is_not_waited_for(bench: Bench) -> None:
+    """A configuration that HEAD has counted past, or whose note is lost, costs no repeated read."""
+    head = await bench.open(a=URL, b=URL)
+    newer.remove_attributes(bench.database, push_key(head, "a"), "version")
+    newer.remove_attributes(bench.database, push_key(head, "b"), "version")
+    newer.remove_attributes(bench.database, newer.head_key(head), "push_at")
+    before = bench.clock.monotonic()
+    assert await bench.ids() == []
+    assert bench.clock.monotonic() == before
+
+
+async def test_an_unreadable_configuration_takes_a_place(bench: Bench) -> None:
+    """The limit counts it; what replaces it needs no other place; it goes with its task."""
+    ids = [f"c{number}" for number in range(MAX_CONFIGS)]
+    head = await bench.open(**dict.fromkeys(ids, URL))
+    newer.remove_attributes(bench.database, push_key(head, "c0"), "body")
+    with pytest.raises(ValueError, match="10"):
+        await bench.storage.put_push(config(URL, "more", task_id="t"))
+    await bench.storage.put_push(config(URL, "c0", task_id="t"))
+    assert await bench.ids() == ids
+    for config_id in ids:
+        newer.remove_attributes(bench.database, push_key(head, config_id), "body", "version")
+    assert await bench.storage.delete_task("t")
+    assert newer.all_items(bench.database) == []
