@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from a2a.types import (
     TaskStatus,
 )
 
-from a2a_serverless.errors import UnreadablePushError
+from a2a_serverless.errors import NewerReleaseError, UnreadablePushError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.push.addresses import AllowedHosts
 from a2a_serverless.push.client import PushClient
@@ -31,9 +32,11 @@ from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.dynamodb_items import Item, key, push_sort, task_partition
-from a2a_serverless.storage.memory import StreamedCommit
-from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
+from a2a_serverless.tasks import head as heads
+from a2a_serverless.tasks.attempts import NEWER_DELAY_S
+from a2a_serverless.tasks.entries import CRITICAL, StatusChanged, Unknown, encode_entries
+from a2a_serverless.tasks.head import FORMAT, Head
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
@@ -45,8 +48,9 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database
 from tests.support.messages import request
 from tests.unit.push.receivers import OK, Receiver, status
-from tests.unit.push.world import COMPLETED, config, logged
+from tests.unit.push.world import COMPLETED, WORKING, config, logged
 
+SENTENCE: Final = str(NewerReleaseError())
 URL: Final = "http://127.0.0.1:9/"
 
 CARD: Final = AgentCard(
@@ -159,6 +163,104 @@ def push_key(head: Head, config_id: str) -> Item:
 def bench() -> Iterator[Bench]:
     with moto_database() as database:
         yield Bench(database)
+
+
+# -- newer releases --------------------------------------------------------------------------
+
+
+def write_critical_entry(bench: Bench, head: Head) -> None:
+    body = encode_entries([Unknown(b"?", CRITICAL, b"")])
+    newer.append_to_body(bench.database, newer.event_key(head, 2), body)
+
+
+def raise_format(bench: Bench, head: Head) -> None:
+    values = {"needs": {"N": str(FORMAT + 1)}}
+    newer.set_attributes(bench.database, newer.head_key(head), values)
+
+
+@pytest.mark.parametrize("write", [write_critical_entry, raise_format])
+async def test_what_a_newer_release_wrote_is_left_to_its_push_function(
+    bench: Bench,
+    write: Callable[[Bench, Head], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The job is given back for 30 s, however often it comes: nothing is sent, no cursor moves.
+
+    A PushFunction that knows what was written delivers it.
+    """
+    with Receiver() as receiver:
+        opened = await bench.open(hook=receiver.url())
+        head = await bench.say(opened, WORKING, COMPLETED)
+        write(bench, head)
+        before = await bench.push("hook")
+        await bench.pass_on(head)
+        for _ in range(3):
+            assert await bench.deliver_all() == [False]
+            bench.clock.advance(NEWER_DELAY_S - 1)
+            assert await bench.deliver() is None
+            bench.clock.advance(1)
+        assert receiver.requests == []
+        assert await bench.push("hook") == before
+        monkeypatch.setattr(heads, "FORMAT", FORMAT + 1)
+        monkeypatch.setattr(Unknown, "is_critical", False)
+        assert await bench.deliver_all() == [True]
+        assert receiver.states == ["TASK_STATE_COMPLETED"]
+        assert (await bench.push("hook")).version == head.version
+    lines = logged(caplog.records)[:3]
+    assert {(line["action"], line["task_id"], line["config_id"]) for line in lines} == {
+        ("needs_newer", "t", "hook")
+    }
+
+
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
+async def test_a_newer_task_takes_no_configuration_and_lets_go_of_its_own(
+    bench: Bench, binding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Setting one is refused with one sentence, and no name server is asked.
+
+    Get and list answer, and delete stops a webhook.
+    """
+    asked_for: list[str] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: asked_for.append(host))
+    head = await bench.open(hook=URL)
+    before = await bench.storage.pushes("t")
+    raise_format(bench, head)
+    asked = {"taskId": "t", "id": "hook"}
+    async with bench.http(binding) as agent:
+        for config_id in ("hook", "other"):
+            refused = await agent.call(
+                "CreateTaskPushNotificationConfig",
+                {"taskId": "t", "id": config_id, "url": "https://receiver.example.com/"},
+            )
+            assert refused.reason == "UNSUPPORTED_OPERATION", refused.response.text
+            assert refused.message == SENTENCE
+        assert asked_for == []
+        assert await bench.storage.pushes("t") == before
+        shown = await agent.call("GetTaskPushNotificationConfig", asked)
+        assert shown.result["url"] == URL
+        listed = await agent.call("ListTaskPushNotificationConfigs", {"taskId": "t"})
+        assert [one["id"] for one in listed.result["configs"]] == ["hook"]
+        stored = newer.stored(bench.database, newer.head_key(head))
+        assert not (await agent.call("DeleteTaskPushNotificationConfig", asked)).reason
+    assert await bench.ids() == []
+    assert newer.stored(bench.database, newer.head_key(head)) == stored
+
+
+async def test_every_storage_refuses_a_configuration_of_a_newer_task(bench: Bench) -> None:
+    """In memory as on a table; deleting one is not refused."""
+    head = await bench.open(hook=URL)
+    raise_format(bench, head)
+    memory = MemoryStorage(scope=ANONYMOUS, clock=bench.clock)
+    hook = config(URL, "hook")
+    opened = (await memory.open_task("c", request(), task_id="t", push=hook)).head
+    memory._tables.heads[opened.scope, "t"] = replace(opened, needs=FORMAT + 1)
+    for storage in (bench.storage, memory):
+        with pytest.raises(NewerReleaseError):
+            await storage.put_push(config(URL, "other", task_id="t"))
+        assert [push.config.id for push in await storage.pushes("t")] == ["hook"]
+        await storage.delete_push("t", "hook")
+        assert await storage.pushes("t") == []
 
 
 # -- half-written configurations -------------------------------------------------------------

@@ -39,7 +39,9 @@ from a2a_serverless.push.addresses import AllowedHosts, check_receiver
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, jwks
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.push import Push, is_config_id, problems
+from a2a_serverless.tasks.rules import check_writable
 from a2a_serverless.wiring import Backends
 
 _INLINE = "configuration.taskPushNotificationConfig."
@@ -82,10 +84,12 @@ class Receivers:
 
         Raises:
             InvalidParamsError: names each field that cannot be used; nothing was stored.
+            NewerReleaseError: only a newer release may write the task; nothing was stored.
         """
         _check_push(self._card)
         _check_config(config)
-        storage = await self._storage_with(config.task_id, context)
+        storage, head = await self._storage_with(config.task_id, context)
+        check_writable(head)
         await self._check_url(config.url)
         return without_secrets(await storage.put_push(config), context)
 
@@ -124,7 +128,7 @@ class Receivers:
         if request.page_size < 0:
             raise InvalidArgumentError("pageSize must be 0 (all) or more.")
         after = _place(request.page_token)
-        storage = await self._storage_with(request.task_id, context)
+        storage, _ = await self._storage_with(request.task_id, context)
         pushes = await storage.pushes(request.task_id)
         configs = [without_secrets(push, context) for push in pushes if push.config.id > after]
         page = configs[: request.page_size or len(configs)]
@@ -137,7 +141,7 @@ class Receivers:
     ) -> None:
         """Forget a configuration; one that is not there is deleted already (section 3.1.10)."""
         _check_push(self._card)
-        storage = await self._storage_with(request.task_id, context)
+        storage, _ = await self._storage_with(request.task_id, context)
         await storage.delete_push(request.task_id, request.id)
 
     async def check_inline(self, request: SendMessageRequest, context: ServerCallContext) -> None:
@@ -173,12 +177,15 @@ class Receivers:
     def _storage(self, context: ServerCallContext) -> DurableStorage:
         return self._backends.storage.for_scope(scope_of(context))
 
-    async def _storage_with(self, task_id: str, context: ServerCallContext) -> DurableStorage:
-        """Return the caller's storage, if the task is in it."""
+    async def _storage_with(
+        self, task_id: str, context: ServerCallContext
+    ) -> tuple[DurableStorage, Head]:
+        """Return the caller's storage, and the task's HEAD in it."""
         storage = self._storage(context)
-        if await storage.head(task_id) is None:
+        head = await storage.head(task_id)
+        if head is None:
             raise TaskNotFoundError
-        return storage
+        return storage, head
 
 
 def without_secrets(push: Push, context: ServerCallContext) -> TaskPushNotificationConfig:

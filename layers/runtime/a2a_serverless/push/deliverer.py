@@ -12,7 +12,7 @@ A receiver may rely on this:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -35,7 +35,8 @@ from a2a_serverless.push.signing import Signer
 from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.attempts import RetryPolicy
+from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.attempts import NEWER_DELAY_S, RetryPolicy
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import Push
@@ -47,6 +48,11 @@ RETRY_CAP_S: Final = 900.0
 
 EARLY_S: Final = 1.0
 """Seconds until a job comes again whose commit could not be read yet."""
+
+_NEWER: Final = (
+    "a newer release of this service wrote its task, and only PushFunction of that release may"
+    " deliver it: deploy that release"
+)
 
 MOVES: Final = 8
 """Tries to move a cursor that others move at the same time."""
@@ -167,9 +173,23 @@ class _Delivery:
     async def verdict(self) -> Verdict:
         """Send the receiver all events that are committed by now."""
         push = await self._push()
-        if push is None:
+        log = None if push is None else await self._read(push)
+        if push is None or log is None:
             return DONE
-        notifications, is_early = await self._read(push)
+        if log.needs_newer:
+            text = f"Job given back: {_NEWER}"
+            _log(self._handle, logging.WARNING, "needs_newer", text, **self.known)
+            return again(NEWER_DELAY_S)
+        which = self._deliverer.settings.push_events
+        verdict = await self._tell_all(push, list(owed(log, push, which)))
+        # A stream's record may come before a read shows its commit.
+        is_early = log.head.version < self._job.version
+        return verdict or (again(EARLY_S) if is_early else DONE)
+
+    async def _tell_all(
+        self, push: Push | None, notifications: Sequence[Notification]
+    ) -> Verdict | None:
+        """Attempt the events one after the other; None: all were settled."""
         async with self._deliverer.client.session() as session:
             for number, notification in enumerate(notifications):
                 if number:
@@ -184,28 +204,22 @@ class _Delivery:
                 wait = await self._tell(session, push, notification)
                 if wait is not None:
                     return wait
-        return again(EARLY_S) if is_early else DONE
+        return None
 
     async def _push(self) -> Push | None:
         """Return the configuration as it is now; None if it is gone, or of another task."""
         push = await self._storage.push(self._job.task_id, self._job.config_id)
         return push if push is not None and push.incarnation == self._job.incarnation else None
 
-    async def _read(self, push: Push) -> tuple[list[Notification], bool]:
-        """Return the events owed, and True if the job's own commit cannot be read yet.
-
-        A stream's record may come before a read shows its commit.
-        """
+    async def _read(self, push: Push) -> Log | None:
+        """Return the log from the commit of the cursor on, or from its beginning if need be."""
         task_id, incarnation = self._job.task_id, self._job.incarnation
         after = first_version(push)
         log = await self._storage.read(task_id, after=after, incarnation=incarnation)
         if log is not None and needs_beginning(log):
             log = await self._storage.read(task_id, incarnation=incarnation)
-        if log is None:
-            return [], False
-        self._head = log.head
-        which = self._deliverer.settings.push_events
-        return list(owed(log, push, which)), log.head.version < self._job.version
+        self._head = None if log is None else log.head
+        return log
 
     async def _tell(
         self, session: Session, push: Push, notification: Notification

@@ -236,6 +236,7 @@ class DurableStorage(TaskLog):
 
         Raises:
             TaskNotFoundError: the task does not exist.
+            NewerReleaseError: only a newer release may write the task.
             InvalidArgumentError: the task has `MAX_CONFIGS` others, or a text does not fit.
             UnavailableError: others put configurations to the task all the time; try again.
         """
@@ -256,7 +257,8 @@ class DurableStorage(TaskLog):
     async def delete_push(self, task_id: str, config_id: str) -> None:
         """Forget a configuration, also a damaged one; harmless twice.
 
-        A request that has begun may still end.
+        A request that has begun may still end. A task that only a newer release may write takes
+        it, too: neither HEAD nor the log changes, and the client can stop its webhook.
         """
 
     # -- tasks -------------------------------------------------------------------------------

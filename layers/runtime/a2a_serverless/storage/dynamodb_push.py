@@ -30,6 +30,7 @@ from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id, new_token
 from a2a_serverless.tasks.push import Push, check_room, is_config_id
+from a2a_serverless.tasks.rules import check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class PushItems(TableStorage):
             held = await self._held(config.task_id)
             if held is None:
                 raise TaskNotFoundError
+            check_writable(held.head)
             check_room(held.ids, config.id)
             new = Push(
                 scope=held.head.scope,

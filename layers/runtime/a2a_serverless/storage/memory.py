@@ -26,7 +26,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, state_name
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.push import Push, check_room
-from a2a_serverless.tasks.rules import ContextWrite, Step, Timing, expiry
+from a2a_serverless.tasks.rules import ContextWrite, Step, Timing, check_writable, expiry
 from a2a_serverless.tasks.storing import (
     check_open,
     conflict,
@@ -336,6 +336,7 @@ class MemoryStorage(DurableStorage):
             head = self._live(key)
             if head is None:
                 raise TaskNotFoundError
+            check_writable(head)
             check_room(self._tables.pushes.get(key, {}), config.id)
             new = Push(
                 scope=head.scope, incarnation=head.incarnation, config=config, version=head.version

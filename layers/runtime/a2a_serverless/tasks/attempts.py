@@ -6,12 +6,16 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from a2a.types import TaskState
 
 from a2a_serverless.tasks.head import Head, is_terminal
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Timing
+
+NEWER_DELAY_S: Final = 30.0
+"""The wait before a delivery that only a newer release may work on comes again."""
 
 
 class Delivered(Enum):

@@ -25,6 +25,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.endings import end_task, gave_up
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import (
+    NEWER_DELAY_S,
     Delivered,
     may_give_up,
     on_current_turn,
@@ -56,8 +57,6 @@ logger = logging.getLogger(__name__)
 DEADLINE_MARGIN_S = 10.0
 MAX_MARGIN_SHARE = 0.2
 """The margin before a deadline is at most this share of the time that is left at the start."""
-NEWER_DELAY_S = 30.0
-"""The wait before a delivery that only a newer release may run comes again."""
 _NEWER = "a newer release of this service wrote it, and only a worker of that release may run it"
 PULL_LIMIT_S = 11.5 * 3600
 """The longest turn in pull mode: SQS lets a message be invisible for 12 hours at most."""
