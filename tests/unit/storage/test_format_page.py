@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import fields, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any, Final, get_args
 
 import pytest
@@ -18,6 +19,7 @@ from a2a_serverless.observability import tracing
 from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.storage import dynamodb_items as items
+from a2a_serverless.storage import dynamodb_survey
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.entries import (
@@ -187,7 +189,32 @@ def assert_parts(events: list[items.Item]) -> None:
 def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
     """Without one of them a HEAD cannot be read; all others are optional."""
     always = {name for name, cells in rows("HEAD", "attribute").items() if cells[2] == "always"}
-    assert always == {"PK", "SK", *items._REQUIRED}
+    assert always == {"PK", "SK", *items.REQUIRED}
+
+
+@pytest.mark.parametrize(
+    ("kind", "forms", "ignored"),
+    [
+        (
+            "HEAD",
+            dynamodb_survey.HEAD_FORMS,
+            {"PK", "SK", "id_key", "scope_key", "context_key", "due_key", "push_at", "push_writes"},
+        ),
+        (
+            "EVENT",
+            dynamodb_survey.EVENT_FORMS,
+            {"PK", "SK", "id_key", "created_key", "expires_at", "state", "body"},
+        ),
+    ],
+)
+def test_a_survey_knows_the_form_of_each_attribute(
+    kind: str, forms: dynamodb_survey.Forms, ignored: set[str]
+) -> None:
+    """So it takes nothing for damage that a release writes, and no damage for a value."""
+    python = {"S": str, "N": int, "B": bytes, "B, NULL": (bytes, NoneType)}
+    listed = {name: python[cells[0]] for name, cells in rows(kind, "attribute").items()}
+    assert forms == {name: form for name, form in listed.items() if name not in ignored}
+    assert ignored < listed.keys()
 
 
 def test_every_new_attribute_says_what_it_belongs_to() -> None:

@@ -28,8 +28,9 @@ from a2a_serverless.storage.dynamodb_cancels import CancelItems
 from a2a_serverless.storage.dynamodb_items import Commits, Item, attribute, key
 from a2a_serverless.storage.dynamodb_listing import IndexedTasks
 from a2a_serverless.storage.dynamodb_push import PushItems, counted
+from a2a_serverless.storage.dynamodb_survey import survey_of
 from a2a_serverless.storage.dynamodb_table import Action
-from a2a_serverless.storage.log import Log, Look, TaskKey
+from a2a_serverless.storage.log import Log, Look, Survey, TaskKey
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless.tasks.push import Push, check_room
@@ -38,6 +39,9 @@ from a2a_serverless.tasks.storing import belonging_to, conflict, is_applied
 
 TORN_READS: Final = 10
 """How often a read goes on when HEAD and events do not fit together yet."""
+
+SURVEYS: Final = 4
+"""How often a task is surveyed before what cannot be read counts as damage."""
 
 INSERTS: Final = 5
 """How often a creation is tried whose id is taken and free again by turns."""
@@ -99,17 +103,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         HEAD sorts behind the events, so that one Query on the partition has both.
         """
         start = items.event_sort(commits.incarnation, commits.version + 1) if commits else None
-        found: list[Item] = []
-        async for page in self._table.query(
-            ConsistentRead=True,
-            KeyConditionExpression="PK = :pk AND SK BETWEEN :start AND :head",
-            ExpressionAttributeValues={
-                ":pk": attribute(self._partition(task_id)),
-                ":start": attribute(start or items.EVENTS),
-                ":head": attribute(items.HEAD),
-            },
-        ):
-            found += page
+        found = await self._items_from(start or items.EVENTS, task_id)
         is_head = bool(found) and found[-1]["SK"]["S"] == items.HEAD
         head = self._live(found[-1] if is_head else None)
         if head is None:
@@ -118,6 +112,36 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
             commits = Commits(head.incarnation, 0)
         commits.add(found)
         return head, commits
+
+    async def _items_from(self, start: str, task_id: str) -> list[Item]:
+        """Return the EVENT items of a task from the sort key `start` on, and HEAD behind them."""
+        found: list[Item] = []
+        async for page in self._table.query(
+            ConsistentRead=True,
+            KeyConditionExpression="PK = :pk AND SK BETWEEN :start AND :head",
+            ExpressionAttributeValues={
+                ":pk": attribute(self._partition(task_id)),
+                ":start": attribute(start),
+                ":head": attribute(items.HEAD),
+            },
+        ):
+            found += page
+        return found
+
+    async def survey(self, task_id: str) -> Survey | None:
+        if not is_task_id(task_id):
+            return None
+        attempt = 1
+        while True:
+            found = await self._items_from(items.EVENTS, task_id)
+            survey = survey_of(found)
+            if survey is None or not self._is_live(found[-1]):
+                return None
+            if not survey.unreadable or attempt == SURVEYS:
+                return survey
+            # A Query beside a transaction may see half of it: only what stays so is damage.
+            await self.clock.sleep(aws.pause_s(attempt))
+            attempt += 1
 
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:  # noqa: ARG002 - DynamoDB does not tell: the caller polls
         await self.clock.sleep(timeout_s)

@@ -280,7 +280,7 @@ def head_of(item: Mapping[str, Any]) -> Head:
     """
     values = plain(item)
     scope, task_id = owner_of(values["PK"])
-    if missing := [name for name in _REQUIRED if name not in values]:
+    if missing := [name for name in REQUIRED if name not in values]:
         msg = f"HEAD of task {task_id} has no {' and no '.join(missing)}: it was stored in part."
         raise UnreadableTaskError(msg)
     try:
@@ -341,7 +341,7 @@ def _end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
     )
 
 
-_REQUIRED: Final = (
+REQUIRED: Final = (
     "context_id",
     "incarnation",
     "version",
@@ -352,6 +352,7 @@ _REQUIRED: Final = (
     "turn",
     "turn_base",
 )
+"""Attributes of HEAD that every release writes."""
 _UNKNOWN_STATE: Final = "TASK_STATE_UNSPECIFIED"
 NEVER: Final = 1_000_000
 """A format that no release of this code will know: the item can be read and not written."""

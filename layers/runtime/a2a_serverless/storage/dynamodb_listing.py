@@ -73,8 +73,9 @@ class IndexedTasks(TableStorage):
         if not is_task_id(task_id):
             return []
         entries = await self._by_id(items.id_key(task_id))
-        heads = await self._heads([key(entry["PK"]["S"], items.HEAD) for entry in entries])
-        return sorted((head.scope, head.task_id) for head in heads)
+        partitions = {entry["PK"]["S"] for entry in entries}
+        heads = await self._table.load([key(partition, items.HEAD) for partition in partitions])
+        return sorted(items.owner_of(head["PK"]["S"]) for head in heads if self._is_live(head))
 
     async def created_in(self, hour_ms: int, *, limit: int = 100) -> list[TaskKey]:
         looked_at = limit

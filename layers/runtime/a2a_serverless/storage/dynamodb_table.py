@@ -249,6 +249,11 @@ class TableStorage(DurableStorage):
         """Return the present second: an item is live while its `expires_at` is greater."""
         return self.clock.now_ms() // 1000
 
+    def _is_live(self, item: Item) -> bool:
+        """Return True unless the item says that it has expired; the rest may be damaged."""
+        expires_at = items.plain(item).get("expires_at")
+        return not isinstance(expires_at, int) or expires_at > self._now_s()
+
     def _live(self, item: Item | None) -> Head | None:
         head = items.head_of(item) if item else None
         return None if head is None or head.has_expired(self.clock.now_ms()) else head

@@ -63,6 +63,19 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A task as far as it can be read, for a person who looks at it; nothing is decided from it."""
+
+    head: Head
+    records: tuple[Record, ...]
+    """The commits up to HEAD's version, in order; those that cannot be read are left out."""
+    missing: frozenset[str] = frozenset()
+    """Fields of `head` that could not be read: their values say nothing."""
+    unreadable: tuple[str, ...] = ()
+    """What could not be read, a clause each, such as `HEAD has no turn`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """HEAD and cancel flag of a task, from a read that may be late."""
 
@@ -156,6 +169,14 @@ class TaskLog(ABC):
         None when the task does not exist, has expired, or is not of `incarnation`.
         """
 
+    async def survey(self, task_id: str) -> Survey | None:
+        """Return the task as far as it can be read; None when it does not exist or has expired.
+
+        Unlike for `read`, damage is no error.
+        """
+        log = await self.read(task_id)
+        return None if log is None else Survey(head=log.head, records=log.records)
+
     @abstractmethod
     async def commit(self, head: Head, commit: Commit) -> Head:
         """Write `commit` onto `head` as one atomic step; return the new HEAD.
@@ -173,7 +194,7 @@ class TaskLog(ABC):
 
     @abstractmethod
     async def find(self, task_id: str) -> list[TaskKey]:
-        """Return the live tasks with this id, of all scopes.
+        """Return the live tasks with this id, of all scopes, also one whose HEAD is damaged.
 
         A task that a release without this index has created is not found. The index lags behind by
         milliseconds.

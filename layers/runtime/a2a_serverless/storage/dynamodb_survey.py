@@ -1,0 +1,183 @@
+"""What the items of a task say, as far as they can be read: for a person who looks at it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
+from typing import Any, Final
+
+from a2a.types import TaskState
+
+from a2a_serverless.storage.dynamodb_items import (
+    HEAD,
+    REQUIRED,
+    Commits,
+    Item,
+    attribute,
+    event_position,
+    head_of,
+    plain,
+)
+from a2a_serverless.storage.log import Survey
+from a2a_serverless.tasks.fold import Record
+
+Form = type | tuple[type, ...]
+Forms = Mapping[str, Form]
+"""The types that an item's attributes have in Python, see docs/format.md."""
+
+HEAD_FORMS: Final[Forms] = {
+    "context_id": str,
+    "incarnation": str,
+    "version": int,
+    "state": str,
+    "status_key": str,
+    "created_key": str,
+    "expires_at": int,
+    "turn": int,
+    "turn_base": int,
+    "status": (bytes, NoneType),
+    "metadata": (bytes, NoneType),
+    "due_at": int,
+    "sends": int,
+    "replied": int,
+    "next_turn": int,
+    "finished_turn": int,
+    "token": str,
+    "attempts": int,
+    "key_digest": str,
+    "message_digest": str,
+    "content_digest": str,
+    "needs": int,
+    "size": int,
+    "generation": int,
+    "generation_at": int,
+    "cancel_for": str,
+    "cancel_at": int,
+    "cancel_by": str,
+    "released": str,
+    "released_reason": str,
+    "released_id": str,
+}
+EVENT_FORMS: Final[Forms] = {
+    "parts": int,
+    "commit_id": str,
+    "token": str,
+    "trace": str,
+    "at": int,
+    "base": int,
+    "worker": str,
+    "ended": str,
+    "ended_reason": str,
+    "ended_id": str,
+}
+_FIELDS: Final = {"status_key": "status_at", "created_key": "created_at"}
+"""Names of HEAD's fields, where they are not the attribute's."""
+_PLACEHOLDERS: Final[Mapping[str, str | int]] = {
+    "context_id": "",
+    "incarnation": "",
+    "version": 0,
+    "state": "TASK_STATE_UNSPECIFIED",
+    "status_key": "0#",
+    "created_key": "0#",
+    "expires_at": 0,
+    "turn": 0,
+    "turn_base": 0,
+}
+_TIME_KEY: Final = re.compile(r"\d{1,15}#.*", re.DOTALL)
+
+
+def survey_of(found: Sequence[Item]) -> Survey | None:
+    """Return what a task's items say; None without a HEAD.
+
+    `found` has the task's EVENT items in the order of their keys, and HEAD as the last one.
+    """
+    if not found or found[-1]["SK"]["S"] != HEAD:
+        return None
+    item, clauses = _readable(found[-1], HEAD_FORMS, "HEAD")
+    absent = [name for name in REQUIRED if name not in item]
+    if lacking := [name for name in absent if name not in found[-1]]:
+        clauses.append(f"HEAD has no {' and no '.join(lacking)}")
+    missing = {_FIELDS.get(name, name) for name in {*absent, *(found[-1].keys() - item.keys())}}
+    state = plain(item).get("state")
+    if state is not None and state not in TaskState.keys():  # noqa: SIM118 - an enum of protobuf, no mapping
+        clauses.append(f"HEAD has the state {state}, which this release does not know")
+        missing.add("state")
+    head = head_of({name: attribute(_PLACEHOLDERS[name]) for name in absent} | item)
+    version = None if "version" in missing else head.version
+    incarnation = head.incarnation
+    if "incarnation" in missing:
+        incarnation = _only_incarnation(found)
+        if not incarnation:
+            clauses.append("the commits cannot be told from those of an earlier task with the id")
+            version = None
+    records, of_commits = _records(found, incarnation, version)
+    return Survey(
+        head=head,
+        records=records,
+        missing=frozenset(missing),
+        unreadable=(*clauses, *of_commits),
+    )
+
+
+def _readable(item: Item, forms: Forms, name: str) -> tuple[Item, list[str]]:
+    """Return an item without the attributes that no release writes so, and a clause for each."""
+    values = plain(item)
+    bad = {
+        attr for attr, form in forms.items() if attr in values and not _is(values[attr], attr, form)
+    }
+    clauses = [f"{name} has a value in {attr} that no release writes" for attr in sorted(bad)]
+    return {attr: value for attr, value in item.items() if attr not in bad}, clauses
+
+
+def _is(value: Any, attr: str, form: Form) -> bool:
+    """Return True if the value of an attribute has its form."""
+    is_time = attr not in _FIELDS or _TIME_KEY.fullmatch(str(value)) is not None
+    return isinstance(value, form) and is_time
+
+
+def _only_incarnation(found: Iterable[Item]) -> str:
+    """Return the incarnation of all commits; empty if they are of several, or there are none."""
+    places = (event_position(item["SK"]["S"]) for item in found)
+    incarnations = {place[0] for place in places if place is not None}
+    return incarnations.pop() if len(incarnations) == 1 else ""
+
+
+def _records(
+    found: Iterable[Item], incarnation: str, newest: int | None
+) -> tuple[tuple[Record, ...], list[str]]:
+    """Return the commits of an incarnation that can be read, and a clause for each other one.
+
+    `newest` is HEAD's version: later ones were committed after HEAD was read. None: all that are
+    there.
+    """
+    parts: defaultdict[int, list[Item]] = defaultdict(list)
+    for item in found:
+        place = event_position(item["SK"]["S"])
+        if place is not None and place[0] == incarnation and (newest is None or place[1] <= newest):
+            parts[place[1]].append(item)
+    records: list[Record] = []
+    clauses: list[str] = []
+    expected = 1
+    for version, items in sorted(parts.items()):
+        if version > expected:
+            clauses.append(_not_there(expected, version - 1))
+        expected = version + 1
+        commits = Commits(incarnation, version - 1)
+        for item in items:
+            readable, bad = _readable(item, EVENT_FORMS, f"version {version}")
+            clauses += bad
+            commits.add([readable])
+        records += commits.records
+        if not commits.records:
+            clauses.append(f"version {version} is stored in part")
+    if newest is not None and newest >= expected:
+        clauses.append(_not_there(expected, newest))
+    return tuple(records), clauses
+
+
+def _not_there(first: int, last: int) -> str:
+    if first == last:
+        return f"version {first} is not there"
+    return f"versions {first} to {last} are not there"
