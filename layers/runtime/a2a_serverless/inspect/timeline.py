@@ -1,0 +1,258 @@
+"""A task's life as HEAD and log tell it: who has it, and what each committed version did.
+
+Contents are left out: a message, a part or metadata is named, and its bytes are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from a2a.types import TaskState
+
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    MessageAppended,
+    MetadataMerged,
+    Replied,
+    Restarted,
+    StatusChanged,
+    TurnOpened,
+    Unknown,
+    encode_entries,
+)
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, plain_state
+
+ChangeName: TypeAlias = Literal[
+    "message",
+    "status",
+    "artifact",
+    "chunk",
+    "metadata",
+    "restart",
+    "turn ended",
+    "reply",
+    "unknown",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One entry of a commit, without its content."""
+
+    name: ChangeName
+    size: int
+    """In bytes, as it is stored."""
+    subject: str = ""
+    """The id of a message or artifact, a state, the kind of an unknown entry."""
+    by: str = ""
+    """The user who sent a message; empty if unknown."""
+    is_last: bool = False
+    """It is the last chunk of its artifact."""
+    is_critical: bool = False
+    """Without knowing it the task cannot be understood."""
+    base: int | None = None
+    """The version that a restart goes back to."""
+    discards: tuple[int, ...] = ()
+    """Versions whose changes a restart takes back."""
+    references: int = 0
+    """Parts whose content is stored elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """One committed version."""
+
+    version: int
+    at: int | None
+    """Milliseconds since the epoch; None: by a release without times."""
+    worker: str
+    """The process whose attempt wrote it; empty outside of attempts, or if none is named."""
+    ended: AttemptEnd | None
+    """The attempt that ended with this version: the one before, or the one that wrote it."""
+    ended_itself: bool
+    """It is the one that wrote it."""
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The attempt that has the open turn."""
+
+    worker: str
+    """Its process; empty: a release that names none."""
+    since: int | None
+    """The time of its claim, in milliseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A task and its committed versions. Times are milliseconds since the epoch.
+
+    None is what could not be read, where nothing else is said.
+    """
+
+    task_id: str
+    scope: str
+    context_id: str | None
+    state: str | None
+    """As in logs and metrics, such as `working`."""
+    created_at: int | None
+    changed_at: int | None
+    """The time of the newest commit."""
+    expires_at: int | None
+    version: int | None
+    turn: int | None
+    turn_is_open: bool
+    attempts: int | None
+    """Attempts started on the turn."""
+    holder: Holder | None
+    """None: no attempt has the turn."""
+    given_back: AttemptEnd | None
+    """The attempt that has given back the open turn; None: none, or another one has it."""
+    due_at: int | None
+    """None also if the task is not due."""
+    size: int | None
+    cancel: CancelMark | None
+    """None also if nobody has asked."""
+    commits: tuple[Committed, ...]
+    unreadable: tuple[str, ...]
+    """What could not be read, a clause each."""
+
+
+def timeline(
+    head: Head,
+    records: Sequence[Record],
+    *,
+    missing: Collection[str] = (),
+    unreadable: Iterable[str] = (),
+) -> Timeline:
+    """Return the timeline of a task.
+
+    Args:
+        head: the task's HEAD.
+        records: its commits in order; some may be missing.
+        missing: names of `head`'s fields that could not be read.
+        unreadable: what else could not be read, a clause each.
+    """
+    released = head.released if head.turn_is_open and head.was_released else None
+    times = [record.at for record in records if record.at is not None]
+    status_at = None if "status_at" in missing else head.status_at
+    return Timeline(
+        task_id=head.task_id,
+        scope=head.scope,
+        context_id=None if "context_id" in missing else head.context_id,
+        state=None if "state" in missing else plain_state(head.state),
+        created_at=None if "created_at" in missing else head.created_at,
+        changed_at=times[-1] if times else status_at,
+        expires_at=None if "expires_at" in missing else head.expires_at,
+        version=None if "version" in missing else head.version,
+        turn=None if "turn" in missing else head.turn,
+        turn_is_open=head.turn_is_open,
+        attempts=None if "attempts" in missing else head.attempts,
+        holder=None if released else _holder(head, records),
+        given_back=released,
+        due_at=head.due_at,
+        size=None if "size" in missing else head.size,
+        cancel=head.cancel,
+        commits=tuple(_commits(records)),
+        unreadable=(*unreadable, *_unreadable(records)),
+    )
+
+
+def _holder(head: Head, records: Iterable[Record]) -> Holder | None:
+    if head.token is None or not head.turn_is_open:
+        return None
+    of_attempt = [record for record in records if record.token == head.token]
+    claim = next((record for record in of_attempt if record.worker), None)
+    if claim is None:
+        return Holder(worker="", since=of_attempt[0].at if of_attempt else None)
+    return Holder(worker=claim.worker, since=claim.at)
+
+
+def _commits(records: Iterable[Record]) -> Iterator[Committed]:
+    workers: dict[str, str] = {}
+    standing: list[int] = []  # versions of attempts whose changes no restart has taken back
+    for record in records:
+        if record.token is not None and record.worker:
+            workers[record.token] = record.worker
+        changes: list[Change] = []
+        for entry in record.entries:
+            discards: tuple[int, ...] = ()
+            if isinstance(entry, Restarted):
+                discards = tuple(version for version in standing if version > entry.base)
+                standing = [version for version in standing if version <= entry.base]
+            changes.append(_change(entry, discards))
+        if record.token is not None and any(isinstance(e, _DISCARDABLE) for e in record.entries):
+            standing.append(record.version)
+        yield Committed(
+            version=record.version,
+            at=record.at,
+            worker=workers.get(record.token or "", record.worker),
+            ended=record.ended,
+            ended_itself=record.ended is not None and record.ended.token == record.token,
+            changes=tuple(changes),
+        )
+
+
+_DISCARDABLE: Final = (StatusChanged, ArtifactWritten, MetadataMerged, MessageAppended, Replied)
+"""Entries of an attempt that a restart takes back."""
+
+
+def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
+    """Return an entry without its content; `discards` is what it takes back, if it restarts."""
+    size = len(encode_entries((entry,)))
+    match entry:
+        case TurnOpened(request, caller, references):
+            return Change(
+                name="message",
+                size=size,
+                subject=request.message.message_id,
+                by=caller.user,
+                references=len(references),
+            )
+        case MessageAppended(message, references) | Replied(message, references):
+            name: ChangeName = "reply" if isinstance(entry, Replied) else "message"
+            subject = message.message_id
+            return Change(name=name, size=size, subject=subject, references=len(references))
+        case StatusChanged(status, _, _, references):
+            state = _state(status.state)
+            return Change(name="status", size=size, subject=state, references=len(references))
+        case ArtifactWritten(artifact, append, last_chunk, _, references):
+            return Change(
+                name="chunk" if append else "artifact",
+                size=size,
+                subject=artifact.artifact_id,
+                is_last=last_chunk,
+                references=len(references),
+            )
+        case MetadataMerged():
+            return Change(name="metadata", size=size)
+        case Restarted(base):
+            return Change(name="restart", size=size, base=base, discards=discards)
+        case Unknown(kind, _, _):
+            return Change(
+                name="unknown", size=size, subject=_kind(kind), is_critical=entry.is_critical
+            )
+        case _:
+            return Change(name="turn ended", size=size)
+
+
+def _state(state: TaskState) -> str:
+    """Return a state's name; its number if only a newer release knows it."""
+    return plain_state(state) if state in TaskState.values() else str(int(state))
+
+
+def _kind(kind: bytes) -> str:
+    """Return the kind of an entry as a character, or as `0x…` where it is none of ASCII's."""
+    return kind.decode() if kind.isascii() else f"0x{kind.hex()}"
+
+
+def _unreadable(records: Iterable[Record]) -> Iterator[str]:
+    for record in records:
+        for entry in record.entries:
+            if isinstance(entry, Unknown) and entry.is_critical:
+                yield f"version {record.version} has an unknown entry of kind {_kind(entry.kind)!r}"
