@@ -40,6 +40,9 @@ NOWHERE = {
         (("api", "--card", "nowhere.json"), NOWHERE, "nowhere.json"),
         (("sweep", "--once"), NOWHERE, "A2A_TABLE"),
         (("push",), NOWHERE, "A2A_TABLE"),
+        (("task", "0123"), NOWHERE, "A2A_TABLE"),
+        (("task", "no/id"), NOWHERE, "no/id"),
+        (("task",), {}, "ID"),
         (("push", "--concurrency", "0"), {}, "--concurrency"),
         (("provision",), NOWHERE, "http://127.0.0.1:9"),
         (("dance",), {}, "dance"),
@@ -124,7 +127,9 @@ async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
         assert stack.said().rstrip().endswith("Ctrl-C ends it")
 
 
-@pytest.mark.parametrize("command", ["demo", "dev", "api", "worker", "push", "sweep", "provision"])
+@pytest.mark.parametrize(
+    "command", ["demo", "dev", "api", "worker", "push", "sweep", "task", "provision"]
+)
 def test_help_describes_every_command(command: str) -> None:
     """`--help` explains what a command does and loads nothing for it."""
     shown = run_anew(command, "--help", env=environment(PYTHONPROFILEIMPORTTIME="1"))

@@ -85,14 +85,13 @@ def aws_backends(
         ConfigurationError: one of them is not set.
     """
     from a2a_serverless.queues.sqs import SqsFifoQueue
-    from a2a_serverless.storage.dynamodb import DynamoStorage
 
     for name in ("table", "queue", *needs):
         if not getattr(settings, name):
             raise _unnamed(name)
     clock = clock or SystemClock()
     return Backends(
-        storage=DynamoStorage(settings.table, clock=clock, timing=settings.timing()),
+        storage=aws_storage(settings, clock),
         operations=SqsFifoQueue(
             Operation,
             settings.queue,
@@ -104,22 +103,48 @@ def aws_backends(
     )
 
 
+def aws_storage(settings: Settings, clock: Clock | None = None) -> DurableStorage:
+    """Return the storage on DynamoDB alone, in the anonymous scope.
+
+    Raises:
+        ConfigurationError: `table` is not set.
+    """
+    from a2a_serverless.storage.dynamodb import DynamoStorage
+
+    if not settings.table:
+        raise _unnamed("table")
+    return DynamoStorage(settings.table, clock=clock or SystemClock(), timing=settings.timing())
+
+
 async def check_backends(backends: Backends, settings: Settings) -> None:
     """Check that table and queues exist, by one cheap request each.
 
     Raises:
         ConfigurationError: one sentence names the table or queue that cannot be used.
     """
+    await check_storage(backends.storage, settings)
+    await backends.operations.check()
+    if backends.push is not None:
+        await backends.push.queue.check()
+
+
+async def check_storage(storage: DurableStorage, settings: Settings) -> None:
+    """Check that the table exists, by one cheap request.
+
+    Raises:
+        ConfigurationError: one sentence names the table, the cause and what to look at.
+    """
     try:
-        await backends.storage.head("readiness")  # no task has this id
+        await storage.head("readiness")  # no task has this id
     except A2AServerlessError:
         raise
     except Exception as error:
         # From the backend's library: the table cannot be used.
-        raise ConfigurationError(f"The table {settings.table} cannot be used: {error}") from error
-    await backends.operations.check()
-    if backends.push is not None:
-        await backends.push.queue.check()
+        msg = (
+            f"The table {settings.table} cannot be used: {str(error).rstrip('.')};"
+            " check A2A_TABLE, the region and the credentials."
+        )
+        raise ConfigurationError(msg) from error
 
 
 def _unnamed(name: Name) -> ConfigurationError:

@@ -11,11 +11,12 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from a2a_serverless.cli import api, demo, dev, provision, push, sweep, worker
-from a2a_serverless.cli.arguments import EXIT_UNUSABLE, PROGRAM, Parser
+from a2a_serverless.cli import api, demo, dev, provision, push, sweep, task, worker
+from a2a_serverless.cli.arguments import PROGRAM, Parser
+from a2a_serverless.cli.text import printable, refuse
 from a2a_serverless.errors import ConfigurationError
 
-COMMANDS = (demo, dev, api, worker, push, sweep, provision)
+COMMANDS = (demo, dev, api, worker, push, sweep, task, provision)
 """In the order of `--help`."""
 
 EXIT_INTERRUPTED = 130
@@ -30,6 +31,7 @@ examples:
   A2A_AUTH=none a2a-serverless api             the HTTP application on real DynamoDB and SQS
   a2a-serverless worker --concurrency 4        run agents for it
   a2a-serverless push                          tell its clients' webhooks
+  a2a-serverless task ID                       look at one task: its state, and what happened to it
 
 environment:
   A2A_TABLE, A2A_QUEUE, A2A_PUSH_QUEUE, ...            names, as `provision` prints them
@@ -50,19 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = options.run(options)
     except ConfigurationError as error:
-        return _refuse(str(error))
+        return refuse(str(error))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        return _refuse(f"{error.name} is missing; install a2a-serverless[local].")
+        return refuse(f"{error.name} is missing; install a2a-serverless[local].")
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return code
-
-
-def _refuse(sentence: str) -> int:
-    print(f"{PROGRAM}: {sentence}", file=sys.stderr)
-    return EXIT_UNUSABLE
 
 
 def _parser() -> Parser:
@@ -92,13 +89,7 @@ class PlainLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n  ".join(map(_printable, super().format(record).split("\n")))
+        return "\n  ".join(map(printable, super().format(record).split("\n")))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return _printable(super().formatMessage(record))
-
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        return printable(super().formatMessage(record))

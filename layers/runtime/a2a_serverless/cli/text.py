@@ -1,0 +1,23 @@
+"""What a command says to the terminal."""
+
+from __future__ import annotations
+
+import sys
+
+from a2a_serverless.cli.arguments import EXIT_UNUSABLE, PROGRAM
+
+
+def printable(text: str) -> str:
+    """Return `text` with characters that do not print as Python writes them in a string.
+
+    Among these are line ends, and those that begin an escape sequence of a terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def refuse(sentence: str) -> int:
+    """Print why the command cannot do what was asked; return its exit code."""
+    print(f"{PROGRAM}: {printable(sentence)}", file=sys.stderr)
+    return EXIT_UNUSABLE

@@ -1,0 +1,53 @@
+"""`a2a-serverless task` as a process, on DynamoDB Local."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from a2a_serverless.clock import SystemClock
+from a2a_serverless.local.template import Template
+from a2a_serverless.storage.dynamodb_items import BY_ID
+from a2a_serverless.tasks.rules import Commit
+from tests.e2e.commands import environment, run
+from tests.support.databases import Database, drop_index, emulator_client
+from tests.support.emulators import Emulator
+from tests.support.messages import request
+
+pytestmark = pytest.mark.emulators
+
+TABLE = "task-command"
+
+
+@pytest.fixture
+def database(dynamodb_local: Emulator) -> Iterator[Database]:
+    """A table of its own."""
+    client = emulator_client(dynamodb_local)
+    client.create_table(TableName=TABLE, **Template.load().table(stream=False))
+    yield Database(client=client, table=TABLE)
+    client.delete_table(TableName=TABLE)
+    client.close()
+
+
+async def test_a_task_is_shown_with_and_without_the_index(
+    database: Database, dynamodb_local: Emulator
+) -> None:
+    """By its id alone where the index is; else by its scope, which the refusal asks for."""
+    env = environment(**dynamodb_local.environment(), A2A_TABLE=TABLE)
+    storage = database.storage(clock=SystemClock())
+    head = (await storage.open_task("context", request())).head
+    await storage.commit(head, Commit(token="one", claims=True, worker="host 17"))
+
+    shown = run("task", head.task_id, env=env)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "held by   host 17 since" in shown.stdout
+
+    drop_index(database.client, TABLE, BY_ID)
+    refused = run("task", head.task_id, env=env)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "The table has no index by-id yet" in refused.stderr
+    assert refused.stderr.count("\n") == 1, refused.stderr
+
+    by_scope = run("task", head.task_id, "--scope", head.scope, env=env)
+    assert (by_scope.returncode, by_scope.stdout) == (0, shown.stdout)

@@ -1,0 +1,426 @@
+"""`a2a-serverless task`, run in this process on a table of moto."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import pytest
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    SendMessageRequest,
+    TaskState,
+    TaskStatus,
+)
+
+from a2a_serverless import aws, cli
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Caller,
+    StatusChanged,
+    Unknown,
+    encode_entries,
+)
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.rules import Commit
+from tests.support.clocks import ManualClock
+from tests.support.databases import Database
+from tests.support.newer import (
+    append_to_body,
+    event_key,
+    head_key,
+    remove_attributes,
+    set_attributes,
+)
+
+OPERATIONS = Path(__file__).parents[3] / "docs/operations.md"
+TASK = "5f0c3c0e-8a52-4f0b-9d8a-0f6f3a6f2b11"
+ANN = Scope.of("", "ann")
+BOB = Scope.of("", "bob")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command has said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def run(database: Database, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`a2a-serverless task ...`; not in a test's event loop, because it has its own."""
+
+    def running(*arguments: str) -> Said:
+        code = cli.main(["task", *arguments])
+        said = capsys.readouterr()
+        assert said.err.count("\n") == (1 if code else 0), said.err
+        return Said(code, said.out, said.err)
+
+    return running
+
+
+@pytest.fixture
+def storage(database: Database, clock: ManualClock) -> DynamoStorage:
+    return database.storage(clock=clock, scope=ANN)
+
+
+def opened(storage: DynamoStorage, task_id: str = TASK, message_id: str = "m-1") -> Head:
+    """A task with its first message."""
+    said = SendMessageRequest(message=Message(message_id=message_id, parts=[Part(text="Secret")]))
+    opening = storage.open_task("conversation-7", said, task_id=task_id, caller=Caller("ann"))
+    head: Head = wait(opening).head
+    return head
+
+
+def wait(awaitable: Any) -> Any:
+    """Run to the end; a test of a command has no event loop."""
+    return asyncio.run(awaitable)
+
+
+def committed(storage: DynamoStorage, head: Head, *entries: Any, **options: Any) -> Head:
+    after: Head = wait(storage.commit(head, Commit(entries=entries, **options)))
+    return after
+
+
+def claimed(storage: DynamoStorage, head: Head, token: str, *entries: Any) -> Head:
+    return committed(storage, head, *entries, token=token, claims=True, worker=f"host-{token} 17")
+
+
+def chunk(text: str, *, append: bool = True, last: bool = False) -> ArtifactWritten:
+    return ArtifactWritten(Artifact(artifact_id="report", parts=[Part(text=text)]), append, last)
+
+
+def restarted(storage: DynamoStorage, clock: ManualClock) -> Head:
+    """A task whose first attempt has failed, and whose second one is asked to cancel."""
+    head = opened(storage)
+    clock.advance(0.25)
+    head = claimed(storage, head, "a", chunk("one", append=False))
+    clock.advance(3)
+    head = committed(storage, head, chunk("two"), token="a")
+    clock.advance(1)
+    wait(storage.release(head, reason="TimeoutError", correlation_id="1f7a9c02"))
+    clock.advance(2)
+    head = claimed(storage, wait(storage.head(TASK)), "b")
+    clock.advance(5)
+    wait(storage.request_cancel(TASK, by="ann"))
+    clock.advance(1)
+    head = wait(storage.head(TASK))
+    return committed(storage, head, chunk("one", append=False, last=True), token="b")
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """The fields above the versions."""
+    fields = text.split("\n\n", maxsplit=1)[0].splitlines()
+    return {line[:10].strip(): line[10:] for line in fields}
+
+
+def versions_of(text: str) -> list[str]:
+    return text.split("\n\n")[1].splitlines()
+
+
+# -- what it shows ---------------------------------------------------------------------------
+
+
+def test_the_manual_shows_what_is_printed(
+    run: Run, storage: DynamoStorage, clock: ManualClock
+) -> None:
+    """The example of docs/operations.md is the output for a task with that life."""
+    restarted(storage, clock)
+    said = run(TASK)
+    assert said.code == 0
+    page = OPERATIONS.read_text(encoding="utf-8")
+    assert indent(said.out, " " * 4) in page, said.out
+
+
+def test_the_state_of_a_task(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+    """Scope, context, times, turn, attempts, holder, due time, size and cancel mark."""
+    head = restarted(storage, clock)
+    fields = lines_of(run(TASK).out)
+    assert fields == {
+        "task": TASK,
+        "scope": ANN.digest,
+        "context": "conversation-7",
+        "state": "working",
+        "created": "2026-11-22T02:14:00.000Z",
+        "changed": "2026-11-22T02:14:12.250Z",
+        "expires": "2026-12-22T02:14:00.000Z",
+        "turn": "1 (open), attempts 2",
+        "held by": "host-b 17 since 2026-11-22T02:14:06.250Z",
+        "due": "2026-11-22T02:19:06.250Z",
+        "size": f"{head.size} bytes, version 5",
+        "cancel": "asked for by ann at 2026-11-22T02:14:11.250Z",
+    }
+
+
+def test_a_line_for_each_version(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+    """Time, number, what it did, and whose attempt; a restart says what it discards, and why."""
+    restarted(storage, clock)
+    first, _, _, fourth, last = versions_of(run(TASK).out)
+    assert first.startswith("2026-11-22T02:14:00.000Z  1  message m-1 from ann, ")
+    assert fourth == (
+        "2026-11-22T02:14:06.250Z  4  restart from version 1, discards 2-3; status working;"
+        " the attempt before ended: TimeoutError (correlation id 1f7a9c02)  [host-b 17]"
+    )
+    assert last.endswith("bytes, the last  [host-b 17]")
+
+
+def test_contents_are_not_shown(run: Run, storage: DynamoStorage) -> None:
+    """A message's text is the client's."""
+    opened(storage)
+    assert "Secret" not in run(TASK).out + run(TASK, "--json").out
+
+
+def test_json_says_the_same(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+    """One object, with times in UTC."""
+    head = restarted(storage, clock)
+    said = run(TASK, "--json").json
+    assert said["state"] == "working"
+    assert said["created_at"] == "2026-11-22T02:14:00.000Z"
+    assert said["holder"] == {"worker": "host-b 17", "since": "2026-11-22T02:14:06.250Z"}
+    assert said["cancel"] == {"at": "2026-11-22T02:14:11.250Z", "by": "ann"}
+    assert (said["size"], said["version"]) == (head.size, 5)
+    fourth = said["commits"][3]
+    assert fourth["ended"] == {"reason": "TimeoutError", "correlation_id": "1f7a9c02"}
+    assert fourth["changes"][0]["discards"] == [2, 3]
+    assert said["unreadable"] == []
+
+
+def test_a_turn_that_nobody_has(run: Run, storage: DynamoStorage) -> None:
+    """It waits for its first worker, was given back with a reason, or is over."""
+    head = opened(storage)
+    assert lines_of(run(TASK).out)["held by"] == "nobody; the turn waits for a worker"
+    head = claimed(storage, head, "a")
+    wait(storage.release(head, reason="ValueError"))
+    assert lines_of(run(TASK).out)["held by"] == (
+        "nobody; the last attempt gave it back: ValueError"
+    )
+    completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
+    committed(storage, wait(storage.head(TASK)), completed, token="a")
+    fields = lines_of(run(TASK).out)
+    assert (fields["held by"], fields["due"]) == ("nobody", "never")
+
+
+def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DynamoStorage) -> None:
+    """It is shown with its kind. Only one that matters makes the task one that cannot be read."""
+    head = opened(storage)
+    append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))
+    said = run(TASK)
+    assert said.code == 0
+    assert versions_of(said.out)[0].endswith("unknown entry of kind 'Z', 9 bytes")
+    append_to_body(database, event_key(head), encode_entries([Unknown(b"Y", 0x80, b"new")]))
+    said = run(TASK)
+    assert said.code == 2
+    assert "unknown entry of kind 'Y'" in said.out
+    assert "version 1 has an unknown entry of kind 'Y'" in said.err
+
+
+def test_a_status_of_a_newer_release(run: Run, database: Database, storage: DynamoStorage) -> None:
+    """A state that this release does not know is shown as its number, or named as it is stored."""
+    head = opened(storage)
+    newer = StatusChanged(TaskStatus(state=77))  # type: ignore[arg-type]
+    append_to_body(database, event_key(head), encode_entries([newer]))
+    set_attributes(database, head_key(head), {"state": {"S": "TASK_STATE_NEW"}})
+    said = run(TASK)
+    assert said.code == 2
+    assert versions_of(said.out)[0].endswith("status 77")
+    assert "HEAD has the state TASK_STATE_NEW, which this release does not know" in said.err
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_nothing_breaks_the_terminal(
+    run: Run, database: Database, storage: DynamoStorage, arguments: tuple[str, ...]
+) -> None:
+    """What clients and agents have named is shown without control characters."""
+    evil = "\x1b[2J\x07\r\n\x9b31m\u202e"
+    head = opened(storage, message_id=evil)
+    artifact = ArtifactWritten(Artifact(artifact_id=evil))
+    head = committed(storage, head, artifact, token="a", claims=True, worker=evil)
+    wait(storage.release(head, reason=evil, correlation_id=evil))
+    wait(storage.request_cancel(TASK, by=evil))
+    set_attributes(database, head_key(head), {"state": {"S": evil}, "context_id": {"S": evil}})
+    said = run(TASK, *arguments)
+    shown = (said.out + said.err).replace("\n", "")
+    assert shown.isprintable()
+    assert "x1b[2J" in shown or "u001b[2J" in shown
+
+
+# -- what cannot be shown --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [(), ("--scope", ANN.digest)])
+def test_an_unknown_task(run: Run, arguments: tuple[str, ...]) -> None:
+    """One sentence names the table, and the ways in which an existing task is found."""
+    said = run("nobody", *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert "The table tasks has no task nobody" in said.err
+    assert "--scope" in said.err
+
+
+def test_an_expired_task(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+    """It is not found, neither by its id nor with its scope, though the table still has it."""
+    opened(storage)
+    clock.advance(31 * 86_400)
+    assert "has no task" in run(TASK).err
+    assert "has no task" in run(TASK, "--scope", ANN.digest).err
+
+
+def test_a_task_of_an_older_release(run: Run, database: Database, storage: DynamoStorage) -> None:
+    """The index by id does not have it; with its scope it is shown."""
+    head = opened(storage)
+    for item_key in (head_key(head), event_key(head)):
+        remove_attributes(database, item_key, "id_key")
+    said = run(TASK)
+    assert said.code == 2
+    assert "an older release has created it, and then --scope SCOPE finds it" in said.err
+    assert run(TASK, "--scope", ANN.digest).code == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_an_id_in_two_scopes(run: Run, storage: DynamoStorage, arguments: tuple[str, ...]) -> None:
+    """Both are named with state and creation; --scope chooses."""
+    claimed(storage, opened(storage), "a")
+    opened(storage.for_scope(BOB))
+    said = run(TASK, *arguments)
+    assert said.code == 2
+    both = {ANN.digest: "working", BOB.digest: "submitted"}
+    created = "2026-11-22T02:14:00.000Z"
+    if arguments:
+        rows = [(s["scope"], s["state"], s["created_at"]) for s in said.json["scopes"]]
+        assert rows == [(scope, both[scope], created) for scope in sorted(both)]
+    else:
+        rows_of_text = [f"scope {s}: {both[s]}, created {created}" for s in sorted(both)]
+        assert said.out.splitlines() == rows_of_text
+    assert f"--scope: {', '.join(sorted(both))}." in said.err
+    assert lines_of(run(TASK, "--scope", BOB.digest).out)["scope"] == BOB.digest
+
+
+def test_a_head_that_was_stored_in_part(
+    run: Run, database: Database, storage: DynamoStorage, clock: ManualClock
+) -> None:
+    """The rest of HEAD and all versions are shown; one line names what is missing."""
+    head = restarted(storage, clock)
+    remove_attributes(database, head_key(head), "context_id", "created_key", "version")
+    set_attributes(database, head_key(head), {"due_at": {"S": "soon"}, "turn": {"B": b"1"}})
+    said = run(TASK)
+    fields = lines_of(said.out)
+    assert said.code == 2
+    assert fields["context"] == fields["created"] == "unreadable"
+    assert (fields["state"], fields["held by"][:9]) == ("working", "nobody")
+    assert len(versions_of(said.out)) == 5
+    assert "HEAD has no context_id and no version and no created_key" in said.err
+    assert "HEAD has a value in due_at that no release writes" in said.err
+    assert "HEAD has a value in turn that no release writes" in said.err
+    assert run(TASK, "--json").json["context_id"] is None
+
+
+def test_a_head_without_anything(run: Run, database: Database, storage: DynamoStorage) -> None:
+    """Its key says whose it is; the versions are shown."""
+    head = opened(storage)
+    database.client.put_item(TableName=database.table, Item=head_key(head))
+    said = run(TASK)
+    assert said.code == 2
+    assert lines_of(said.out)["scope"] == ANN.digest
+    assert len(versions_of(said.out)) == 1
+
+
+def test_versions_that_cannot_be_read(
+    run: Run, database: Database, storage: DynamoStorage, clock: ManualClock
+) -> None:
+    """One is gone, one lacks a part, one its body, one has a strange time: the rest is shown."""
+    head = restarted(storage, clock)
+    database.client.delete_item(TableName=database.table, Key=event_key(head, 2))
+    set_attributes(database, event_key(head, 3), {"parts": {"N": "2"}})
+    remove_attributes(database, event_key(head, 4), "body")
+    set_attributes(database, event_key(head, 5), {"at": {"S": "noon"}})
+    said = run(TASK)
+    assert said.code == 2
+    numbers = [line[26:].split()[0] for line in versions_of(said.out)]
+    assert numbers == ["1", "4", "5"]
+    for clause in (
+        "version 2 is not there",
+        "version 3 is stored in part",
+        "version 4 has an unknown entry of kind '?'",
+        "version 5 has a value in at that no release writes",
+    ):
+        assert clause in said.err
+    assert "docs/operations.md" in said.err
+
+
+def test_a_log_that_ends_before_head(run: Run, database: Database, storage: DynamoStorage) -> None:
+    """However far HEAD says that the log reaches, one clause names what is not there."""
+    head = opened(storage)
+    set_attributes(database, head_key(head), {"version": {"N": "1000000000000"}})
+    assert "versions 2 to 1000000000000 are not there" in run(TASK).err
+
+
+def test_a_time_that_no_calendar_has(run: Run, database: Database, storage: DynamoStorage) -> None:
+    """It is shown as the number that is stored."""
+    head = opened(storage)
+    set_attributes(database, head_key(head), {"due_at": {"N": str(10**20)}})
+    assert lines_of(run(TASK).out)["due"] == str(10**20)
+
+
+# -- what cannot be asked --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("no/id",), "no/id is no task id"),
+        (("",), "is no task id"),
+        ((TASK, "--scope", "ann"), "--scope ann is no scope"),
+        ((TASK, "--scope", ""), "is no scope"),
+    ],
+)
+def test_what_is_no_id_or_scope(run: Run, arguments: tuple[str, ...], named: str) -> None:
+    """It is refused before the table is asked, with the form that it should have."""
+    said = run(*arguments)
+    assert (said.code, said.out) == (2, "")
+    assert named in said.err
+
+
+def test_no_table_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A2A_TABLE is asked for, and nothing else: no queue is."""
+    monkeypatch.delenv("A2A_TABLE")
+    assert "A2A_TABLE is not set: it names the table." in run(TASK).err
+
+
+def test_a_table_that_does_not_exist(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence names it, the cause, and what to look at."""
+    monkeypatch.setenv("A2A_TABLE", "nowhere")
+    said = run(TASK)
+    assert (said.code, said.out) == (2, "")
+    assert "The table nowhere cannot be used: " in said.err
+    assert "ResourceNotFoundException" in said.err
+    assert said.err.endswith("; check A2A_TABLE, the region and the credentials.\n")
+
+
+def test_no_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same sentence with AWS's own cause."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    aws.forget_clients()
+    said = run(TASK)
+    assert said.code == 2
+    assert "The table tasks cannot be used: Unable to locate credentials;" in said.err
