@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from a2a.types import TaskState, TaskStatus
+
+from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import RetryPolicy
-from a2a_serverless.tasks.entries import ArtifactWritten
+from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, TurnOpened
 from a2a_serverless.tasks.events import events_of
 from a2a_serverless.tasks.fold import Fold
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.claims import Ownership, claim
+from a2a_serverless.worker.writer import TurnWriter
 from tests.support.messages import artifact, request
 
 
@@ -30,6 +36,25 @@ async def claimed_again(storage: DurableStorage, log: Log) -> Head:
     params = OperationParams.of(log.head, log.head.turn, 0)
     own = Ownership(params=params, token=f"token-{log.head.version}")
     return await claim(storage, log, own, RetryPolicy(max_attempts=9))
+
+
+async def uncounted(storage: DurableStorage) -> Head:
+    """A claimed task whose HEAD does not know its generation."""
+    head = (await storage.open_task("ctx", request("u1"))).head
+    head = await storage.commit(head, Commit(token="first", claims=True))
+    seen = await read(storage, head.task_id)
+    await note(storage, head, "a")
+    head = await claimed_again(storage, seen)
+    assert head.generation is None
+    return head
+
+
+async def followed_up(storage: DurableStorage) -> Head:
+    """Its next turn, which waits for a worker."""
+    head = await uncounted(storage)
+    asks = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED))
+    head = await storage.commit(head, Commit(entries=(asks,), token=head.token))
+    return await storage.commit(head, Commit(entries=(TurnOpened(request("u2")),)))
 
 
 def events(log: Log) -> int:
@@ -64,3 +89,51 @@ async def test_a_claim_whose_log_is_out_of_date_counts_nothing(storage: DurableS
     head = await claimed_again(storage, log.counted())
     log = await read(storage, head.task_id)
     assert log.head.generation == events(log) == 5 + (1 + 1)
+
+
+async def test_a_commit_without_the_log_leaves_an_unknown_generation(
+    storage: DurableStorage,
+) -> None:
+    """As that of a follow-up: the claim of its turn, whose worker has the log, stores it again."""
+    head = await followed_up(storage)
+    assert head.generation is None
+    head = await claimed_again(storage, (await read(storage, head.task_id)).counted())
+    log = await read(storage, head.task_id)
+    assert log.head.generation == events(log)
+
+
+async def test_a_claim_that_meets_a_request_to_cancel_keeps_what_it_has_counted(
+    storage: DurableStorage,
+) -> None:
+    """The request changes HEAD alone: generation and artifacts are those of the log still."""
+    log = (await read(storage, (await uncounted(storage)).task_id)).counted()
+    await storage.request_cancel(log.head.task_id)
+    head = await claimed_again(storage, log)
+    assert head.cancel is not None
+    log = await read(storage, head.task_id)
+    assert log.head.generation == events(log)
+
+
+async def test_a_writer_that_meets_a_request_to_cancel_keeps_what_it_has_counted(
+    storage: DurableStorage,
+) -> None:
+    """Its first commit claims the turn, on a HEAD that has only the request beside its own."""
+    head = (await read(storage, (await followed_up(storage)).task_id)).counted().head
+    await storage.request_cancel(head.task_id)
+    own = Ownership(params=OperationParams.of(head, head.turn), token="writer")
+    async with TurnWriter(log=storage, head=head, own=own, clock=storage.clock) as writer:
+        writer.put(ArtifactWritten(artifact("b", "1")))
+        await writer.flush()
+    log = await read(storage, head.task_id)
+    assert log.head.token == "writer"
+    assert log.head.generation == events(log)
+
+
+async def test_a_task_that_the_api_cancels_has_its_generation(storage: DurableStorage) -> None:
+    """The API has followed its log."""
+    task_id = (await uncounted(storage)).task_id
+    backends = Backends(storage=storage, operations=MemoryQueue(Operation, clock=storage.clock))
+    await cancel(backends, storage.scope, task_id, timeout_s=0)
+    log = await read(storage, task_id)
+    assert log.head.state == TaskState.TASK_STATE_CANCELED
+    assert log.head.generation == events(log)

@@ -417,10 +417,18 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         name="restores-version",
         does="what a claim has counted in the log counts only for the version that it has read",
-        without=replace(ON, restores_on=unguarded.counts_for_any_version),
+        without=replace(ON, still_counts=unguarded.counts_for_any_version),
         scenario="an artifact from outside beside a restart",
         breaks="HEAD's generation is not the number of events",
         shows=("reads HEAD and log", "update_task(*", "was refused, reads HEAD", "claims the turn"),
+    ),
+    Guard(
+        name="counted-version",
+        does="a generation from the log counts only for the version that it has read",
+        without=replace(ON, counted_as=unguarded.is_counted_as_any_version),
+        scenario="an artifact from outside beside a restart",
+        breaks="a commit's base is not the number of events before it",
+        shows=("reads HEAD and log", "was refused, reads HEAD"),
     ),
     Guard(
         name="mark",

@@ -219,7 +219,7 @@ SHORT: tuple[Scenario, ...] = (
         budget=Budget(cancels=1, older=1),
         workers=1,
         batches=False,
-        least=11_000,
+        least=10_500,
     ),
     Scenario(
         name="an agent that raises while two releases run",
@@ -399,7 +399,7 @@ LONG: tuple[Scenario, ...] = (
         budget=Budget(crash=1, cancels=1, older=2),
         workers=1,
         batches=False,
-        least=210_000,
+        least=200_000,
     ),
     Scenario(
         name="two cancels by two releases",
@@ -415,7 +415,7 @@ LONG: tuple[Scenario, ...] = (
         budget=Budget(cancels=1, follows=1, older=1, words=1),
         workers=1,
         batches=False,
-        least=143_000,
+        least=133_000,
     ),
     Scenario(
         name="an agent that raises while two releases run, at length",

@@ -203,8 +203,13 @@ def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) 
     return attempts.may_give_up(head, params, seen=replace(seen, token=head.token))
 
 
-def counts_for_any_version(restores: int | None, *, read: Head, head: Head) -> int | None:
-    return attempts.restores_on(restores, read=read, head=replace(head, version=read.version))
+def counts_for_any_version(read: Head, head: Head) -> bool:
+    return attempts.still_counts(read, replace(head, version=read.version))
+
+
+def is_counted_as_any_version(read: Head, head: Head) -> Head:
+    counted = attempts.counted_as(read, replace(head, version=read.version))
+    return replace(counted, version=head.version)
 
 
 def leaves_auth_turns_open(state: TaskState | None) -> Returned:

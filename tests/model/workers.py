@@ -291,15 +291,18 @@ class Attempts:
                 assert newer is not None
                 is_its_own = bool(worker.token) and newer.head.token == worker.token
                 claimed = worker.claimed or is_its_own
-                restores = self._still_counted(worker, newer)
-                again = worker._replace(phase=phase, seen=newer, claimed=claimed, restores=restores)
+                again = self._still_counted(worker, newer)
+                again = again._replace(phase=phase, claimed=claimed)
                 return Move(label, with_worker(state, index, again))
 
-    def _still_counted(self, worker: Worker, newer: Seen) -> int | None:
-        """What a claim still knows of the log; once it is out of date it stays so."""
+    def _still_counted(self, worker: Worker, newer: Seen) -> Worker:
+        """With a newer HEAD, and what it still knows of the log; what is out of date stays so."""
         assert worker.seen is not None
-        read, restores = worker.seen.head, worker.restores
-        return self._rules.restores_on(restores, read=read, head=newer.head)
+        read = worker.seen.head
+        restores = worker.restores if self._rules.still_counts(read, newer.head) else None
+        generation = self._rules.counted_as(read, newer.head).generation
+        seen = self._world.changed(newer, generation=generation)
+        return worker._replace(seen=seen, restores=restores)
 
     def _title(self, worker: Worker, newer: Seen | None, phase: str) -> Refused:
         rules, head = self._rules, newer.head if newer else None

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from a2a_serverless.storage.dynamodb_items import head_of
-from a2a_serverless.tasks.attempts import restores_on
+from a2a_serverless.tasks.attempts import counted_as, still_counts
+from a2a_serverless.tasks.head import CancelMark
 from tests.model.generations import (
     COUNTS,
     OLDER,
@@ -62,8 +63,16 @@ def test_a_restart_counts_the_artifacts_that_it_restores() -> None:
 
 
 def test_what_a_claim_has_counted_belongs_to_the_version_that_it_has_read() -> None:
-    """Others may have written artifacts since, which a restart brings back too."""
-    read = claimed()
-    assert restores_on(2, read=read, head=replace(read, sends=1)) == 2
-    assert restores_on(2, read=read, head=moved(read, read.state)) is None
-    assert restores_on(None, read=read, head=read) is None
+    """Others may have written artifacts since, which a restart brings back too.
+
+    What changes HEAD and not the log, such as a request to cancel, leaves it right.
+    """
+    read = replace(claimed(), generation=7)
+    marked = replace(read, sends=1, cancel=CancelMark(at=1), generation=None)
+    assert still_counts(read, marked)
+    assert counted_as(read, marked) == replace(marked, generation=7)
+    for other in (moved(marked, read.state), replace(marked, incarnation="later")):
+        assert not still_counts(read, other)
+        assert counted_as(read, other) == other
+    known = replace(marked, generation=8)
+    assert counted_as(replace(read, generation=None), known) == known

@@ -19,6 +19,7 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
 )
 from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.tasks.attempts import counted_as
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, left_by
@@ -76,8 +77,17 @@ def ending(head: Head, state: TaskState, text: str) -> Commit:
     return Commit(entries=(StatusChanged(status, archive=True),))
 
 
-async def end_task(log: TaskLog, task_id: str, decide: Callable[[Head], Commit | None]) -> bool:
+async def end_task(
+    log: TaskLog,
+    task_id: str,
+    decide: Callable[[Head], Commit | None],
+    *,
+    read: Head | None = None,
+) -> bool:
     """Commit what `decide` makes of HEAD as it is now; again, where another writer was faster.
+
+    `read` is HEAD of the task's log, if the caller has read it: its generation is kept, where HEAD
+    does not know it.
 
     True when the commit was made. False when the task is gone or has ended, or `decide` returned
     None: there was nothing to end.
@@ -90,6 +100,8 @@ async def end_task(log: TaskLog, task_id: str, decide: Callable[[Head], Commit |
         head = await log.head(task_id)
         if head is None or head.is_terminal:
             return False
+        if read is not None:
+            head = counted_as(read, head)
         commit = decide(head)
         if commit is None:
             return False
@@ -105,7 +117,8 @@ async def end_task(log: TaskLog, task_id: str, decide: Callable[[Head], Commit |
 async def cancel_task(log: TaskLog, seen: Head) -> bool:
     """Cancel the task of `seen` without its agent; what its attempt still writes is refused.
 
-    False when it has ended meanwhile, or another task has its id.
+    False when it has ended meanwhile, or another task has its id. `seen` may have been counted with
+    the task's log, see `end_task`.
 
     Raises:
         ConcurrencyError, UnavailableError: as `end_task`.
@@ -114,4 +127,4 @@ async def cancel_task(log: TaskLog, seen: Head) -> bool:
     def decide(head: Head) -> Commit | None:
         return canceled(head) if head.incarnation == seen.incarnation else None
 
-    return await end_task(log, seen.task_id, decide)
+    return await end_task(log, seen.task_id, decide, read=seen)

@@ -73,6 +73,11 @@ class Tail:
         tail._backlog.extend(d for d in tail._take(log) if d.cursor > cursor)
         return tail, TailEvent(cursor=cursor, event=as_of)
 
+    @property
+    def counted(self) -> Head:
+        """Return HEAD with its generation, also where an older release has left it behind."""
+        return replace(self.head, generation=self.fold.generation)
+
     def snapshot(self) -> TailEvent:
         """Return the Task now, under the cursor of its version's last event."""
         newest = self.fold.newest

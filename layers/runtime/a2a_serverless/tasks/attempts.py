@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -127,12 +127,19 @@ def on_lost_claim(head: Head | None, params: OperationParams, retry: RetryPolicy
     return Refused.FENCED if retry.is_exhausted(head.attempts) else Refused.REBASE
 
 
-def restores_on(restores: int | None, *, read: Head, head: Head) -> int | None:
-    """Return how many artifacts a claim on `head` brings back, as counted in the log of `read`.
+def still_counts(read: Head, head: Head) -> bool:
+    """Return True if what was counted in the log of `read` holds for `head`, which was read later.
 
     None where others have committed since: what they wrote, a restart brings back too.
     """
-    return restores if head.version == read.version else None
+    return (head.incarnation, head.version) == (read.incarnation, read.version)
+
+
+def counted_as(read: Head, head: Head) -> Head:
+    """Return `head` with the generation of `read`, which may come from the log, if it holds."""
+    if head.generation is not None or not still_counts(read, head):
+        return head
+    return replace(head, generation=read.generation)
 
 
 def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:

@@ -305,7 +305,7 @@ class _Delivery:
         def decide(head: Head) -> Commit | None:
             return gave_up(head, reference) if may_give_up(head, params, seen=seen) else None
 
-        if await end_task(self._storage, params.task_id, decide):
+        if await end_task(self._storage, params.task_id, decide, read=seen):
             _log(
                 self._handle,
                 logging.ERROR,

@@ -23,9 +23,10 @@ from a2a_serverless.tasks.attempts import (
     Refused,
     RetryPolicy,
     lease_end,
+    counted_as,
     on_lost_claim,
     on_refusal,
-    restores_on,
+    still_counts,
 )
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
@@ -133,15 +134,18 @@ async def _claim(
     check: Callable[[Head | None], Head],
     restores: int | None = None,
 ) -> Head:
-    """Claim on `head`, or on a newer one; `restores` was counted in the log of `head`."""
+    """Claim on `head`, or on a newer one.
+
+    `restores`, and the generation of `head`, were counted in the log of `head`.
+    """
     read = head
     for _ in range(MAX_REBASES):
-        counted = restores_on(restores, read=read, head=head)
+        counted = restores if still_counts(read, head) else None
         try:
             commit = Commit(token=own.token, claims=True, restores=counted)
             return await own.commit(log, head, commit)
         except ConcurrencyError:
-            head = check(await log.head(head.task_id))
+            head = counted_as(read, check(await log.head(head.task_id)))
             if head.token == own.token:  # by the attempt's writer, or by its keeper
                 own.claimed = True
                 return head

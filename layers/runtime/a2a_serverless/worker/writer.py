@@ -16,6 +16,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
 from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.tasks.attempts import counted_as
 from a2a_serverless.tasks.entries import Entry, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, ContextWrite
@@ -249,4 +250,4 @@ class TurnWriter:
         if is_still(head, seen) and batch.state is not None:
             # HEAD did not move, so the condition on the conversation's state has failed.
             raise StaleStateError from lost
-        self._take(head)
+        self._take(counted_as(seen, head))
