@@ -428,6 +428,7 @@ _SENDS = {"send", "ask", "resend"}
 
 _AFTER = {
     DeadLettered.DROP: "done",
+    DeadLettered.LEAVE: "done",
     DeadLettered.RESEND: "due",
     DeadLettered.CANCEL: "end",
     DeadLettered.FAIL: "end",

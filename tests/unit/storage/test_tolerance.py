@@ -401,7 +401,7 @@ def test_a_newer_task_is_not_written(place: str, values: Item) -> None:
     receives=st.integers(1, 3),
 )
 def test_a_newer_turn_is_given_back(place: str, values: Item, receives: int) -> None:
-    """However often it comes: no attempt, no commit; its dead letter makes it due."""
+    """However often it comes: no attempt, no commit; its dead letter leaves it as due as it is."""
 
     async def test(world: World) -> None:
         head = world.heads[place]
@@ -415,11 +415,12 @@ def test_a_newer_turn_is_given_back(place: str, values: Item, receives: int) -> 
         assert agent.started == []
         letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy(max_attempts=1))
         body = Operation.to_run(params_of(head)).model_dump_json()
-        assert await letters.handle(body) == "resent"
+        before = await world.newest(place)
+        assert await letters.handle(body) == "left"
         after = await world.newest(place)
+        assert after == before
         assert (after.version, after.attempts) == (head.version, head.attempts)
-        assert after.due_at is not None
-        assert after.due_at <= world.clock.now_ms()
+        world.clock.advance(3600)
         sweep = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
         assert (sweep.failed, sweep.given_up) == (0, 0)
         assert (await world.newest(place)).sends == 1
@@ -448,6 +449,37 @@ async def test_a_newer_task_is_given_up_by_no_sweep() -> None:
             assert (report.failed, report.given_up, report.canceled) == (0, 0, 0)
         assert await world.storage.is_cancelled("claimed")
         assert (await world.newest("claimed")).version == world.heads["claimed"].version
+
+    await in_world(test)
+
+
+async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up() -> None:
+    """Its letters do not make it due: copy after copy waits twice as long, up to an hour."""
+
+    async def test(world: World) -> None:
+        head = world.heads["waiting"]
+        newer.append_to_body(world.database, newer.event_key(head), b"T")
+        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy())
+        sweeper = Sweeper(world.storage, world.queue, clock=world.clock, give_up_s=24 * 3600)
+        sent_after: list[int] = []
+        sent_at = world.clock.now_ms()
+        while not (await world.newest("waiting")).is_terminal:
+            before = await world.newest("waiting")
+            assert before.due_at is not None
+            world.clock.advance((before.due_at - world.clock.now_ms()) / 1000)
+            await sweeper.sweep()
+            after = await world.newest("waiting")
+            if after.sends > before.sends:
+                sent_after.append((world.clock.now_ms() - sent_at) // 1000)
+                sent_at = world.clock.now_ms()
+                copy = Operation.to_run(params_of(head, copy_number=after.sends))
+                assert await letters.handle(copy.model_dump_json()) == "left"
+                assert await world.newest("waiting") == after
+        assert sent_after[:7] == [60, 120, 240, 480, 960, 1920, 3600]
+        assert set(sent_after[7:]) == {3600}
+        given_up = await world.newest("waiting")
+        assert given_up.state == S.TASK_STATE_FAILED
+        assert given_up.attempts == 0
 
     await in_world(test)
 
@@ -506,7 +538,7 @@ def widened(message: Any, fields: Mapping[str, Any], **values: Any) -> str:
 def test_an_unknown_operation_is_left_to_a_newer_worker(
     place: str, name: str, fields: Mapping[str, Any]
 ) -> None:
-    """A worker gives it back, or drops it with an ended task; a dead letter fails nothing."""
+    """A worker gives it back, whatever has become of its task; a dead letter fails nothing."""
 
     async def test(world: World) -> None:
         head = world.heads[place]
@@ -515,10 +547,10 @@ def test_an_unknown_operation_is_left_to_a_newer_worker(
         assert handle.message.operation == name
         agent = Executor(complete)
         bench = Bench(agent, clock=PacedClock(), backends=world.backends)
-        assert await bench.adapter.process(handle) is (place == "ended")
+        assert await bench.adapter.process(handle) is False
         letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy(max_attempts=1))
         settled = await letters.handle(body)
-        assert settled == ("resent" if place == "waiting" else "dropped")
+        assert settled == ("left" if place in {"waiting", "claimed"} else "dropped")
         after = await world.newest(place)
         assert (after.version, after.attempts) == (head.version, head.attempts)
         assert agent.started == []

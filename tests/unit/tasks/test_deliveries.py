@@ -20,7 +20,7 @@ from a2a_serverless.tasks.attempts import (
     on_refusal,
     waits_behind,
 )
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import FORMAT, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter
 from tests.unit.tasks.heads import claimed, followed, moved, opened
@@ -152,6 +152,53 @@ def test_an_attempt_counts_itself() -> None:
     assert attempts_started(opened(), is_claimed=False) == 1
     assert attempts_started(claimed(), is_claimed=True) == 1
     assert attempts_started(claimed(), is_claimed=False) == 2
+
+
+NEWER = Operation(operation="archive", params=FIRST)
+
+
+@pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT, PAUSED, COMPLETED])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_an_operation_of_a_newer_release_is_given_back(head: Head, *, is_cancelled: bool) -> None:
+    """Also where its task has ended: only that release knows what it asks for."""
+    wanted = on_delivery(head, NEWER, receives=1, is_cancelled=is_cancelled)
+    assert wanted is Delivered.GIVE_BACK
+
+
+@pytest.mark.parametrize("head", [None, opened("j")])
+def test_an_operation_of_a_newer_release_is_dropped_with_its_task(head: Head | None) -> None:
+    """What it was about is there for no release."""
+    assert on_delivery(head, NEWER, receives=1, is_cancelled=False) is Delivered.DROP
+
+
+@pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT])
+def test_a_dead_letter_for_a_newer_release_leaves_its_turn(head: Head) -> None:
+    """It stays due as the sweeper has set it, whose waits double.
+
+    Because of a damaged log, of the task's format, or of the operation.
+    """
+    run = operation("run")
+    left = DeadLettered.LEAVE
+    newer = replace(head, needs=FORMAT + 1)
+    assert on_dead_letter(head, run, is_cancelled=False, retry=RETRY, needs_newer=True) is left
+    assert on_dead_letter(newer, run, is_cancelled=False, retry=RETRY) is left
+    assert on_dead_letter(head, NEWER, is_cancelled=False, retry=RETRY) is left
+
+
+def test_a_dead_letter_of_a_damaged_log_ends_what_may_be_ended() -> None:
+    """A turn whose attempts are used up, and a task that is being canceled."""
+    used_up = claimed(claimed(), "B")
+    for is_cancelled, wanted in ((False, DeadLettered.FAIL), (True, DeadLettered.CANCEL)):
+        decided = on_dead_letter(
+            used_up, operation("run"), is_cancelled=is_cancelled, retry=RETRY, needs_newer=True
+        )
+        assert decided is wanted
+
+
+def test_a_dead_letter_for_a_newer_release_without_an_open_turn_is_dropped() -> None:
+    """Nothing is to be sent again."""
+    for head in (PAUSED, COMPLETED):
+        assert on_dead_letter(head, NEWER, is_cancelled=False, retry=RETRY) is DeadLettered.DROP
 
 
 def operation(kind: Literal["run", "cancel"]) -> Operation:

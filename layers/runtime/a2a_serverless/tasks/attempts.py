@@ -28,7 +28,7 @@ class Delivered(Enum):
     CLAIM = "claim"
     """Claim the turn before the agent starts: another attempt may run, or have run."""
     GIVE_BACK = "give back"
-    """Nothing here: only a newer release may run the task. A worker of that release will."""
+    """Nothing here: only a worker of a newer release may run the task, or knows the operation."""
     START = "start"
     """Start the agent; its first commit claims the turn."""
 
@@ -66,15 +66,23 @@ def on_delivery(
 
     `needs_newer`: the log has an entry that this release must not skip.
 
+    An operation that this release does not know is given back, also where its task has ended: only
+    a newer release knows whether something is left to do. It is dropped with a task that is gone:
+    what it was about is not there for any release.
+
     `receives` counts the deliveries of the operation, including this one. An operation of a turn
     that waits behind the current one works on the current one: if it waited, it would hold up the
     copy that the sweeper sends for the current turn. A copy claims like a redelivery: the attempt
     of the first message may still run without having written anything.
     """
     params = operation.params
-    if head is None or head.incarnation != params.incarnation or head.is_terminal:
+    if head is None or head.incarnation != params.incarnation:
         return Delivered.DROP
-    if needs_newer or head.needs_newer or operation.needs_newer:
+    if operation.needs_newer:
+        return Delivered.GIVE_BACK
+    if head.is_terminal:
+        return Delivered.DROP
+    if needs_newer or head.needs_newer:
         return Delivered.GIVE_BACK
     if is_cancelled or operation.operation == "cancel":
         return Delivered.CANCEL
@@ -130,7 +138,8 @@ def on_lost_claim(head: Head | None, params: OperationParams, retry: RetryPolicy
 def still_counts(read: Head, head: Head) -> bool:
     """Return True if what was counted in the log of `read` holds for `head`, which was read later.
 
-    None where others have committed since: what they wrote, a restart brings back too.
+    That is the generation, and the artifacts that a restart brings back. A commit in between makes
+    it wrong. A request to cancel does not: it changes HEAD, and not the log.
     """
     return (head.incarnation, head.version) == (read.incarnation, read.version)
 

@@ -22,14 +22,27 @@ class DeadLettered(Enum):
     """End the task as canceled."""
     RESEND = "resend"
     """Make the current turn due now, so that the sweeper sends it again."""
+    LEAVE = "leave"
+    """Nothing: no worker of this release can start the turn. The sweeper sends it again, after
+    waits that double."""
     FAIL = "fail"
     """End the task as failed: its turn has had all its attempts."""
 
 
 def on_dead_letter(
-    head: Head | None, operation: Operation, *, is_cancelled: bool, retry: RetryPolicy
+    head: Head | None,
+    operation: Operation,
+    *,
+    is_cancelled: bool,
+    retry: RetryPolicy,
+    needs_newer: bool = False,
 ) -> DeadLettered:
     """Return the work to do on a dead letter, given HEAD and the cancel flag as they are now.
+
+    `needs_newer`: the log has an entry that this release must not skip. So no worker of this
+    release can start the turn: made due at once, it would come back as a dead letter for ever. A
+    turn whose attempts are used up fails all the same, and one that no attempt has claimed is given
+    up by the sweeper.
 
     The queue counts deliveries, and HEAD counts attempts of the agent. Deliveries also run out
     when no attempt can begin, as in an outage of the storage: that fails no task.
@@ -40,20 +53,10 @@ def on_dead_letter(
     if wanted is Delivered.CANCEL:
         return DeadLettered.CANCEL
     if wanted is Delivered.GIVE_BACK:
-        return _left_to_newer(head, operation)
-    return DeadLettered.FAIL if retry.is_exhausted(head.attempts) else DeadLettered.RESEND
-
-
-def _left_to_newer(head: Head, operation: Operation) -> DeadLettered:
-    """Return what is done with a dead letter that only a newer release could have worked on.
-
-    Its turn is sent again, for a worker of that release; this release never fails it. If only the
-    operation is unknown and an attempt has the turn, nothing is done: its lease brings it back.
-    """
-    is_claimed = head.token is not None
-    if not head.turn_is_open or (operation.needs_newer and is_claimed):
-        return DeadLettered.DROP
-    return DeadLettered.RESEND
+        return DeadLettered.LEAVE if head.turn_is_open else DeadLettered.DROP
+    if retry.is_exhausted(head.attempts):
+        return DeadLettered.FAIL
+    return DeadLettered.LEAVE if needs_newer else DeadLettered.RESEND
 
 
 def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:

@@ -22,7 +22,7 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import FifoQueue, decode_message
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import REBASES, canceled, end_task, gave_up
-from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.storage.log import Log, TaskLog
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
@@ -31,12 +31,13 @@ from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.telemetry import ids_of
 
-Settled = Literal["failed", "canceled", "resent", "dropped", "undecodable"]
+Settled = Literal["failed", "canceled", "resent", "left", "dropped", "undecodable"]
 
 _LEVELS: Final[Mapping[Settled, int]] = {
     "failed": logging.ERROR,
     "canceled": logging.ERROR,
     "resent": logging.WARNING,
+    "left": logging.WARNING,
     "dropped": logging.INFO,
 }
 
@@ -88,12 +89,14 @@ class DeadLetters:
         """Apply the decision of `on_dead_letter` to the operation's task as it is now.
 
         Failed and canceled end it; "resent" makes its turn due, so that the next sweep sends it
-        again; "dropped": nothing was left to do.
+        again; "left": only a newer release can run it, and the sweeper sends it again after its own
+        wait; "dropped": nothing was left to do.
         """
         scope, task_id = Scope(operation.params.scope), operation.params.task_id
         storage = self._storage.for_scope(scope)
+        log = await storage.read(task_id, incarnation=operation.params.incarnation)
         is_cancelled = await storage.is_cancelled(task_id)
-        letter = _Letter(operation, self._retry, is_cancelled=is_cancelled)
+        letter = _Letter(operation, self._retry, log, is_cancelled=is_cancelled)
         settled = await _settle(storage, letter)
         if settled != "dropped":
             # Counted at once: if the next step fails, the next delivery finds nothing to count.
@@ -135,19 +138,27 @@ class DeadLetters:
 class _Letter:
     """A dead letter, and the decision about it on the HEAD that was read last."""
 
-    def __init__(self, operation: Operation, retry: RetryPolicy, *, is_cancelled: bool) -> None:
+    def __init__(
+        self, operation: Operation, retry: RetryPolicy, log: Log | None, *, is_cancelled: bool
+    ) -> None:
         self.operation = operation
+        self.read = None if log is None else log.counted().head
         self.correlation_id = secrets.token_hex(8)
         self.wanted = DeadLettered.DROP
         self.seen: Head | None = None
         self._retry = retry
         self._is_cancelled = is_cancelled
+        self._needs_newer = log is not None and log.needs_newer
 
     def decide(self, head: Head) -> Commit | None:
         """Return the commit that ends the task; None where it is not to be ended."""
         self.seen = head
         self.wanted = on_dead_letter(
-            head, self.operation, is_cancelled=self._is_cancelled, retry=self._retry
+            head,
+            self.operation,
+            is_cancelled=self._is_cancelled,
+            retry=self._retry,
+            needs_newer=self._needs_newer,
         )
         if self.wanted is DeadLettered.CANCEL:
             return canceled(head)
@@ -163,8 +174,10 @@ async def _settle(log: TaskLog, letter: _Letter) -> Settled:
         ConcurrencyError: the task was changed by others too often.
     """
     for _ in range(REBASES):
-        if await end_task(log, letter.operation.params.task_id, letter.decide):
+        if await end_task(log, letter.operation.task_id, letter.decide, read=letter.read):
             return "canceled" if letter.wanted is DeadLettered.CANCEL else "failed"
+        if letter.wanted is DeadLettered.LEAVE:
+            return "left"
         if letter.wanted is not DeadLettered.RESEND or letter.seen is None:
             return "dropped"
         if await _make_due(log, letter.seen):
