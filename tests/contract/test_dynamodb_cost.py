@@ -17,7 +17,7 @@ from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_items import HEAD, head_item, key, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from benchmarks.meter import Usage, item_bytes
@@ -89,7 +89,7 @@ async def test_a_task_is_put_into_the_index_by_id_once(bench: Bench, observer: A
     stored = entries_by_id(observer, storage, head)
     assert len(stored) == 2
     head = await storage.commit(head, Commit(token="first", claims=True))
-    await storage.release(head, reason="ValueError")
+    await storage.release(head, AttemptEnd(token="first", reason="ValueError"))
     await storage.request_cancel(head.task_id)
     marked = await storage.head(head.task_id)
     assert marked is not None
@@ -132,11 +132,12 @@ async def test_a_failed_attempt_is_one_update(bench: Bench) -> None:
     head = (await storage.open_task("context", request())).head
     head = await storage.commit(head, Commit(token="first", claims=True))
     assert head.due_at is not None
+    end = AttemptEnd(token="first", reason="ValueError", correlation_id="0123456789abcdef")
     with bench.meter.measure() as usage:
-        await storage.release(head, reason="ValueError", correlation_id="0123456789abcdef")
+        await storage.release(head, end)
     assert cost(usage) == (1, 1, 0)
     with bench.meter.measure() as usage:
-        await storage.release(head, reason="ValueError", due_at=head.due_at + 60_000)
+        await storage.release(head, end, due_at=head.due_at + 60_000)
     assert cost(usage) == (1, 3, 0)
 
 
@@ -309,7 +310,11 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(
     for _ in range(2):
         claim = Commit(token=new_token(), claims=True, restores=0, worker=worker)
         head = await storage.commit(head, claim)
-        await storage.release(head, reason="UnavailableError", correlation_id="0123456789abcdef")
+        assert head.token is not None
+        end = AttemptEnd(
+            token=head.token, reason="UnavailableError", correlation_id="0123456789abcdef"
+        )
+        assert await storage.release(head, end)
         assert max(map(item_bytes, items_of(observer, storage, head))) < 824
         released = await storage.head(head.task_id)
         assert released is not None

@@ -23,10 +23,11 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, Database, emulator_client, moto_database, new_scope
 from tests.support.emulators import Emulator
 from tests.support.messages import agent_message, message, request
-from tests.support.newer import head_key, set_attributes, stored
+from tests.support.newer import head_key, remove_attributes, set_attributes, stored
 
 S = TaskState
 END = AttemptEnd(token="one", reason="ValueError", correlation_id="c-1")
+END_OF_TWO = replace(END, token="two")
 
 
 @pytest.fixture(params=["moto", LOCAL])
@@ -55,7 +56,7 @@ async def claimed(storage: DurableStorage, head: Head, token: str = "one") -> He
 
 async def given_back(storage: DurableStorage, head: Head) -> Head:
     """HEAD after its attempt has given the turn back."""
-    assert await storage.release(head, reason=END.reason, correlation_id=END.correlation_id)
+    assert await storage.release(head, END)
     return await newest(storage, head)
 
 
@@ -81,25 +82,25 @@ async def test_a_released_turn_says_by_whom_and_why(storage: DurableStorage) -> 
 async def test_a_release_may_move_the_due_time(storage: DurableStorage) -> None:
     """Before a long wait the lease is renewed by the same write."""
     head = await claimed(storage, await opened(storage))
-    assert await storage.release(head, reason="ValueError", due_at=4711)
+    assert await storage.release(head, END, due_at=4711)
     assert (await newest(storage, head)).due_at == 4711
 
 
 async def test_only_the_owner_releases(storage: DurableStorage) -> None:
     """Not an attempt that was taken over, nor on an unclaimed turn, an ended or a later task."""
     first = await opened(storage, task_id="reused")
-    assert not await storage.release(first, reason="x")
+    assert not await storage.release(first, END)
     one = await claimed(storage, first)
     two = await claimed(storage, one, "two")
-    assert not await storage.release(one, reason="x")
+    assert not await storage.release(one, END)
     end = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
     await storage.commit(two, Commit(entries=(end,), token="two"))
-    assert not await storage.release(two, reason="x")
+    assert not await storage.release(two, END_OF_TWO)
     assert (await newest(storage, two)).released is None
     await storage.delete_task("reused")
-    assert not await storage.release(two, reason="x")
+    assert not await storage.release(two, END_OF_TWO)
     await claimed(storage, await opened(storage, task_id="reused"), "two")
-    assert not await storage.release(two, reason="x")
+    assert not await storage.release(two, END_OF_TWO)
 
 
 async def test_the_next_claim_keeps_how_the_attempt_before_it_ended(
@@ -151,6 +152,26 @@ async def test_a_commit_that_fails_its_task_says_why(storage: DurableStorage) ->
     at_once = Commit(entries=(failed,), token="one", claims=True, failed=END)
     head = await storage.commit(await opened(storage), at_once)
     assert (await record(storage, head)).ended == END
+
+
+# -- what is missing -------------------------------------------------------------------------
+
+
+async def test_a_turn_without_a_count_of_its_copies_is_postponed(
+    table: Database, clock: ManualClock
+) -> None:
+    """It was stored in part: it counts as never sent, once, and has a count from then on."""
+    storage = table.storage(clock=clock)
+    head = await opened(storage)
+    remove_attributes(table, head_key(head), "sends")
+    seen = await newest(storage, head)
+    assert seen.sends == 0
+    assert await storage.postpone(seen, due_at=4711, sends=1)
+    assert not await storage.postpone(seen, due_at=4712, sends=1)
+    after = await newest(storage, head)
+    assert (after.due_at, after.sends) == (4711, 1)
+    remove_attributes(table, head_key(head), "sends")
+    assert not await storage.postpone(after, due_at=4712, sends=2)
 
 
 # -- requests to cancel ----------------------------------------------------------------------

@@ -14,7 +14,7 @@ from a2a_serverless.local.template import Template
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_items import BY_ID, HEAD, event_sort, key, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, add_index, drop_index
@@ -58,7 +58,8 @@ async def test_everything_but_finding_works(older: Database, clock: ManualClock)
     storage = older.storage(clock=clock)
     head = (await storage.open_task("context", request(), idempotency_key="key")).head
     head = await storage.commit(head, Commit(token="first", claims=True))
-    assert await storage.release(head, reason="ValueError", correlation_id="0123", due_at=1)
+    end = AttemptEnd(token="first", reason="ValueError", correlation_id="0123")
+    assert await storage.release(head, end, due_at=1)
     assert [due.task_id for due in await storage.due(clock.now_ms())] == [head.task_id]
     released = await storage.head(head.task_id)
     assert released is not None

@@ -9,10 +9,23 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.tasks.head import LOST, AttemptEnd
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.head import LOST, SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker import attempt
+from a2a_serverless.worker.adapter import RELEASE_S
 from a2a_serverless.worker.telemetry import process_name
-from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, idle
+from tests.support.workers import (
+    Agent,
+    Bench,
+    PacedClock,
+    S,
+    chunk,
+    complete,
+    idle,
+    status,
+    status_text,
+)
 
 AT_ONCE = "x" * 70_000
 """A text that is committed when the call that emits it returns."""
@@ -76,6 +89,181 @@ async def test_the_end_of_a_dead_attempt_is_that_it_was_lost() -> None:
     await bench.storage.commit(task, Commit(token="dead", claims=True))
     assert await bench.work() is True
     assert (await bench.records(task))[-1].ended == AttemptEnd(token="dead", reason=LOST)
+
+
+async def test_a_fault_of_the_agent_has_a_correlation_id(caplog: pytest.LogCaptureFixture) -> None:
+    """In the line of the log and in the stored end; the client's sentence stays as it was."""
+
+    async def forget(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "half"))
+
+    bench = Bench(Agent(forget))
+    task = await bench.send()
+    assert await bench.work() is True
+    ended = (await bench.records(task))[-1].ended
+    logged = line(caplog, "agent_at_fault")
+    assert ended is not None
+    assert (ended.reason, ended.correlation_id) == (
+        "InvalidAgentEventError",
+        logged["correlation_id"],
+    )
+    text = status_text(await bench.task(task))
+    assert text.startswith("The agent returned without ending its turn")
+    assert ended.correlation_id not in text
+
+
+async def test_an_attempt_is_released_by_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the keeper has claimed its turn, and its writer has not taken that HEAD over."""
+    clock = PacedClock()
+
+    async def fail_late(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(3)
+        raise ValueError
+
+    monkeypatch.setattr(attempt, "call_in", lambda *_: None)
+    bench = Bench(Agent(fail_late), clock=clock, max_attempts=2, retry_base_s=0)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(4)
+    assert await working is False
+    assert (await bench.head(task)).was_released
+
+
+# -- attempts that are interrupted -----------------------------------------------------------
+
+
+async def begin(context: RequestContext, queue: EventQueue) -> None:
+    await queue.enqueue_event(chunk(context, AT_ONCE))
+    await asyncio.Event().wait()
+
+
+async def serving(bench: Bench, clock: PacedClock) -> asyncio.Task[None]:
+    """A worker whose agent has come as far as it can."""
+    task = asyncio.create_task(bench.adapter.serve(concurrency=1))
+    await clock.pass_time(0.5)
+    return task
+
+
+async def test_a_shutdown_releases_the_turns_that_it_interrupts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The next claim takes the reason into the log, and the line's correlation id."""
+    caplog.set_level("INFO")
+    clock = PacedClock()
+    bench = Bench(Agent(begin), clock=clock)
+    task = await bench.send()
+    worker = await serving(bench, clock)
+    token = (await bench.head(task)).token
+    assert token is not None
+    worker.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await worker
+    head = await bench.head(task)
+    correlation_id = line(caplog, "shutdown")["correlation_id"]
+    assert head.released == AttemptEnd(token=token, reason=SHUTDOWN, correlation_id=correlation_id)
+    await bench.storage.commit(head, Commit(token="next", claims=True))
+    assert (await bench.records(task))[-1].ended == head.released
+
+
+@pytest.mark.parametrize("end", [S.TASK_STATE_COMPLETED, S.TASK_STATE_INPUT_REQUIRED])
+async def test_a_shutdown_after_the_agents_end_changes_nothing(end: S) -> None:
+    """The commit has ended the turn: no attempt owns it any more."""
+    clock = PacedClock()
+
+    async def end_and_linger(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(status(context, end))
+        await asyncio.Event().wait()
+
+    bench = Bench(Agent(end_and_linger), clock=clock)
+    task = await bench.send()
+    worker = await serving(bench, clock)
+    head = await bench.head(task)
+    assert head.state == end
+    worker.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await worker
+    assert await bench.head(task) == head
+
+
+async def test_a_shutdown_before_the_claim_writes_nothing() -> None:
+    """The attempt has left no trace."""
+    clock = PacedClock()
+
+    async def wait(context: RequestContext, queue: EventQueue) -> None:
+        await asyncio.Event().wait()
+
+    bench = Bench(Agent(wait), clock=clock)
+    task = await bench.send()
+    worker = await serving(bench, clock)
+    worker.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await worker
+    assert await bench.head(task) == task
+    assert (await bench.deliver()).attempt == 2
+
+
+@pytest.mark.parametrize("is_told_twice", [False, True])
+async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_told_twice: bool
+) -> None:
+    """Not longer than `RELEASE_S`, and not at all if it is told once more: the turn goes back."""
+    clock = PacedClock()
+    bench = Bench(Agent(begin), clock=clock)
+    task = await bench.send()
+    worker = asyncio.create_task(bench.work())
+    await idle()
+    assert (await bench.head(task)).token is not None
+    asked = asyncio.Event()
+
+    async def unanswered(*_: object, **__: object) -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    monkeypatch.setattr(MemoryStorage, "release", unanswered)
+    worker.cancel()
+    await asked.wait()
+    if is_told_twice:
+        worker.cancel()
+        await idle()
+    else:
+        await clock.pass_time(RELEASE_S)
+        assert line(caplog, "release_failed")["task_id"] == task.task_id
+    assert worker.done()
+    assert worker.cancelled()
+    assert not (await bench.head(task)).was_released
+    assert (await bench.deliver()).attempt == 2
+
+
+async def test_an_unforeseen_error_releases_the_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By its name, before the delivery goes back; the line of the log has the correlation id."""
+    bench = Bench(Agent(fail), max_attempts=2)
+    task = await bench.send()
+    released_at_nack: list[bool] = []
+
+    async def broken(*_: object) -> None:
+        raise LookupError("no such thing")
+
+    monkeypatch.setattr(attempt.Attempt, "_release", broken)
+    handle = await bench.deliver()
+    give_back = handle.nack
+
+    async def noted(*, delay_s: float = 0) -> None:
+        released_at_nack.append((await bench.head(task)).was_released)
+        await give_back(delay_s=delay_s)
+
+    monkeypatch.setattr(handle, "nack", noted)
+    assert await bench.adapter.process(handle) is False
+    assert released_at_nack == [True]
+    released = (await bench.head(task)).released
+    assert released is not None
+    assert released.reason == "LookupError"
+    assert released.correlation_id == line(caplog, "delivery_failed")["correlation_id"]
+
+
+# -- requests to cancel ----------------------------------------------------------------------
 
 
 async def test_a_cancel_is_heard_at_the_next_commit() -> None:

@@ -251,11 +251,14 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         Where the first answer was lost, a success may be reported as False. That is the safe
         side: the turn is due again later, and the caller has sent nothing.
         """
+        has_sends = "sends = :seen"
+        if head.sends == 0:  # what a HEAD that was stored in part lacks, it is read as 0
+            has_sends = f"({has_sends} OR attribute_not_exists(sends))"
         return await self._table.update(
             Key=key(self._partition(head.task_id), items.HEAD),
             UpdateExpression="SET due_at = :due_at, sends = :sends",
             ConditionExpression="incarnation = :incarnation AND version = :version"
-            " AND sends = :seen AND due_at = :due_before AND expires_at > :now",
+            f" AND {has_sends} AND due_at = :due_before AND expires_at > :now",
             ExpressionAttributeValues={
                 ":due_at": attribute(due_at),
                 ":sends": attribute(sends),
@@ -282,12 +285,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
             },
         )
 
-    async def release(
-        self, head: Head, *, reason: str, correlation_id: str = "", due_at: int | None = None
-    ) -> bool:
-        if head.token is None:
-            return False
-        end = AttemptEnd(token=head.token, reason=reason, correlation_id=correlation_id)
+    async def release(self, head: Head, end: AttemptEnd, *, due_at: int | None = None) -> bool:
         changed = items.released_values(end) | ({} if due_at is None else {"due_at": due_at})
         values = changed | {"incarnation": head.incarnation, "now": self._now_s()}
         return await self._table.update(

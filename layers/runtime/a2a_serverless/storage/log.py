@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Self, TypeAlias
 from a2a_serverless.clock import Clock
 from a2a_serverless.tasks.entries import Restarted, Unknown
 from a2a_serverless.tasks.fold import Fold, Record
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.tasks.storing import counts_for
@@ -233,12 +233,12 @@ class TaskLog(ABC):
         """
 
     @abstractmethod
-    async def release(
-        self, head: Head, *, reason: str, correlation_id: str = "", due_at: int | None = None
-    ) -> bool:
-        """Note that the attempt `head.token` has given its turn back, without a commit.
+    async def release(self, head: Head, end: AttemptEnd, *, due_at: int | None = None) -> bool:
+        """Note that the attempt `end.token` has given its turn back, without a commit.
 
-        `due_at` also moves the due time. False when the turn is not that attempt's any more.
+        `due_at` also moves the due time. False when that attempt does not own the turn: it never
+        claimed it, the turn is over, another attempt has claimed it, or the task is gone. Commits
+        made since `head` was read do not matter.
 
         Raises:
             UnavailableError: no answer within the retry budget; the outcome is unknown.

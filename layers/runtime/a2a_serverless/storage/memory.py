@@ -197,17 +197,12 @@ class MemoryStorage(DurableStorage):
             self._tables.heads[key] = replace(current, due_at=due_at)
         return True
 
-    async def release(
-        self, head: Head, *, reason: str, correlation_id: str = "", due_at: int | None = None
-    ) -> bool:
-        key, token = self._key(head.task_id), head.token
+    async def release(self, head: Head, end: AttemptEnd, *, due_at: int | None = None) -> bool:
+        key, incarnation = self._key(head.task_id), head.incarnation
         with self._tables.lock:
             current = self._live(key)
-            if current is None or token is None:
+            if current is None or not may_renew(current, incarnation=incarnation, token=end.token):
                 return False
-            if not may_renew(current, incarnation=head.incarnation, token=token):
-                return False
-            end = AttemptEnd(token=token, reason=reason, correlation_id=correlation_id)
             due_at = current.due_at if due_at is None else due_at
             self._tables.heads[key] = replace(current, released=end, due_at=due_at)
         return True

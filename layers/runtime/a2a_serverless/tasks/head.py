@@ -56,6 +56,8 @@ class AttemptEnd:
 
 LOST: Final = "lost"
 """The reason of an attempt that said nothing at its end: its process died, or was cut off."""
+SHUTDOWN: Final = "shutdown"
+"""The reason of an attempt whose worker was told to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from a2a_serverless.tasks.attempts import (
     on_delivery,
     waits_behind,
 )
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import SHUTDOWN, Head
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
@@ -41,8 +41,9 @@ from a2a_serverless.worker.agents import CarryingAgent
 from a2a_serverless.worker.attempt import Attempt, Companions, Limits
 from a2a_serverless.worker.canceling import Canceling
 from a2a_serverless.worker.claims import Ownership, claim
+from a2a_serverless.worker.failures import reason_of
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
-from a2a_serverless.worker.loops import survive_exits
+from a2a_serverless.worker.loops import limited, survive_exits
 from a2a_serverless.worker.telemetry import (
     ids_of,
     observed_attempt,
@@ -58,6 +59,9 @@ DEADLINE_MARGIN_S = 10.0
 MAX_MARGIN_SHARE = 0.2
 """The margin before a deadline is at most this share of the time that is left at the start."""
 _NEWER = "a newer release of this service wrote it, and only a worker of that release may run it"
+RELEASE_S = 6.0
+"""The longest wait for the note that an interrupted attempt is over: a little longer than a
+request's read time-out, so that hardly any request is under way after it."""
 PULL_LIMIT_S = 11.5 * 3600
 """The longest turn in pull mode: SQS lets a message be invisible for 12 hours at most."""
 
@@ -110,16 +114,22 @@ class WorkerAdapter:
         """
         faults.point("after-receive")
         survive_exits(asyncio.get_running_loop())
+        delivery = _Delivery(self, handle, deadline)
         with observed_delivery(handle):
             try:
-                verdict = await _Delivery(self, handle, deadline).verdict()
+                verdict = await delivery.verdict()
             except asyncio.CancelledError:
-                # This worker shuts down: another one goes on at once.
-                await self._conclude(handle, again(0))
+                try:
+                    text = "Delivery given back: this worker shuts down"
+                    await delivery.interrupted(SHUTDOWN, logging.INFO, "shutdown", text)
+                finally:  # also if the worker is told once more: another one goes on at once
+                    await self._conclude(handle, again(0))
                 raise
-            except Exception:  # noqa: BLE001 - an invocation's edge: the operation must not be lost
+            except Exception as error:  # noqa: BLE001 - an invocation's edge: the operation must not be lost
                 verdict = again(self.retry.delay_s(handle.attempt))
-                _log(handle, logging.ERROR, "delivery_failed", "Delivery failed", exc_info=True)
+                await delivery.interrupted(
+                    reason_of(error), logging.ERROR, "delivery_failed", "Delivery failed", error
+                )
             return await self._conclude(handle, verdict)
 
     async def serve(self, *, concurrency: int) -> None:
@@ -163,6 +173,7 @@ class _Delivery:
         self._deadline = deadline
         scope = Scope(self._params.scope)
         self._storage = adapter.backends.storage.for_scope(scope)
+        self._attempted: tuple[Head, Ownership] | None = None
 
     async def verdict(self) -> Verdict:
         """Do what the delivery asks for.
@@ -179,6 +190,27 @@ class _Delivery:
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
         return again(0)
+
+    async def interrupted(
+        self, reason: str, level: int, action: str, text: str, error: Exception | None = None
+    ) -> None:
+        """Log why the delivery ends before its work, and note it in HEAD for an attempt of it.
+
+        The note is not waited for longer than `RELEASE_S`, and changes nothing where the attempt
+        does not own its turn any more, as after the commit that ended the turn.
+        """
+        if self._attempted is None or self._attempted[1].must_claim:
+            _log(self._handle, level, action, text, exc_info=error or False)
+            return
+        head, own = self._attempted
+        end = own.ended(reason)
+        reference = end.correlation_id
+        _log(self._handle, level, action, text, exc_info=error or False, correlation_id=reference)
+        clock, noting = self._adapter.clock, self._storage.release(head, end)
+        failure = await limited(noting, clock=clock, seconds=RELEASE_S)
+        if failure is not None:  # the next claim takes the attempt for a lost one
+            text = f"Turn not released: {failure}"
+            _log(self._handle, logging.WARNING, "release_failed", text)
 
     async def _act(self, log: Log | None) -> Verdict:
         is_cancelled = log is not None and await self._storage.is_cancelled(self._params.task_id)
@@ -230,6 +262,7 @@ class _Delivery:
         if adapter.retry.is_exhausted(head.attempts):  # the last one died and has settled nothing
             return await self._give_up(params, head)
         own = Ownership(params=params, token=new_token())
+        self._attempted = (head, own)
         try:
             with observed_attempt(log, self._operation, adapter.clock):
                 attempt = self._attempt(log, params)
@@ -334,7 +367,7 @@ def _log(
     action: str,
     text: str,
     *,
-    exc_info: bool = False,
+    exc_info: BaseException | bool = False,
     **fields: object,
 ) -> None:
     extra = {"action": action, "receives": handle.attempt, **ids_of(handle.message)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import TaskState, TaskStatus
@@ -47,6 +47,7 @@ from a2a_serverless.worker.failures import (
     DeadlineError,
     StaleStateError,
     is_final,
+    reason_of,
 )
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.loops import call_in, contained, end_tasks, error_of, first_of
@@ -300,37 +301,23 @@ class Attempt:
             is_at_fault=isinstance(error, InvalidAgentEventError | InvalidArgumentError),
             is_final=is_final(error.__cause__),
         )
+        end = self._writer.own.ended(reason_of(error))
+        reference = end.correlation_id
+        fields: dict[str, Any] = {"attempts": attempts, "correlation_id": reference}
         match wanted:
             case Failed.AGAIN:
-                return await self._give_back(error, attempts)
+                return await self._give_back(error, end, attempts)
             case Failed.AT_FAULT:
-                self._log(logging.ERROR, "agent_at_fault", "Task failed: %s", error)
-                end = ending(head, TaskState.TASK_STATE_FAILED, str(error))
-                await self._commit(replace(end, failed=self._ended_by(error)))
+                self._log(logging.ERROR, "agent_at_fault", "Task failed: %s", error, **fields)
+                last = ending(head, TaskState.TASK_STATE_FAILED, str(error))
             case Failed.GAVE_UP:
-                reference = secrets.token_hex(8)
-                self._log(
-                    logging.ERROR,
-                    "gave_up",
-                    "Task failed, %s",
-                    reference,
-                    cause=error,
-                    attempts=attempts,
-                    correlation_id=reference,
-                )
-                end = gave_up(head, reference)
-                await self._commit(replace(end, failed=self._ended_by(error, reference)))
+                text = "Task failed, %s"
+                self._log(logging.ERROR, "gave_up", text, reference, cause=error, **fields)
+                last = gave_up(head, reference)
+        await self._commit(replace(last, failed=end))
         return DONE
 
-    def _ended_by(self, error: Exception, reference: str = "") -> AttemptEnd | None:
-        """Return how this attempt ends by an error of its agent, or of its own."""
-        token = self._writer.own.token
-        if token is None:
-            return None
-        reason = type(error.__cause__ or error).__name__
-        return AttemptEnd(token=token, reason=reason, correlation_id=reference)
-
-    async def _give_back(self, error: Exception, attempts: int) -> Verdict:
+    async def _give_back(self, error: Exception, end: AttemptEnd, attempts: int) -> Verdict:
         """Count the attempt in HEAD, and drop its uncommitted entries: the next one starts over."""
         self._writer.discard()
         if not self._writer.claimed:
@@ -340,8 +327,7 @@ class Attempt:
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
         delay_s = 0 if at_once else self.limits.retry.delay_s(attempts)
-        reference = secrets.token_hex(8)
-        await self._release(error, reference, delay_s)
+        await self._release(end, delay_s)
         self._log(
             logging.WARNING,
             "deadline" if at_once else "retry",
@@ -349,11 +335,11 @@ class Attempt:
             cause=error,
             attempts=attempts,
             delay_s=delay_s,
-            correlation_id=reference,
+            correlation_id=end.correlation_id,
         )
         return again(delay_s)
 
-    async def _release(self, error: Exception, reference: str, delay_s: float) -> None:
+    async def _release(self, end: AttemptEnd, delay_s: float) -> None:
         """Note in HEAD why the attempt ends, before its delivery goes back.
 
         A lease that could end before the delay is renewed: the turn comes back by itself, and the
@@ -364,12 +350,7 @@ class Attempt:
             again_ms = self.clock.now_ms() + int(delay_s * 1000)
             due_at = lease_end(again_ms, self.storage.timing)
         try:
-            await self.storage.release(
-                self._writer.head,
-                reason=type(error.__cause__ or error).__name__,
-                correlation_id=reference,
-                due_at=due_at,
-            )
+            await self.storage.release(self._writer.head, end, due_at=due_at)
         except UnavailableError as failure:  # at worst the sweeper sends a copy
             self._log(logging.WARNING, "release_failed", "Turn not released: %s", failure)
 

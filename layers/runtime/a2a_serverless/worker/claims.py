@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -22,13 +23,13 @@ from a2a_serverless.storage.log import Log, TaskLog
 from a2a_serverless.tasks.attempts import (
     Refused,
     RetryPolicy,
-    lease_end,
     counted_as,
+    lease_end,
     on_lost_claim,
     on_refusal,
     still_counts,
 )
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.loops import first_of
@@ -75,6 +76,11 @@ class Ownership:
         if self.token is not None and head.token == self.token:
             self.claimed = True
         return head
+
+    def ended(self, reason: str) -> AttemptEnd:
+        """Return the end of this attempt, with a correlation id for its line of the log."""
+        reference = secrets.token_hex(8)
+        return AttemptEnd(token=self.token or "", reason=reason, correlation_id=reference)
 
     async def commit(self, log: TaskLog, head: Head, commit: Commit) -> Head:
         """Make a commit under the claim, or one that claims; return the new HEAD.

@@ -63,6 +63,11 @@ def is_final(error: BaseException | None) -> bool:
     return isinstance(error, REFUSALS) or bool(getattr(error, "final", False))
 
 
+def reason_of(error: BaseException) -> str:
+    """Return the name of the error that ends an attempt: its cause's, such as the agent's own."""
+    return type(error.__cause__ or error).__name__
+
+
 @contextmanager
 def going_on(
     log: logging.Logger,
