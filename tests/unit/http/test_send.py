@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from a2a.types import Message, SendMessageRequest
 from google.protobuf.json_format import ParseDict
 
-from a2a_serverless.errors import UnavailableError
+from a2a_serverless.errors import NewerReleaseError, UnavailableError
 from a2a_serverless.http.intake import storable
 from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends
@@ -255,6 +258,39 @@ class TestIdempotency:
         assert again.state == "SUBMITTED"
         assert len(again.task["history"]) == 1
 
+    @pytest.mark.parametrize("flags", [0, CRITICAL], ids=["skipped", "critical"])
+    @pytest.mark.parametrize("follows_up", [False, True])
+    async def test_a_repetition_that_cannot_be_compared_is_refused(
+        self,
+        agent: Agent,
+        backends: Backends,
+        worker: ScriptedWorker,
+        flags: int,
+        *,
+        follows_up: bool,
+    ) -> None:
+        """A newer release has written the first one: one sentence, and no turn is opened."""
+        sent: dict[str, Any] = {"headers": {"Idempotency-Key": "key-1"}}
+        if follows_up:
+            sent["taskId"] = (await agent.send("ask")).task["id"]
+        task = (await agent.send("go", **sent)).task
+        head = await written_by_a_newer_release(backends, task["id"], flags)
+        refused = await agent.send("go", **sent)
+        assert refused.reason == "UNSUPPORTED_OPERATION"
+        assert refused.message == str(NewerReleaseError())
+        assert await backends.storage.head(task["id"]) == head
+
+
+async def written_by_a_newer_release(backends: Backends, task_id: str, flags: int) -> Head:
+    """HEAD of a task whose latest turn is opened by an entry of a kind not known here."""
+    storage: Any = backends.storage
+    head: Head = await storage.head(task_id)
+    log = storage._tables.logs[head.scope, task_id]
+    log[head.turn - 1] = replace(
+        log[head.turn - 1], body=encode_entries([Unknown(b"Z", flags, b"")])
+    )
+    return head
+
 
 class TestSendingTheTurn:
     async def test_a_queue_that_fails_is_no_error_to_the_client(
@@ -394,6 +430,23 @@ class TestUpgrade:
         taken = await agent.send("cancel", contextId="ours")
         assert taken.task["id"] != self.OF_THE_MESSAGE
         assert [turn.text for turn in worker.started] == ["cancel"]
+
+    @pytest.mark.parametrize(
+        ("task_id", "context_id", "sent"),
+        [
+            (KEYED, "221kBLxYpJ9OOO7hTNa8gQ", {"headers": {"Idempotency-Key": "key-1"}}),
+            (OF_THE_MESSAGE, "ours", {"contextId": "ours"}),
+        ],
+    )
+    async def test_content_that_cannot_be_compared(
+        self, agent: Agent, backends: Backends, task_id: str, context_id: str, sent: dict[str, Any]
+    ) -> None:
+        """The message may have opened the task, so that it is refused with one sentence."""
+        await self.opened(backends, task_id, context_id)
+        await written_by_a_newer_release(backends, task_id, CRITICAL)
+        refused = await agent.send("go", configuration=IMMEDIATELY, **sent)
+        assert refused.reason == "UNSUPPORTED_OPERATION"
+        assert refused.message == str(NewerReleaseError())
 
     async def test_another_callers_task_is_not_found(
         self, agent: Agent, backends: Backends

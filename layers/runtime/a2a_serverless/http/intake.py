@@ -94,6 +94,8 @@ class Intake:
             ContextMismatchError: it names another context than its task (section 3.4.3).
             TaskTerminalStateError, TaskNotAcceptingMessagesError: the task takes no message.
             IdempotencyConflictError: the caller's key belongs to another message.
+            NewerReleaseError: only a newer release can change the task, or can read whether the
+                message is the one that its key belongs to.
             InvalidArgumentError: the push configuration does not fit, or there is no room for it.
         """
         storage = self._backends.storage.for_scope(scope_of(context))

@@ -10,7 +10,7 @@ from typing import Literal
 from a2a.types import Artifact, Message, SendMessageRequest, Task, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.errors import InvalidArgumentError, NewerReleaseError
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -125,9 +125,11 @@ class Fold:
         """Return the request that opened `turn`, and its sender.
 
         Raises:
-            KeyError: no message was accepted at that version.
+            NewerReleaseError: this release cannot read the entry that opened it.
         """
-        opened = self._opened[turn]
+        opened = self._opened.get(turn)
+        if opened is None:
+            raise NewerReleaseError
         return opened.request, opened.caller
 
     def task(self, history_length: int | None = None, *, include_artifacts: bool = True) -> Task:
