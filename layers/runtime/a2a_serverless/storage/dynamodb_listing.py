@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
@@ -115,7 +115,7 @@ class IndexedTasks(TableStorage):
                 if len(found) >= limit:
                     break
         except aws.ERRORS as error:
-            if aws.error_code(error) != "ValidationException":
+            if aws.error_code(error) != "ValidationException" or not _lacks_index(error):
                 raise
             msg = (
                 f"The table has no index {items.BY_ID} yet, by which a task is found without its"
@@ -173,3 +173,14 @@ class IndexedTasks(TableStorage):
 def _due_of(entry: Item) -> Due:
     scope, task_id = items.owner_of(entry["PK"]["S"])
     return Due(scope=Scope(scope), task_id=task_id, due_at=int(entry["due_at"]["N"]))
+def _lacks_index(error: Exception) -> bool:
+    """Return True if DynamoDB refuses a Query because its index is not there, or not filled."""
+    return any(sentence in str(error) for sentence in _NO_INDEX)
+
+
+_NO_INDEX: Final = (
+    "The table does not have the specified index",
+    "Cannot read from backfilling global secondary index",
+)
+
+
