@@ -261,12 +261,19 @@ async def test_overdue_cancels_of_all_scopes_are_found(cancels: Cancels) -> None
         head = (await cancels.storage.for_scope(scope).open_task("context", request())).head
         await cancels.registry.for_scope(scope).request_cancel(head.task_id)
         owners.append(
-            OverdueCancel(scope=scope, task_id=head.task_id, incarnation=head.incarnation)
+            OverdueCancel(
+                scope=scope,
+                task_id=head.task_id,
+                due_at=cancels.clock.now_ms() + int(TIMEOUT_S * 1000),
+                incarnation=head.incarnation,
+            )
         )
         cancels.clock.advance(1)
     cancels.clock.advance(TIMEOUT_S)
     assert await cancels.registry.overdue(cancels.clock.now_ms()) == owners
     assert await cancels.registry.overdue(cancels.clock.now_ms(), limit=2) == owners[:2]
+    behind = await cancels.storage.overdue_cancels(cancels.clock.now_ms(), limit=1, after=owners[0])
+    assert behind == owners[1:2]
     for owner in owners:
         await cancels.registry.for_scope(owner.scope).cleanup(owner.task_id)
 

@@ -333,6 +333,8 @@ async def test_the_longest_overdue_comes_first(storage: DurableStorage, clock: M
     assert [one.task_id for one in due] == [head.task_id for head in heads]
     assert [one.due_at for one in due] == [head.due_at for head in heads]
     assert await storage.due(now_ms, limit=4) == everywhere[:4]
+    assert await storage.due(now_ms, limit=4, after=everywhere[3]) == everywhere[4:8]
+    assert await storage.due(now_ms, after=everywhere[-1]) == []
     assert everywhere == sorted(everywhere, key=lambda one: (one.due_at, one.task_id))
 
 

@@ -109,7 +109,8 @@ def test_sweep_finds_nothing_to_do_on_a_fresh_table(provisioned: dict[str, str])
     swept = run("sweep", "--once", env=environment(**provisioned))
 
     assert swept.returncode == 0, swept.stderr
-    names = ("sent", "passed", "given up", "canceled", "removed", "failed", "dead letters")
+    repairs = ("sent", "passed", "given up", "canceled", "removed", "failed", "left")
+    names = (*repairs, "dead letters")
     assert swept.stdout == ", ".join(f"{name} 0" for name in names) + "\n"
 
 

@@ -47,7 +47,7 @@ from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.dead_letters import DeadLetters
-from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from tests.support import newer
 from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer
 from tests.support.asgi_streams import live
@@ -609,7 +609,7 @@ async def test_a_half_written_head_hides_no_other_task(
         assert {task for (_, task), look in looks.items() if look.head is not None} == others
         world.clock.advance(3600)
         report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
-        assert report.sent == 1
+        assert (report.sent, report.failed) == (1, 0)
         await world.push_all()
         letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy())
         operation = Operation.to_run(params_of(head))
@@ -617,12 +617,111 @@ async def test_a_half_written_head_hides_no_other_task(
         async with world.http(REST) as agent:
             assert is_answer(await agent.call("GetTask", {"id": "paused"}))
             assert not is_answer(await agent.call("GetTask", {"id": "claimed"}))
-        said = [r for r in caplog.records if getattr(r, "action", "") == "unreadable_task"]
-        assert said
-        assert all(sentence in record.getMessage() for record in said)
+        assert all(sentence in line for line in unreadable(caplog))
 
     with caplog.at_level(logging.ERROR):
         await in_world(test)
+
+
+TEXTS = ("context_id", "incarnation", "state", "token")
+OTHERS = ("version", "turn", "turn_base", "sends", "attempts", "size", "generation", "needs")
+
+
+@pytest.mark.parametrize("name", [*TEXTS, *OTHERS, "status", "metadata"])
+async def test_a_head_with_a_value_of_another_form_hides_no_other_task(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One sentence names the attribute; lists and sweeps go on with the others."""
+
+    async def test(world: World) -> None:
+        key = newer.head_key(world.heads["claimed"])
+        wrong = {"N": "1"} if name in TEXTS else {"S": "1"}
+        newer.set_attributes(world.database, key, {name: wrong})
+        for query in (ListTasksQuery(), ListTasksQuery(context_id="c")):
+            found = await world.storage.list_tasks(query)
+            assert {task.id for task in found.tasks} == set(PLACES) - {"claimed"}
+        world.clock.advance(3600)
+        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
+        assert (report.sent, report.left) == (1, 1)
+        sentence = f"HEAD of task claimed has a {name} of a form that no release writes."
+        assert all(sentence in line for line in unreadable(caplog))
+
+    with caplog.at_level(logging.ERROR):
+        await in_world(test)
+
+
+@pytest.mark.parametrize("name", ["status", "metadata"])
+async def test_a_damaged_copy_in_a_head_is_shown_from_the_log(name: str) -> None:
+    """A list that needs HEAD alone reads the log of such a task."""
+
+    async def test(world: World) -> None:
+        key = newer.head_key(world.heads["ended"])
+        newer.set_attributes(world.database, key, {name: {"B": b"\xff"}})
+        query = ListTasksQuery(history_length=0, include_artifacts=False)
+        tasks = {task.id: task for task in (await world.storage.list_tasks(query)).tasks}
+        assert set(tasks) == set(PLACES)
+        assert tasks["ended"].status.state == S.TASK_STATE_COMPLETED
+
+    await in_world(test)
+
+
+async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """More of them than a run may repair: the turn and the cancel behind them are reached."""
+
+    async def test(world: World) -> None:
+        for number in range(7):
+            head = (await world.storage.open_task("c", request(), task_id=f"bad-{number}")).head
+            await world.storage.request_cancel(head.task_id)
+            newer.remove_attributes(world.database, newer.head_key(head), "version")
+        world.clock.advance(1)
+        await world.storage.open_task("c", request(), task_id="last")
+        await world.storage.open_task("c", request(), task_id="canceled")
+        await world.storage.request_cancel("canceled")
+        for place in PLACES:
+            await world.storage.delete_task(place)
+        world.clock.advance(3600)
+        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep(limit=2)
+        assert report == SweepReport(canceled=1, sent=1, left=14)
+        assert (await world.newest("last")).sends == 1
+        lines = unreadable(caplog)
+        assert len(lines) == 7
+        assert sorted(lines) == [
+            "An overdue task is left as it is until its item is restored from a backup or deleted:"
+            f" HEAD of task bad-{number} has no version: it was stored in part."
+            for number in range(7)
+        ]
+
+    with caplog.at_level(logging.ERROR):
+        await in_world(test)
+
+
+async def test_a_sweep_goes_past_cancels_that_a_newer_release_has_to_end() -> None:
+    """More of them than a run may end: the cancel behind them is reached."""
+
+    async def test(world: World) -> None:
+        for number in range(3):
+            head = (await world.storage.open_task("c", request(), task_id=f"new-{number}")).head
+            await world.storage.request_cancel(head.task_id)
+            needs = {"needs": {"N": str(FORMAT + 1)}}
+            newer.set_attributes(world.database, newer.head_key(head), needs)
+        world.clock.advance(1)
+        await world.storage.request_cancel("claimed")
+        world.clock.advance(30)
+        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep(limit=1)
+        assert (report.canceled, report.left) == (1, 3)
+        assert (await world.newest("claimed")).state == S.TASK_STATE_CANCELED
+
+    await in_world(test)
+
+
+def unreadable(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines about tasks that cannot be read."""
+    lines = [r for r in caplog.records if getattr(r, "action", "") == "unreadable_task"]
+    assert lines
+    assert not any(record.exc_info for record in lines)
+    return [record.getMessage() for record in lines]
 
 
 @pytest.mark.parametrize("names", [("at", "base"), ("parts",), ("commit_id",), ("body",)])

@@ -37,7 +37,7 @@ class Round:
         return (
             f"sent {swept.sent}, passed {swept.passed}, given up {swept.given_up}, "
             f"canceled {swept.canceled}, removed {swept.removed}, failed {swept.failed}, "
-            f"dead letters {self.dead_letters}"
+            f"left {swept.left}, dead letters {self.dead_letters}"
         )
 
 

@@ -14,6 +14,7 @@ from a2a.types import (
     TaskPushNotificationConfig,
     TaskStatus,
 )
+from google.protobuf.message import DecodeError
 
 from a2a_serverless.errors import (
     CommitTooLargeError,
@@ -23,7 +24,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.listing import Listing, ListTasksQuery, ListTasksResult
-from a2a_serverless.storage.log import Log, Opened, OverdueCancel, TaskLog
+from a2a_serverless.storage.log import Due, Log, Opened, OverdueCancel, TaskLog
 from a2a_serverless.tasks.entries import (
     Caller,
     advice_on_size,
@@ -100,8 +101,10 @@ class DurableStorage(TaskLog):
         """
 
     @abstractmethod
-    async def overdue_cancels(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
-        """Return flags of all scopes whose deadline has passed, the longest overdue first."""
+    async def overdue_cancels(
+        self, now_ms: int, *, limit: int = 100, after: Due | None = None
+    ) -> list[OverdueCancel]:
+        """Return flags of all scopes whose deadline has passed, as `due` returns turns."""
 
     # -- the backend's part ------------------------------------------------------------------
 
@@ -359,14 +362,19 @@ def context_conflict(version: int) -> ConcurrencyError:
 
 
 def task_of_head(head: Head) -> Task | None:
-    """Return the Task without history and artifacts; None when HEAD alone does not know it."""
+    """Return the Task without history and artifacts; None when HEAD alone does not know it.
+
+    That is also so where HEAD's copy of status or metadata is damaged: the log has both.
+    """
     if head.status is None or head.metadata is None:
         return None
-    task = Task(
-        id=head.task_id, context_id=head.context_id, status=TaskStatus.FromString(head.status)
-    )
-    if head.metadata:
-        task.metadata.ParseFromString(head.metadata)
+    task = Task(id=head.task_id, context_id=head.context_id)
+    try:
+        task.status.CopyFrom(TaskStatus.FromString(head.status))
+        if head.metadata:
+            task.metadata.ParseFromString(head.metadata)
+    except DecodeError:
+        return None
     return task
 
 

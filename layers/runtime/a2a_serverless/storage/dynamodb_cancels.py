@@ -29,7 +29,7 @@ from a2a_serverless.storage.dynamodb_items import (
     shard_of,
 )
 from a2a_serverless.storage.dynamodb_table import Action, TableStorage
-from a2a_serverless.storage.log import OverdueCancel
+from a2a_serverless.storage.log import Due, OverdueCancel
 from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head, state_name
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.storing import check_open, counts_for, deadline_ms, is_overdue, may_remove
@@ -74,12 +74,14 @@ class CancelItems(TableStorage):
             ExpressionAttributeValues={":incarnation": attribute(_incarnation(flag))},
         )
 
-    async def overdue_cancels(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
-        entries = await self._overdue(CANCEL, now_ms, limit)
+    async def overdue_cancels(
+        self, now_ms: int, *, limit: int = 100, after: Due | None = None
+    ) -> list[OverdueCancel]:
+        entries = await self._overdue(CANCEL, now_ms, limit, after)
         # The index lags behind, and does not say which incarnation a flag is meant for.
         flags = await self._table.load([key(e["PK"]["S"], CANCEL) for e in entries])
-        flags.sort(key=_deadline)
-        return [_overdue_of(flag) for flag in flags if is_overdue(_deadline(flag), now_ms=now_ms)]
+        overdue = [_overdue_of(f) for f in flags if is_overdue(_deadline(f), now_ms=now_ms)]
+        return sorted(overdue, key=lambda cancel: cancel.place)
 
     async def _flag(self, task_id: str) -> Item | None:
         if not is_task_id(task_id):
@@ -124,7 +126,12 @@ class CancelItems(TableStorage):
 
 def _overdue_of(flag: Item) -> OverdueCancel:
     scope, task_id = owner_of(flag["PK"]["S"])
-    return OverdueCancel(scope=Scope(scope), task_id=task_id, incarnation=_incarnation(flag))
+    return OverdueCancel(
+        scope=Scope(scope),
+        task_id=task_id,
+        due_at=_deadline(flag),
+        incarnation=_incarnation(flag),
+    )
 
 
 def _deadline(flag: Item) -> int:

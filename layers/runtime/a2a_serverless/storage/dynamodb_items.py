@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from types import UnionType
 from typing import Any, Final, cast
 
 from a2a.types import TaskPushNotificationConfig, TaskState
@@ -283,9 +284,13 @@ def head_of(item: Mapping[str, Any]) -> Head:
     if missing := [name for name in REQUIRED if name not in values]:
         msg = f"HEAD of task {task_id} has no {' and no '.join(missing)}: it was stored in part."
         raise UnreadableTaskError(msg)
+    for name, form in _FORMS.items():
+        if name in values and not isinstance(values[name], form):
+            msg = f"HEAD of task {task_id} has a {name} of a form that no release writes."
+            raise UnreadableTaskError(msg)
     try:
         return _head(scope, task_id, values)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         msg = f"HEAD of task {task_id} has a value that no release writes: {error}."
         raise UnreadableTaskError(msg) from error
 
@@ -341,18 +346,43 @@ def _end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
     )
 
 
-REQUIRED: Final = (
-    "context_id",
-    "incarnation",
-    "version",
-    "state",
-    "status_key",
-    "created_key",
-    "expires_at",
-    "turn",
-    "turn_base",
-)
-"""Attributes of HEAD that every release writes."""
+REQUIRED: Final[Mapping[str, type]] = {
+    "context_id": str,
+    "incarnation": str,
+    "version": int,
+    "state": str,
+    "status_key": str,
+    "created_key": str,
+    "expires_at": int,
+    "turn": int,
+    "turn_base": int,
+}
+"""The forms of the attributes that every HEAD has."""
+
+_FORMS: Final[Mapping[str, type | UnionType]] = {
+    **REQUIRED,
+    "status": bytes | None,
+    "metadata": bytes | None,
+    "next_turn": int,
+    "finished_turn": int,
+    "token": str,
+    "attempts": int,
+    "due_at": int,
+    "sends": int,
+    "key_digest": str,
+    "message_digest": str,
+    "content_digest": str,
+    "needs": int,
+    "size": int,
+    "generation": int,
+    "cancel_at": int,
+    "cancel_by": str,
+    "released": str,
+    "released_reason": str,
+    "released_id": str,
+}
+"""The forms of all attributes that are read."""
+
 _UNKNOWN_STATE: Final = "TASK_STATE_UNSPECIFIED"
 NEVER: Final = 1_000_000
 """A format that no release of this code will know: the item can be read and not written."""

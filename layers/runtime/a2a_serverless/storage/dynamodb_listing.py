@@ -63,10 +63,10 @@ class IndexedTasks(TableStorage):
             keys += [key(entry["PK"]["S"], items.HEAD) for entry in page]
         return await self._heads(keys)
 
-    async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
+    async def due(self, now_ms: int, *, limit: int = 100, after: Due | None = None) -> list[Due]:
         """Return turns as the contract says, from their keys alone."""
         # Expired turns stay in the index for up to two days; they must not starve the others.
-        entries = await self._overdue("TURN", now_ms, limit, only_live=True)
+        entries = await self._overdue("TURN", now_ms, limit, after, only_live=True)
         return [_due_of(entry) for entry in entries]
 
     async def find(self, task_id: str) -> list[TaskKey]:
@@ -129,7 +129,11 @@ class IndexedTasks(TableStorage):
         if before is not None and before <= listing.since:
             return []
         shards = [
-            self._first(limit, before, **self._by_scope(scope_key, listing, before))
+            self._first(
+                limit,
+                lambda entry: before is None or entry["status_key"]["S"] < before,
+                **self._by_scope(scope_key, listing, before),
+            )
             for scope_key in items.scope_keys(self.scope.digest)
         ]
         entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
@@ -170,9 +174,6 @@ class IndexedTasks(TableStorage):
         return [head for head in heads if head is not None]
 
 
-def _due_of(entry: Item) -> Due:
-    scope, task_id = items.owner_of(entry["PK"]["S"])
-    return Due(scope=Scope(scope), task_id=task_id, due_at=int(entry["due_at"]["N"]))
 def _lacks_index(error: Exception) -> bool:
     """Return True if DynamoDB refuses a Query because its index is not there, or not filled."""
     return any(sentence in str(error) for sentence in _NO_INDEX)
@@ -184,3 +185,6 @@ _NO_INDEX: Final = (
 )
 
 
+def _due_of(entry: Item) -> Due:
+    scope, task_id = items.owner_of(entry["PK"]["S"])
+    return Due(scope=Scope(scope), task_id=task_id, due_at=int(entry["due_at"]["N"]))

@@ -17,6 +17,7 @@ from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.storage import dynamodb_items as items
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_items import Item, attribute, key
+from a2a_serverless.storage.log import Due, Place
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id, new_token
 from a2a_serverless.tasks.rules import Timing
@@ -208,13 +209,17 @@ class TableStorage(DurableStorage):
         return self._live(await self._table.get(key(self._partition(task_id), items.HEAD)))
 
     async def _overdue(
-        self, kind: str, now_ms: int, limit: int, *, only_live: bool = False
+        self, kind: str, now_ms: int, limit: int, after: Due | None, *, only_live: bool = False
     ) -> list[Item]:
-        """Return the first entries of the due index over all shards, the longest overdue first.
+        """Return the first entries of the due index behind `after`, the longest overdue first.
 
-        `kind` is that of `due_keys`. The index lags behind the table.
+        `kind` is that of `due_keys`. The index lags behind the table. Where more than `limit`
+        entries of one shard have the same due time, the page behind them may miss some.
         """
-        values = {":due": attribute(now_ms)}
+        values = {
+            ":since": attribute(after.due_at if after else 0),
+            ":due": attribute(now_ms),
+        }
         options = {}
         if only_live:
             values[":now"] = attribute(now_ms // 1000)
@@ -222,22 +227,25 @@ class TableStorage(DurableStorage):
         shards = [
             self._first(
                 limit,
+                lambda entry: after is None or _place_of(entry) > after.place,
                 IndexName=items.BY_DUE,
-                KeyConditionExpression="due_key = :due_key AND due_at <= :due",
+                KeyConditionExpression="due_key = :due_key AND due_at BETWEEN :since AND :due",
                 ExpressionAttributeValues={":due_key": attribute(due_key), **values},
                 **options,
             )
             for due_key in items.due_keys(kind)
         ]
         entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
-        return sorted(entries, key=_due_order)[:limit]
+        return sorted(entries, key=_place_of)[:limit]
 
-    async def _first(self, limit: int, before: str | None = None, **request: Any) -> list[Item]:
-        """Return the first `limit` entries that pass the query's filter, without `before`."""
+    async def _first(
+        self, limit: int, is_wanted: Callable[[Item], bool], **request: Any
+    ) -> list[Item]:
+        """Return the first `limit` wanted entries that pass the query's filter."""
         found: list[Item] = []
         # One more, as a key range has no exclusive end.
         async for page in self._table.query(Limit=limit + 1, **request):
-            found += [e for e in page if before is None or e["status_key"]["S"] < before]
+            found += filter(is_wanted, page)
             if len(found) >= limit:
                 break
         return found[:limit]
@@ -270,5 +278,7 @@ class TableStorage(DurableStorage):
             return None
 
 
-def _due_order(entry: Item) -> tuple[int, str]:
-    return int(entry["due_at"]["N"]), items.owner_of(entry["PK"]["S"])[1]
+def _place_of(entry: Item) -> Place:
+    """Return the place of an entry of the due index, as `Due.place`."""
+    scope, task_id = items.owner_of(entry["PK"]["S"])
+    return int(entry["due_at"]["N"]), task_id, scope

@@ -18,6 +18,9 @@ from a2a_serverless.tasks.storing import counts_for
 TaskKey: TypeAlias = tuple[str, str]
 """The scope's digest and the id of a task."""
 
+Place: TypeAlias = tuple[int, str, str]
+"""Due time, id and the scope's digest of a task that is due."""
+
 
 HOUR_MS: Final = 3_600_000
 
@@ -101,13 +104,16 @@ class Due:
     task_id: str
     due_at: int
 
+    @property
+    def place(self) -> Place:
+        """Return the task's place in the order of what is due, the longest overdue first."""
+        return self.due_at, self.task_id, self.scope.digest
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverdueCancel:
-    """A cancel that has not ended its task by the deadline, and the incarnation it is meant for."""
+class OverdueCancel(Due):
+    """A cancel that has not ended its task by `due_at`, and the incarnation it is meant for."""
 
-    scope: Scope
-    task_id: str
     incarnation: str
 
 
@@ -214,8 +220,11 @@ class TaskLog(ABC):
         """
 
     @abstractmethod
-    async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
-        """Return overdue turns of all scopes, the longest overdue first."""
+    async def due(self, now_ms: int, *, limit: int = 100, after: Due | None = None) -> list[Due]:
+        """Return the first `limit` overdue turns of all scopes, the longest overdue first.
+
+        With `after` those behind it. The turn of a task that cannot be read is among them.
+        """
 
     @abstractmethod
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from a2a.types import TaskPushNotificationConfig
 
@@ -39,6 +39,7 @@ from a2a_serverless.tasks.storing import (
     may_remove,
 )
 
+D = TypeVar("D", bound=Due)
 Key = tuple[str, str]
 """(scope digest, task id or context id)"""
 
@@ -169,14 +170,14 @@ class MemoryStorage(DurableStorage):
             logged = self._tables.logs[self._key(task_id)][after:]
         return Log(head=head, records=tuple(commit.read() for commit in logged))
 
-    async def due(self, now_ms: int, *, limit: int = 100) -> list[Due]:
+    async def due(self, now_ms: int, *, limit: int = 100, after: Due | None = None) -> list[Due]:
         with self._tables.lock:
             overdue = [
                 Due(scope=Scope(head.scope), task_id=head.task_id, due_at=head.due_at)
                 for head in self._live_heads(now_ms)
                 if head.due_at is not None and head.due_at <= now_ms
             ]
-        return sorted(overdue, key=lambda due: (due.due_at, due.task_id))[:limit]
+        return _page(overdue, limit, after)
 
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
         with self._tables.lock:
@@ -299,14 +300,21 @@ class MemoryStorage(DurableStorage):
             if flag is not None and may_remove(flag.incarnation, incarnation):
                 del self._tables.flags[key]
 
-    async def overdue_cancels(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
+    async def overdue_cancels(
+        self, now_ms: int, *, limit: int = 100, after: Due | None = None
+    ) -> list[OverdueCancel]:
         with self._tables.lock:
-            raised = self._tables.flags.items()
-            passed = [item for item in raised if is_overdue(item[1].deadline, now_ms=now_ms)]
-        return [
-            OverdueCancel(scope=Scope(scope), task_id=task_id, incarnation=flag.incarnation)
-            for (scope, task_id), flag in sorted(passed, key=lambda item: item[1].deadline)[:limit]
-        ]
+            overdue = [
+                OverdueCancel(
+                    scope=Scope(scope),
+                    task_id=task_id,
+                    due_at=flag.deadline,
+                    incarnation=flag.incarnation,
+                )
+                for (scope, task_id), flag in self._tables.flags.items()
+                if is_overdue(flag.deadline, now_ms=now_ms)
+            ]
+        return _page(overdue, limit, after)
 
     # -- push configurations -------------------------------------------------------------------
 
@@ -429,6 +437,12 @@ class MemoryStorage(DurableStorage):
     def _wake(self, key: Key) -> None:
         for waker in self._tables.waiters.get(key, ()):
             waker.wake()
+
+
+def _page(overdue: Iterable[D], limit: int, after: Due | None) -> list[D]:
+    """Return the first `limit` of what is due, behind `after`."""
+    behind = [due for due in overdue if after is None or due.place > after.place]
+    return sorted(behind, key=lambda due: due.place)[:limit]
 
 
 def _postponed(before: Head, after: Head, current: Head) -> Head:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock
-from a2a_serverless.errors import InvalidArgumentError, NewerReleaseError
+from a2a_serverless.errors import InvalidArgumentError, NewerReleaseError, UnreadableTaskError
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.batch import EventFunction, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import canceled, end_task, never_started
-from a2a_serverless.storage.log import Due, OverdueCancel, TaskLog
+from a2a_serverless.storage.log import Due, OverdueCancel, TaskKey, TaskLog
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import is_given_up, overdue_cancel, overdue_turn
@@ -46,8 +47,8 @@ BUDGET_S = 30
 CANCELS_SHARE = 0.5
 """The share of a run's time for overdue cancels, which come first: turns must not starve."""
 
-Swept = Literal["sent", "passed", "given_up", "canceled", "removed", "failed"]
-Work = TypeVar("Work", Due, OverdueCancel)
+Swept = Literal["sent", "passed", "given_up", "canceled", "removed", "failed", "left"]
+Work = TypeVar("Work", bound=Due)
 Fields: TypeAlias = dict[str, object]
 """The fields of a log line about a task, as far as they are known by then."""
 
@@ -70,6 +71,20 @@ class SweepReport:
     """Flags removed from tasks that had ended or were gone."""
     failed: int = 0
     """Tasks that met an error; the next run comes back to them."""
+    left: int = 0
+    """Tasks that stay as they are: unreadable ones, and cancels that a newer release has to end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """What one run may do, and what it came across."""
+
+    limit: int
+    until: float
+    """The monotonic second at which it takes up no further task."""
+    overdue: int = 0
+    """Tasks that the due index named."""
+    unreadable: set[TaskKey] = field(default_factory=set)
 
 
 class Sweeper:
@@ -79,6 +94,9 @@ class Sweeper:
     times `Timing.waiting_s`, at most `longest_wait_s` apart: a long queue is not made longer by
     copies of operations that wait in it, and leftover copies are dropped as finished. A turn
     that could not be sent is tried again by the next run. Several runs at once do no harm.
+
+    A task that cannot be read stays first in the due index until a person restores or deletes it.
+    A run goes past such tasks, and logs each once; they do not count towards `limit`.
 
     Args:
         storage: the tasks and their cancel flags.
@@ -116,43 +134,59 @@ class Sweeper:
         """
         started = self._clock.monotonic()
         now_ms = self._clock.now_ms()
-        cancels = await self._storage.overdue_cancels(now_ms, limit=limit)
-        until = started + CANCELS_SHARE * self._budget_s
-        counts = await self._each(cancels, self._end_cancel, until)
-        turns = await self._storage.due(now_ms, limit=limit)
-        counts += await self._each(turns, self._repair_turn, started + self._budget_s)
+        run = _Run(limit=limit, until=started + CANCELS_SHARE * self._budget_s)
+        cancels = partial(self._storage.overdue_cancels, now_ms, limit=limit)
+        counts = await self._each(cancels, self._end_cancel, run)
+        run.until = started + self._budget_s
+        turns = partial(self._storage.due, now_ms, limit=limit)
+        counts += await self._each(turns, self._repair_turn, run)
         report = SweepReport(**counts)
-        logger.info(
-            "Swept",
-            extra={"action": "sweep", "overdue": len(cancels) + len(turns), **counts},
-        )
+        logger.info("Swept", extra={"action": "sweep", "overdue": run.overdue, **counts})
         return report
 
     async def _each(
         self,
-        overdue: Iterable[Work],
+        read: Callable[..., Awaitable[list[Work]]],
         step: Callable[[Work, Fields], Awaitable[Swept]],
-        until: float,
+        run: _Run,
     ) -> Counter[str]:
+        """Do `step` with up to `run.limit` overdue tasks, and go past those that are left."""
         counts: Counter[str] = Counter()
-        for work in overdue:
-            if self._clock.monotonic() >= until:
-                break
-            fields: Fields = {"task_id": work.task_id}
-            swept: Swept = "failed"
-            # One task that cannot be read or written must not keep the others waiting.
-            with going_on(
-                logger,
-                logging.ERROR,
-                "An overdue task was not repaired",
-                action="sweep_failed",
-                fields=fields,
-            ):
+        after: Work | None = None
+        while True:
+            page = await read(after=after)
+            run.overdue += len(page)
+            for work in page:
+                if self._clock.monotonic() >= run.until:
+                    return counts
+                counts[await self._swept(work, step, run)] += 1
+                if counts.total() - counts["left"] == run.limit:
+                    return counts
+            if len(page) < run.limit:
+                return counts
+            after = page[-1]
+
+    async def _swept(
+        self, work: Work, step: Callable[[Work, Fields], Awaitable[Swept]], run: _Run
+    ) -> Swept:
+        """Do `step`. One task that cannot be read or written does not keep the others waiting."""
+        fields: Fields = {"task_id": work.task_id}
+        swept: Swept = "failed"
+        with going_on(
+            logger,
+            logging.ERROR,
+            "An overdue task was not repaired",
+            action="sweep_failed",
+            fields=fields,
+        ):
+            try:
                 swept = await step(work, fields)
-            if swept == "failed":
-                metrics.count("SweepFailures")
-            counts[swept] += 1
-        return counts
+            except UnreadableTaskError as error:
+                _tell_unreadable(work, error, run.unreadable)
+                return "left"
+        if swept == "failed":
+            metrics.count("SweepFailures")
+        return swept
 
     async def _repair_turn(self, due: Due, fields: Fields) -> Swept:
         log = self._storage.for_scope(due.scope)
@@ -245,7 +279,7 @@ class Sweeper:
         try:
             has_ended = await end_task(storage, task_id, decide)
         except NewerReleaseError:
-            return "passed"  # the flag stays for a sweeper of that release
+            return "left"  # the flag stays for a sweeper of that release
         if has_ended:
             metrics.count("ForcedCancels")
             extra = {"action": "cancel_at_deadline", **fields}
@@ -302,6 +336,20 @@ class SweeperFunction(EventFunction):
         ):
             settled = await self._dead_letters.handle(record["body"])
         return settled is not None
+
+
+def _tell_unreadable(due: Due, error: UnreadableTaskError, told: set[TaskKey]) -> None:
+    """Log and count a task that cannot be read, once in a run."""
+    task = (due.scope.digest, due.task_id)
+    if task in told:
+        return
+    told.add(task)
+    metrics.count("SweepFailures")
+    logger.error(
+        "An overdue task is left as it is until its item is restored from a backup or deleted: %s",
+        error,
+        extra={"action": "unreadable_task", "task_id": due.task_id},
+    )
 
 
 async def _opened_at(log: TaskLog, head: Head) -> int | None:
