@@ -122,6 +122,7 @@ async def test_an_attempt_is_released_by_its_own_token(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(attempt, "call_in", lambda *_: None)
     bench = Bench(Agent(fail_late), clock=clock, max_attempts=2, retry_base_s=0)
+    bench.adapter.beside.watch._interval_s = 3600
     task = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(4)
