@@ -29,7 +29,7 @@ from a2a_serverless.tasks.entries import (
     Unknown,
     encode_entries,
 )
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
@@ -116,7 +116,11 @@ def restarted(storage: DynamoStorage, clock: ManualClock) -> Head:
     clock.advance(3)
     head = committed(storage, head, chunk("two"), token="a")
     clock.advance(1)
-    wait(storage.release(head, reason="TimeoutError", correlation_id="1f7a9c02"))
+    wait(
+        storage.release(
+            head, AttemptEnd(token="a", reason="TimeoutError", correlation_id="1f7a9c02")
+        )
+    )
     clock.advance(2)
     head = claimed(storage, wait(storage.head(TASK)), "b")
     clock.advance(5)
@@ -208,7 +212,7 @@ def test_a_turn_that_nobody_has(run: Run, storage: DynamoStorage) -> None:
     head = opened(storage)
     assert lines_of(run(TASK).out)["held by"] == "nobody; the turn waits for a worker"
     head = claimed(storage, head, "a")
-    wait(storage.release(head, reason="ValueError"))
+    wait(storage.release(head, AttemptEnd(token="a", reason="ValueError")))
     assert lines_of(run(TASK).out)["held by"] == (
         "nobody; the last attempt gave it back: ValueError"
     )
@@ -253,7 +257,7 @@ def test_nothing_breaks_the_terminal(
     head = opened(storage, message_id=evil)
     artifact = ArtifactWritten(Artifact(artifact_id=evil))
     head = committed(storage, head, artifact, token="a", claims=True, worker=evil)
-    wait(storage.release(head, reason=evil, correlation_id=evil))
+    wait(storage.release(head, AttemptEnd(token="a", reason=evil, correlation_id=evil)))
     wait(storage.request_cancel(TASK, by=evil))
     set_attributes(database, head_key(head), {"state": {"S": evil}, "context_id": {"S": evil}})
     said = run(TASK, *arguments)
