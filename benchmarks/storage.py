@@ -22,7 +22,7 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_items import head_item
+from a2a_serverless.storage.dynamodb_heads import head_item
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import Head

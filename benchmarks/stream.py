@@ -29,7 +29,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from a2a_serverless.storage.dynamodb_items import attribute, event_sort, task_partition
+from a2a_serverless.storage.dynamodb_attributes import attribute
+from a2a_serverless.storage.dynamodb_layout import event_sort, task_partition
 from benchmarks.stream_clients import Load, run_streams, streaming, subscribing
 from benchmarks.stream_figures import TARGET_STREAMS, Figures, Notes, figures, missed, report
 from tests.support.emulators import Emulator, dynamodb_local, fauxqs

@@ -30,7 +30,7 @@ from a2a_serverless.local.environments import Environments
 from a2a_serverless.local.front_door import FrontDoor
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb_items import task_partition
+from a2a_serverless.storage.dynamodb_layout import task_partition
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer, message, target

@@ -14,7 +14,8 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.observability import tracing
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_items import HEAD, head_item, key, task_partition
+from a2a_serverless.storage.dynamodb_heads import head_item
+from a2a_serverless.storage.dynamodb_layout import HEAD, key, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head

@@ -12,7 +12,7 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.dynamodb_items import Item
+from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import HOUR_MS
 from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, encode_entries

@@ -22,7 +22,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_items import HEAD, key
+from a2a_serverless.storage.dynamodb_layout import HEAD, key
 from a2a_serverless.storage.dynamodb_push import PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.events import LAST

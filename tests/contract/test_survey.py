@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_items import Item
+from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.storage.log import Survey
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import Head

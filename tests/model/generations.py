@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.storage.dynamodb import head_update
-from a2a_serverless.storage.dynamodb_items import Item, head_item, head_of
+from a2a_serverless.storage.dynamodb_attributes import Item
+from a2a_serverless.storage.dynamodb_heads import head_item, head_of
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import Restarted
 from a2a_serverless.tasks.events import events_of

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from a2a_serverless.storage.dynamodb_items import Item
+from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Step
 

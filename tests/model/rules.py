@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from a2a_serverless.storage.dynamodb import head_update
-from a2a_serverless.storage.dynamodb_items import Commits, head_of
+from a2a_serverless.storage.dynamodb_commits import Commits
+from a2a_serverless.storage.dynamodb_heads import head_of
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record

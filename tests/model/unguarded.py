@@ -18,7 +18,8 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.storage.dynamodb import head_update
-from a2a_serverless.storage.dynamodb_items import Commits, head_of
+from a2a_serverless.storage.dynamodb_commits import Commits
+from a2a_serverless.storage.dynamodb_heads import head_of
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.attempts import Canceled, Delivered, Refused, RetryPolicy, Returned
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted

@@ -25,7 +25,10 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
-from a2a_serverless.storage import dynamodb_items
+from a2a_serverless.storage import dynamodb_commits
+from a2a_serverless.storage.dynamodb_attributes import Item
+from a2a_serverless.storage.dynamodb_commits import event_items
+from a2a_serverless.storage.dynamodb_heads import head_item
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -117,7 +120,7 @@ class World:
         self.verdicts: dict[tuple[Seen, tuple[Stored, ...]], str] = {}
         """What is wrong with a HEAD and its log; see `store.checked`."""
         self._scripts: dict[tuple[tuple[Stored, ...], int], tuple[str, ...]] = {}
-        self._parts: dict[tuple[Seen, Stored], tuple[dynamodb_items.Item, ...]] = {}
+        self._parts: dict[tuple[Seen, Stored], tuple[Item, ...]] = {}
         self._merged: dict[tuple[Seen, Seen, Seen], Seen] = {}
         self._older: dict[Seen, Seen] = {}
         self._counted: dict[tuple[Seen, tuple[Stored, ...]], Seen] = {}
@@ -186,10 +189,10 @@ class World:
             self._merged[key] = self._stored_as(updated(_item_of(current), update))
         return self._merged[key]
 
-    def _stored_as(self, item: dynamodb_items.Item) -> Seen:
+    def _stored_as(self, item: Item) -> Seen:
         """The HEAD that an item holds, and what else it has."""
         head = self.rules.head_of(item)
-        said = dynamodb_items.head_item(head)
+        said = head_item(head)
         left = {name: value for name, value in item.items() if said.get(name) != value}
         return self.seen(head, tuple((name, *next(iter(v.items()))) for name, v in left.items()))
 
@@ -280,7 +283,7 @@ class World:
             self._scripts[key] = (*emitted, end)
         return self._scripts[key]
 
-    def items(self, head: Seen, stored: Stored) -> tuple[dynamodb_items.Item, ...]:
+    def items(self, head: Seen, stored: Stored) -> tuple[Item, ...]:
         """The items of a commit: two, as if it were larger than one may be."""
         key = (head, stored)
         if key not in self._parts:
@@ -295,8 +298,8 @@ class World:
                 ended=record.ended,
             )
             half = max(1, -(-len(stored.body) // 2))
-            with mock.patch.object(dynamodb_items, "PART_BYTES", half):
-                self._parts[key] = tuple(dynamodb_items.event_items(step, stored.body))
+            with mock.patch.object(dynamodb_commits, "PART_BYTES", half):
+                self._parts[key] = tuple(event_items(step, stored.body))
         return self._parts[key]
 
     def _fold(self, log: tuple[Stored, ...]) -> Fold:
@@ -351,9 +354,9 @@ def _is_answer(artifact: Artifact) -> bool:
     return bool(artifact.artifact_id == "answer")
 
 
-def _item_of(seen: Seen) -> dynamodb_items.Item:
+def _item_of(seen: Seen) -> Item:
     left = {name: {kind: value} for name, kind, value in seen.left}
-    return dynamodb_items.head_item(seen.head) | left
+    return head_item(seen.head) | left
 
 
 def _log_of(seen: Seen, log: tuple[Stored, ...]) -> Log:

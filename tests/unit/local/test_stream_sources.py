@@ -19,7 +19,7 @@ from a2a_serverless.local import sources
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
 from a2a_serverless.local.sources import MemoryStream, Records, StreamSource, TableStream
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_items import event_position, owner_of
+from a2a_serverless.storage.dynamodb_layout import event_position, owner_of
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.identity import Scope
 from tests.support.emulators import CREDENTIALS

@@ -30,8 +30,8 @@ from a2a_serverless.push.signing import ProcessSecret, Signer
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage import dynamodb_items as items
-from a2a_serverless.storage.dynamodb_items import Item, key, push_sort, task_partition
+from a2a_serverless.storage.dynamodb_attributes import Item
+from a2a_serverless.storage.dynamodb_layout import event_sort, key, push_sort, task_partition
 from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 from a2a_serverless.tasks import head as heads
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S
@@ -145,7 +145,7 @@ class Bench:
 def record_of(committed: StreamedCommit) -> dict[str, Any]:
     """The record of the table's stream about a commit."""
     partition = task_partition(committed.scope, committed.task_id)
-    sort = items.event_sort(committed.incarnation, committed.version, 0)
+    sort = event_sort(committed.incarnation, committed.version, 0)
     change = {
         "Keys": key(partition, sort),
         "NewImage": {"state": {"S": committed.state}},

@@ -18,7 +18,7 @@ from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb_items import event_sort, task_partition
+from a2a_serverless.storage.dynamodb_layout import event_sort, task_partition
 from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.push import Push

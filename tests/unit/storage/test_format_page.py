@@ -18,9 +18,10 @@ from a2a_serverless.local.template import Template
 from a2a_serverless.observability import tracing
 from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
 from a2a_serverless.push.jobs import PushJob, PushLetter
-from a2a_serverless.storage import dynamodb_items as items
-from a2a_serverless.storage import dynamodb_survey
+from a2a_serverless.storage import dynamodb_heads, dynamodb_survey
+from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -75,7 +76,7 @@ def rows(title: str, header: str) -> Rows:
     return found
 
 
-def kind_of(item: items.Item) -> str:
+def kind_of(item: Item) -> str:
     """The page's name of an item's kind."""
     return str(item["SK"]["S"]).split("#")[0]
 
@@ -88,7 +89,7 @@ class Written:
         self.types: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(
             lambda: defaultdict(set)
         )
-        self.events: list[items.Item] = []
+        self.events: list[Item] = []
 
     def look(self) -> None:
         """Add what is stored now."""
@@ -175,13 +176,13 @@ async def test_the_tables_name_every_attribute_and_no_other(
     assert_parts(written.events)
 
 
-def assert_parts(events: list[items.Item]) -> None:
+def assert_parts(events: list[Item]) -> None:
     """What the page says of single parts holds: of the first, of version 1, of all."""
     listed = rows("EVENT", "attribute")
     every = {name for name, cells in listed.items() if cells[2] in {"always", "each part"}}
     opening = {name for name, cells in listed.items() if cells[2] == "first part of version 1"}
     for event in events:
-        place = items.event_position(event["SK"]["S"])
+        place = layout.event_position(event["SK"]["S"])
         assert place is not None
         assert every <= event.keys()
         assert (opening <= event.keys()) == (place[1:] == (1, 0))
@@ -190,7 +191,7 @@ def assert_parts(events: list[items.Item]) -> None:
 def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
     """Without one of them a HEAD cannot be read; all others are optional."""
     always = {name for name, cells in rows("HEAD", "attribute").items() if cells[2] == "always"}
-    assert always == {"PK", "SK", *items.REQUIRED}
+    assert always == {"PK", "SK", *dynamodb_heads.REQUIRED}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import context_write
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_items import Item
+from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import RetryPolicy

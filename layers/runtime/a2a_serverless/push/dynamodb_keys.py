@@ -9,7 +9,8 @@ from typing import Any, Final
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.push.keys import KeyStore, PublishedKey, live, renewed
-from a2a_serverless.storage.dynamodb_items import Item, attribute, key, plain, seconds
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
+from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_table import Table
 
 PARTITION: Final = "JWKS"

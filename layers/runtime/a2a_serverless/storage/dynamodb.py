@@ -22,12 +22,16 @@ from typing import Any, Final
 from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError
-from a2a_serverless.storage import dynamodb_items as items
+from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.durable import context_conflict
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
 from a2a_serverless.storage.dynamodb_cancels import CancelItems
-from a2a_serverless.storage.dynamodb_items import Commits, Item, attribute, key
+from a2a_serverless.storage.dynamodb_commits import Commits, event_items
+from a2a_serverless.storage.dynamodb_heads import head_item, incarnation_of, released_values
+from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_listing import IndexedTasks
 from a2a_serverless.storage.dynamodb_push import PushItems, counted
+from a2a_serverless.storage.dynamodb_push_items import push_inline
 from a2a_serverless.storage.dynamodb_survey import survey_of
 from a2a_serverless.storage.dynamodb_table import Action
 from a2a_serverless.storage.log import Log, Look, Survey, TaskKey
@@ -55,10 +59,10 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
     # -- reading a task ------------------------------------------------------------------------
 
     async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
-        asked = {items.task_partition(*task): task for task in tasks if is_task_id(task[1])}
+        asked = {layout.task_partition(*task): task for task in tasks if is_task_id(task[1])}
         if not asked:
             return {}
-        sorts = (items.HEAD, items.CANCEL)
+        sorts = (layout.HEAD, layout.CANCEL)
         found, unread = await self._table.look([key(pk, sk) for pk in asked for sk in sorts])
         heads, flags = (
             {item["PK"]["S"]: item for item in found if item["SK"]["S"] == sort} for sort in sorts
@@ -67,7 +71,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         return {
             task: Look(
                 head=self._readable(heads.get(partition)),
-                flagged=items.incarnation_of(flags.get(partition)),
+                flagged=incarnation_of(flags.get(partition)),
             )
             for partition, task in asked.items()
             if partition not in unknown
@@ -102,9 +106,9 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
 
         HEAD sorts behind the events, so that one Query on the partition has both.
         """
-        start = items.event_sort(commits.incarnation, commits.version + 1) if commits else None
-        found = await self._items_from(start or items.EVENTS, task_id)
-        is_head = bool(found) and found[-1]["SK"]["S"] == items.HEAD
+        start = layout.event_sort(commits.incarnation, commits.version + 1) if commits else None
+        found = await self._items_from(start or layout.EVENTS, task_id)
+        is_head = bool(found) and found[-1]["SK"]["S"] == layout.HEAD
         head = self._live(found[-1] if is_head else None)
         if head is None:
             return None, commits
@@ -122,7 +126,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
             ExpressionAttributeValues={
                 ":pk": attribute(self._partition(task_id)),
                 ":start": attribute(start),
-                ":head": attribute(items.HEAD),
+                ":head": attribute(layout.HEAD),
             },
         ):
             found += page
@@ -133,7 +137,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
             return None
         attempt = 1
         while True:
-            found = await self._items_from(items.EVENTS, task_id)
+            found = await self._items_from(layout.EVENTS, task_id)
             survey = survey_of(found)
             if survey is None or not self._is_live(found[-1]):
                 return None
@@ -155,10 +159,10 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
             "ExpressionAttributeValues": {":now": attribute(self._now_s())},
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
-        actions: list[Action] = [{"Put": {"Item": items.head_item(head), **condition}}]
-        actions += [{"Put": {"Item": item}} for item in items.event_items(step, body)]
+        actions: list[Action] = [{"Put": {"Item": head_item(head), **condition}}]
+        actions += [{"Put": {"Item": item}} for item in event_items(step, body)]
         if push is not None:
-            actions.append({"Update": items.push_inline(push, head)})
+            actions.append({"Update": push_inline(push, head)})
         for _ in range(INSERTS):
             try:
                 await self._table.transact(actions)
@@ -178,9 +182,9 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         pushed: list[Action] = []
         if push is not None:
             update = await self._with_push(update, push)
-            pushed.append({"Update": items.push_inline(push, head)})
+            pushed.append({"Update": push_inline(push, head)})
         actions: list[Action] = [{"Update": update}]
-        actions += [{"Put": {"Item": item}} for item in items.event_items(step, body)]
+        actions += [{"Put": {"Item": item}} for item in event_items(step, body)]
         actions += pushed
         if step.context_write is not None:
             update = self._context_update(head.context_id, step.context_write)
@@ -207,9 +211,9 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         if 0 not in failed:
             raise context_conflict(_context_version(next(iter(failed.values()))))
         head = step.head
-        event = items.event_sort(head.incarnation, head.version, 0)
+        event = layout.event_sort(head.incarnation, head.version, 0)
         stored = await self._table.get(key(self._partition(head.task_id), event))
-        stored_id = items.plain(stored).get("commit_id") if stored else None
+        stored_id = plain(stored).get("commit_id") if stored else None
         if is_applied(stored_id, step.commit_id):
             return
         raise conflict(self._live(failed[0]) or await self.head(head.task_id), head)
@@ -223,14 +227,14 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         try:
             await self._table.transact(
                 [
-                    {"Delete": {"Key": key(partition, items.HEAD), **condition}},
-                    {"Delete": {"Key": key(partition, items.CANCEL)}},
+                    {"Delete": {"Key": key(partition, layout.HEAD), **condition}},
+                    {"Delete": {"Key": key(partition, layout.CANCEL)}},
                 ]
             )
         except ConditionFailedError:
             return False
         # Without HEAD the rest is out of sight. Whatever a crash leaves here expires.
-        for prefix in (items.EVENTS, items.PUSH):
+        for prefix in (layout.EVENTS, layout.PUSH):
             await self._remove_items(partition, f"{prefix}{head.incarnation}#")
         return True
 
@@ -255,7 +259,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         if head.sends == 0:  # what a HEAD that was stored in part lacks, it is read as 0
             has_sends = f"({has_sends} OR attribute_not_exists(sends))"
         return await self._table.update(
-            Key=key(self._partition(head.task_id), items.HEAD),
+            Key=key(self._partition(head.task_id), layout.HEAD),
             UpdateExpression="SET due_at = :due_at, sends = :sends",
             ConditionExpression="incarnation = :incarnation AND version = :version"
             f" AND {has_sends} AND due_at = :due_before AND expires_at > :now",
@@ -272,7 +276,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
 
     async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
         return await self._table.update(
-            Key=key(self._partition(head.task_id), items.HEAD),
+            Key=key(self._partition(head.task_id), layout.HEAD),
             UpdateExpression="SET due_at = :due_at",
             ConditionExpression="incarnation = :incarnation AND #token = :token"
             " AND expires_at > :now",
@@ -286,10 +290,10 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         )
 
     async def release(self, head: Head, end: AttemptEnd, *, due_at: int | None = None) -> bool:
-        changed = items.released_values(end) | ({} if due_at is None else {"due_at": due_at})
+        changed = released_values(end) | ({} if due_at is None else {"due_at": due_at})
         values = changed | {"incarnation": head.incarnation, "now": self._now_s()}
         return await self._table.update(
-            Key=key(self._partition(head.task_id), items.HEAD),
+            Key=key(self._partition(head.task_id), layout.HEAD),
             UpdateExpression="SET " + ", ".join(f"{name} = :{name}" for name in changed),
             ConditionExpression="incarnation = :incarnation AND #token = :released"
             " AND expires_at > :now",
@@ -319,10 +323,10 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         expires_at = expiry(self.clock.now_ms(), self.timing.ttl_s)
         values: dict[str, str | int] = {
             ":value": write.value,
-            ":expires_at": items.seconds(expires_at),
+            ":expires_at": seconds(expires_at),
             ":one": 1,
         }
-        owner = items.context_owner(self.scope.digest, context_id)
+        owner = layout.context_owner(self.scope.digest, context_id)
         values |= {f":{name}": value for name, value in owner.items()}
         condition = {}
         next_version = "if_not_exists(#version, :none) + :one"
@@ -347,7 +351,7 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         }
 
     def _context_key(self, context_id: str) -> Item:
-        return key(items.context_partition(self.scope.digest, context_id), items.CONTEXT)
+        return key(layout.context_partition(self.scope.digest, context_id), layout.CONTEXT)
 
 
 def head_update(before: Head, after: Head) -> dict[str, Any]:
@@ -358,7 +362,7 @@ def head_update(before: Head, after: Head) -> dict[str, Any]:
     move the version: `is_still` says the same. The generation is sent even if it is the same:
     `before` may have been counted from the log, and what is stored is then of an older version.
     """
-    old, new = items.head_item(before), items.head_item(after)
+    old, new = head_item(before), head_item(after)
     changed = {
         name: value for name, value in new.items() if old.get(name) != value or name in _ALWAYS
     }

@@ -16,18 +16,9 @@ from typing import Final
 
 from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.storage.dynamodb_items import (
-    CANCEL,
-    HEAD,
-    Item,
-    attribute,
-    cancel_values,
-    incarnation_of,
-    key,
-    owner_of,
-    seconds,
-    shard_of,
-)
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, seconds
+from a2a_serverless.storage.dynamodb_heads import cancel_values, incarnation_of
+from a2a_serverless.storage.dynamodb_layout import CANCEL, HEAD, key, owner_of, shard_of
 from a2a_serverless.storage.dynamodb_table import Action, TableStorage
 from a2a_serverless.storage.log import Due, OverdueCancel
 from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head, state_name

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage import dynamodb_items as items
-from a2a_serverless.storage.dynamodb_items import Item, attribute, key
+from a2a_serverless.storage import dynamodb_layout as layout
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute
+from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_table import TableStorage
 from a2a_serverless.storage.listing import Listing, status_key
 from a2a_serverless.storage.log import Due, TaskKey
@@ -32,7 +33,7 @@ class IndexedTasks(TableStorage):
         before = listing.before
         while True:
             candidates = await self._candidates(listing, before, limit)
-            heads = await self._heads([key(c["PK"]["S"], items.HEAD) for c in candidates])
+            heads = await self._heads([key(c["PK"]["S"], layout.HEAD) for c in candidates])
             found |= {head.task_id: head for head in listing.page(heads)}
             if len(found) >= limit or len(candidates) < limit:
                 return listing.page(found.values())[:limit]
@@ -44,7 +45,7 @@ class IndexedTasks(TableStorage):
             return sum(map(listing.matches, await self._context_heads(listing.context_id)))
         counts = [
             self._table.count(**self._by_scope(scope_key, listing, None))
-            for scope_key in items.scope_keys(self.scope.digest)
+            for scope_key in layout.scope_keys(self.scope.digest)
         ]
         return sum(await asyncio.gather(*counts))
 
@@ -52,15 +53,15 @@ class IndexedTasks(TableStorage):
         """Return HEADs as the contract says, in the order of the index."""
         keys: list[Item] = []
         async for page in self._table.query(
-            IndexName=items.BY_CONTEXT,
+            IndexName=layout.BY_CONTEXT,
             KeyConditionExpression="context_key = :context",
             FilterExpression="expires_at > :now",
             ExpressionAttributeValues={
-                ":context": attribute(items.context_key(self.scope.digest, context_id)),
+                ":context": attribute(layout.context_key(self.scope.digest, context_id)),
                 ":now": attribute(self._now_s()),
             },
         ):
-            keys += [key(entry["PK"]["S"], items.HEAD) for entry in page]
+            keys += [key(entry["PK"]["S"], layout.HEAD) for entry in page]
         return await self._heads(keys)
 
     async def due(self, now_ms: int, *, limit: int = 100, after: Due | None = None) -> list[Due]:
@@ -72,10 +73,10 @@ class IndexedTasks(TableStorage):
     async def find(self, task_id: str) -> list[TaskKey]:
         if not is_task_id(task_id):
             return []
-        entries = await self._by_id(items.id_key(task_id))
+        entries = await self._by_id(layout.id_key(task_id))
         partitions = {entry["PK"]["S"] for entry in entries}
-        heads = await self._table.load([key(partition, items.HEAD) for partition in partitions])
-        return sorted(items.owner_of(head["PK"]["S"]) for head in heads if self._is_live(head))
+        heads = await self._table.load([key(partition, layout.HEAD) for partition in partitions])
+        return sorted(layout.owner_of(head["PK"]["S"]) for head in heads if self._is_live(head))
 
     async def created_in(self, hour_ms: int, *, limit: int = 100) -> list[TaskKey]:
         looked_at = limit
@@ -88,10 +89,10 @@ class IndexedTasks(TableStorage):
 
     async def _created_in(self, hour_ms: int, looked_at: int) -> tuple[list[Head], bool]:
         """Return the live ones of the first tasks of an hour; True if the hour has no more."""
-        shards = [self._by_id(hour_key, looked_at) for hour_key in items.hour_keys(hour_ms)]
+        shards = [self._by_id(hour_key, looked_at) for hour_key in layout.hour_keys(hour_ms)]
         entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
         entries.sort(key=lambda entry: str(entry["created_key"]["S"]))
-        keys = [key(entry["PK"]["S"], items.HEAD) for entry in entries[:looked_at]]
+        keys = [key(entry["PK"]["S"], layout.HEAD) for entry in entries[:looked_at]]
         heads = await self._heads(keys)
         heads.sort(key=lambda head: status_key(head.created_at, head.task_id))
         return heads, len(entries) < looked_at
@@ -104,7 +105,7 @@ class IndexedTasks(TableStorage):
         """
         found: list[Item] = []
         query = self._table.query(
-            IndexName=items.BY_ID,
+            IndexName=layout.BY_ID,
             KeyConditionExpression="id_key = :id_key",
             ExpressionAttributeValues={":id_key": attribute(id_key)},
             Limit=limit,
@@ -118,7 +119,7 @@ class IndexedTasks(TableStorage):
             if aws.error_code(error) != "ValidationException" or not _lacks_index(error):
                 raise
             msg = (
-                f"The table has no index {items.BY_ID} yet, by which a task is found without its"
+                f"The table has no index {layout.BY_ID} yet, by which a task is found without its"
                 " scope: deploy this release's template, or wait until the index is filled."
             )
             raise ConfigurationError(msg) from error
@@ -134,7 +135,7 @@ class IndexedTasks(TableStorage):
                 lambda entry: before is None or entry["status_key"]["S"] < before,
                 **self._by_scope(scope_key, listing, before),
             )
-            for scope_key in items.scope_keys(self.scope.digest)
+            for scope_key in layout.scope_keys(self.scope.digest)
         ]
         entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
         return sorted(entries, key=lambda entry: str(entry["status_key"]["S"]), reverse=True)[
@@ -159,7 +160,7 @@ class IndexedTasks(TableStorage):
             values[":state"] = state_name(listing.state)
             names = {"ExpressionAttributeNames": {"#state": "state"}}
         return {
-            "IndexName": items.BY_SCOPE,
+            "IndexName": layout.BY_SCOPE,
             "KeyConditionExpression": condition,
             "FilterExpression": live,
             "ExpressionAttributeValues": {n: attribute(v) for n, v in values.items()},
@@ -186,5 +187,5 @@ _NO_INDEX: Final = (
 
 
 def _due_of(entry: Item) -> Due:
-    scope, task_id = items.owner_of(entry["PK"]["S"])
+    scope, task_id = layout.owner_of(entry["PK"]["S"])
     return Due(scope=Scope(scope), task_id=task_id, due_at=int(entry["due_at"]["N"]))

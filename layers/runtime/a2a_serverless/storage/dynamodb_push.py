@@ -23,8 +23,18 @@ from a2a.types import TaskPushNotificationConfig
 from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError, UnreadablePushError
-from a2a_serverless.storage import dynamodb_items as items
-from a2a_serverless.storage.dynamodb_items import Item, attribute, key
+from a2a_serverless.storage import dynamodb_layout as layout
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute
+from a2a_serverless.storage.dynamodb_layout import key
+from a2a_serverless.storage.dynamodb_push_items import (
+    PUSH_DEFAULTS,
+    awaits_cursor,
+    push_names,
+    push_of,
+    push_position,
+    push_put,
+    push_writes,
+)
 from a2a_serverless.storage.dynamodb_table import TableStorage
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.head import Head
@@ -91,10 +101,10 @@ class PushItems(TableStorage):
             head = self._live(item)
             if item is None or head is None:
                 return None
-            own = [one for one in found if items.push_names(one)[0] == head.incarnation]
-            new = [one for one in own if items.awaits_cursor(one, item)]
+            own = [one for one in found if push_names(one)[0] == head.incarnation]
+            new = [one for one in own if awaits_cursor(one, item)]
             if not new or (len(new) == 1 and await self._give_cursor(item, new[0])):
-                return _held_of(head, items.push_writes(item), own)
+                return _held_of(head, push_writes(item), own)
             await self.clock.sleep(aws.pause_s(attempt))
         msg = f"The push configurations of task {task_id} did not settle in {READS} reads."
         raise UnavailableError(msg)
@@ -112,7 +122,7 @@ class PushItems(TableStorage):
                 config=config,
                 version=held.head.version,
             )
-            put = items.push_put(new, held.head, write=held.writes + 1)
+            put = push_put(new, held.head, write=held.writes + 1)
             try:
                 await self._table.transact([{"Update": _noted(held)}, {"Update": put}])
             except ConditionFailedError:
@@ -125,7 +135,7 @@ class PushItems(TableStorage):
 
     async def move_push(self, before: Push, after: Push) -> bool:
         move = attribute(new_token())
-        seen, wanted = items.push_position(before), items.push_position(after)
+        seen, wanted = push_position(before), push_position(after)
         names = [*wanted, "move"]
         item_key = self._push_key(before)
         if await self._table.update(
@@ -146,7 +156,7 @@ class PushItems(TableStorage):
     async def delete_push(self, task_id: str, config_id: str) -> None:
         head = await self.head(task_id)
         if head is not None and is_config_id(config_id):
-            sort = items.push_sort(head.incarnation, config_id)
+            sort = layout.push_sort(head.incarnation, config_id)
             await self._table.delete([key(self._partition(task_id), sort)])
 
     async def _read_pushes(self, task_id: str) -> tuple[Item | None, list[Item]]:
@@ -157,12 +167,12 @@ class PushItems(TableStorage):
             KeyConditionExpression="PK = :pk AND SK BETWEEN :head AND :end",
             ExpressionAttributeValues={
                 ":pk": attribute(self._partition(task_id)),
-                ":head": attribute(items.HEAD),
-                ":end": attribute(items.PUSH_END),
+                ":head": attribute(layout.HEAD),
+                ":end": attribute(layout.PUSH_END),
             },
         ):
             found += page
-        if not found or found[0]["SK"]["S"] != items.HEAD:
+        if not found or found[0]["SK"]["S"] != layout.HEAD:
             return None, []
         return found[0], found[1:]
 
@@ -172,7 +182,7 @@ class PushItems(TableStorage):
         False when it is for another one, or the copy is refused: the two were not read as of one
         moment.
         """
-        if items.push_writes(head) != int(new["push_write"]["N"]):
+        if push_writes(head) != int(new["push_write"]["N"]):
             return False
         cursor = {"version": head["push_at"], "index": attribute(LAST)}
         is_given = await self._table.update(
@@ -192,7 +202,7 @@ class PushItems(TableStorage):
 
     def _push_key(self, push: Push) -> Item:
         return key(
-            self._partition(push.config.task_id), items.push_sort(push.incarnation, push.config.id)
+            self._partition(push.config.task_id), layout.push_sort(push.incarnation, push.config.id)
         )
 
 
@@ -202,9 +212,9 @@ def _held_of(head: Head, writes: int, own: Iterable[Item]) -> Held:
     unreadable: dict[str, UnreadablePushError] = {}
     for item in own:
         try:
-            pushes.append(items.push_of(item))
+            pushes.append(push_of(item))
         except UnreadablePushError as error:
-            _, config_id = items.push_names(item)
+            _, config_id = push_names(item)
             unreadable[config_id] = error
     return Held(head=head, writes=writes, pushes=tuple(pushes), unreadable=unreadable)
 
@@ -212,7 +222,7 @@ def _held_of(head: Head, writes: int, own: Iterable[Item]) -> Held:
 def _is_as_seen(name: str, value: Item) -> str:
     """Return the condition that an attribute has the value that was read, or its default."""
     same = f"#{name} = :seen_{name}"
-    if value != items.PUSH_DEFAULTS.get(name):
+    if value != PUSH_DEFAULTS.get(name):
         return same
     return f"({same} OR attribute_not_exists(#{name}))"
 
@@ -236,7 +246,7 @@ def _noted(held: Held) -> dict[str, Any]:
     """Return HEAD's part of `put`: the version that it has becomes the cursor."""
     head = held.head
     update = {
-        "Key": key(items.task_partition(head.scope, head.task_id), items.HEAD),
+        "Key": key(layout.task_partition(head.scope, head.task_id), layout.HEAD),
         "UpdateExpression": "SET push_at = #version",
         "ConditionExpression": "incarnation = :incarnation",
         "ExpressionAttributeNames": {"#version": "version"},

@@ -10,16 +10,10 @@ from typing import Any, Final
 
 from a2a.types import TaskState
 
-from a2a_serverless.storage.dynamodb_items import (
-    HEAD,
-    REQUIRED,
-    Commits,
-    Item,
-    attribute,
-    event_position,
-    head_of,
-    plain,
-)
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain
+from a2a_serverless.storage.dynamodb_commits import Commits
+from a2a_serverless.storage.dynamodb_heads import REQUIRED, head_of
+from a2a_serverless.storage.dynamodb_layout import HEAD, event_position
 from a2a_serverless.storage.log import Survey
 from a2a_serverless.tasks.fold import Record
 

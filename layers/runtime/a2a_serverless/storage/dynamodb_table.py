@@ -14,9 +14,11 @@ from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
-from a2a_serverless.storage import dynamodb_items as items
+from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_items import Item, attribute, key
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain
+from a2a_serverless.storage.dynamodb_heads import head_of
+from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.log import Due, Place
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id, new_token
@@ -206,7 +208,7 @@ class TableStorage(DurableStorage):
     async def head(self, task_id: str) -> Head | None:
         if not is_task_id(task_id):
             return None
-        return self._live(await self._table.get(key(self._partition(task_id), items.HEAD)))
+        return self._live(await self._table.get(key(self._partition(task_id), layout.HEAD)))
 
     async def _overdue(
         self, kind: str, now_ms: int, limit: int, after: Due | None, *, only_live: bool = False
@@ -228,12 +230,12 @@ class TableStorage(DurableStorage):
             self._first(
                 limit,
                 lambda entry: after is None or _place_of(entry) > after.place,
-                IndexName=items.BY_DUE,
+                IndexName=layout.BY_DUE,
                 KeyConditionExpression="due_key = :due_key AND due_at BETWEEN :since AND :due",
                 ExpressionAttributeValues={":due_key": attribute(due_key), **values},
                 **options,
             )
-            for due_key in items.due_keys(kind)
+            for due_key in layout.due_keys(kind)
         ]
         entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
         return sorted(entries, key=_place_of)[:limit]
@@ -251,7 +253,7 @@ class TableStorage(DurableStorage):
         return found[:limit]
 
     def _partition(self, task_id: str) -> str:
-        return items.task_partition(self.scope.digest, task_id)
+        return layout.task_partition(self.scope.digest, task_id)
 
     def _now_s(self) -> int:
         """Return the present second: an item is live while its `expires_at` is greater."""
@@ -259,11 +261,11 @@ class TableStorage(DurableStorage):
 
     def _is_live(self, item: Item) -> bool:
         """Return True unless the item says that it has expired; the rest may be damaged."""
-        expires_at = items.plain(item).get("expires_at")
+        expires_at = plain(item).get("expires_at")
         return not isinstance(expires_at, int) or expires_at > self._now_s()
 
     def _live(self, item: Item | None) -> Head | None:
-        head = items.head_of(item) if item else None
+        head = head_of(item) if item else None
         return None if head is None or head.has_expired(self.clock.now_ms()) else head
 
     def _readable(self, item: Item | None) -> Head | None:
@@ -280,5 +282,5 @@ class TableStorage(DurableStorage):
 
 def _place_of(entry: Item) -> Place:
     """Return the place of an entry of the due index, as `Due.place`."""
-    scope, task_id = items.owner_of(entry["PK"]["S"])
+    scope, task_id = layout.owner_of(entry["PK"]["S"])
     return int(entry["due_at"]["N"]), task_id, scope

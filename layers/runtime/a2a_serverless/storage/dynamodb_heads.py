@@ -1,0 +1,230 @@
+"""The codec between HEAD and its item.
+
+Expiry is kept in whole seconds, the unit of DynamoDB's time to live; `open_task` rounds a task's
+expiry up to one, so that an item and its HEAD agree to the millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, Final, cast
+
+from a2a.types import TaskState
+
+from a2a_serverless.errors import UnreadableTaskError
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
+from a2a_serverless.storage.dynamodb_layout import (
+    HEAD,
+    context_key,
+    hour_key,
+    key,
+    owner_of,
+    shard_of,
+    task_partition,
+)
+from a2a_serverless.storage.listing import status_key
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, state_name
+
+
+def head_item(head: Head) -> Item:
+    """Return HEAD as an item. Defaults are left out: every commit pays by the KB."""
+    shard = shard_of(head.task_id)
+    values: dict[str, str | int | bytes | None] = {
+        "scope_key": f"{head.scope}#{shard}",
+        "status_key": status_key(head.status_at, head.task_id),
+        "context_key": context_key(head.scope, head.context_id),
+        "created_key": status_key(head.created_at, head.task_id),
+        "id_key": hour_key(head.created_at, shard),
+        "expires_at": seconds(head.expires_at),
+        "incarnation": head.incarnation,
+        "version": head.version,
+        "state": state_name(head.state),
+        "status": head.status,
+        "context_id": head.context_id,
+        "turn": head.turn,
+        "turn_base": head.turn_base,
+        "sends": head.sends,
+    }
+    if head.metadata != b"":
+        values["metadata"] = head.metadata
+    if head.due_at is not None:
+        values |= {"due_key": f"TURN#{shard}", "due_at": head.due_at}
+    for name in _OPTIONAL:
+        if value := getattr(head, name):
+            values[name] = value
+    if head.replied:
+        values["replied"] = 1
+    values |= _noted(head)
+    typed = {name: attribute(value) for name, value in values.items()}
+    return key(task_partition(head.scope, head.task_id), HEAD) | typed
+
+
+def _noted(head: Head) -> dict[str, str | int | bytes | None]:
+    """Return attributes of HEAD that an older release's commit leaves as they were.
+
+    So each says what it belongs to: a version, a token, an incarnation.
+    """
+    values: dict[str, str | int | bytes | None] = {}
+    if head.generation is not None:
+        values |= {"generation": head.generation, "generation_at": head.version}
+    if head.cancel is not None:
+        values |= cancel_values(head, head.cancel)
+    if head.released is not None:
+        values |= released_values(head.released)
+    return values
+
+
+def cancel_values(head: Head, mark: CancelMark) -> dict[str, str | int | bytes | None]:
+    """Return the attributes of HEAD that say that a cancel was requested."""
+    return {"cancel_for": head.incarnation, "cancel_at": mark.at, "cancel_by": mark.by}
+
+
+def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
+    """Return the attributes of HEAD that say that an attempt has given its turn back."""
+    return {
+        "released": end.token,
+        "released_reason": end.reason,
+        "released_id": end.correlation_id,
+    }
+
+
+_OPTIONAL: Final = (
+    "next_turn",
+    "finished_turn",
+    "token",
+    "attempts",
+    "key_digest",
+    "message_digest",
+    "content_digest",
+    "needs",
+    "size",
+)
+"""Attributes of HEAD that an item has only where they say something."""
+
+
+def head_of(item: Mapping[str, Any]) -> Head:
+    """Return the HEAD that an item holds.
+
+    A state that this release does not know is shown as unspecified, and only read.
+
+    Raises:
+        UnreadableTaskError: the item lacks an attribute that every release writes, or has one in
+            another form.
+    """
+    values = plain(item)
+    scope, task_id = owner_of(values["PK"])
+    if missing := [name for name in REQUIRED if name not in values]:
+        msg = f"HEAD of task {task_id} has no {' and no '.join(missing)}: it was stored in part."
+        raise UnreadableTaskError(msg)
+    for name, form in _FORMS.items():
+        if name in values and not isinstance(values[name], form):
+            msg = f"HEAD of task {task_id} has a {name} of a form that no release writes."
+            raise UnreadableTaskError(msg)
+    try:
+        return _head(scope, task_id, values)
+    except ValueError as error:
+        msg = f"HEAD of task {task_id} has a value that no release writes: {error}."
+        raise UnreadableTaskError(msg) from error
+
+
+def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
+    is_known = values["state"] in TaskState.keys()  # noqa: SIM118 - an enum of protobuf, no mapping
+    return Head(
+        scope=scope,
+        task_id=task_id,
+        context_id=values["context_id"],
+        incarnation=values["incarnation"],
+        version=values["version"],
+        state=cast("TaskState", TaskState.Value(values["state"] if is_known else _UNKNOWN_STATE)),
+        status_at=_time_of(values["status_key"]),
+        status=values.get("status"),
+        metadata=values.get("metadata", b""),
+        created_at=_time_of(values["created_key"]),
+        expires_at=values["expires_at"] * 1000,
+        turn=values["turn"],
+        turn_base=values["turn_base"],
+        sends=values.get("sends", 0),
+        due_at=values.get("due_at"),
+        replied=bool(values.get("replied")),
+        generation=_generation_of(values),
+        cancel=_cancel_of(values),
+        released=end_of(values, "released"),
+        **{name: values[name] for name in _OPTIONAL if name in values}
+        | ({} if is_known else {"needs": NEVER}),
+    )
+
+
+def _generation_of(values: Mapping[str, Any]) -> int | None:
+    """Return the generation; None where a release without it has committed since."""
+    if values.get("generation_at") != values["version"]:
+        return None
+    return cast("int", values.get("generation"))
+
+
+def _cancel_of(values: Mapping[str, Any]) -> CancelMark | None:
+    if values.get("cancel_for") != values["incarnation"]:
+        return None
+    return CancelMark(at=values.get("cancel_at", 0), by=values.get("cancel_by", ""))
+
+
+def end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
+    """Return the attempt's end that stands in the attributes `NAME`, `NAME_reason`, `NAME_id`."""
+    if name not in values:
+        return None
+    return AttemptEnd(
+        token=values[name],
+        reason=values.get(f"{name}_reason", ""),
+        correlation_id=values.get(f"{name}_id", ""),
+    )
+
+
+REQUIRED: Final[Mapping[str, type]] = {
+    "context_id": str,
+    "incarnation": str,
+    "version": int,
+    "state": str,
+    "status_key": str,
+    "created_key": str,
+    "expires_at": int,
+    "turn": int,
+    "turn_base": int,
+}
+"""The forms of the attributes that every HEAD has."""
+
+_FORMS: Final[Mapping[str, type | UnionType]] = {
+    **REQUIRED,
+    "status": bytes | None,
+    "metadata": bytes | None,
+    "next_turn": int,
+    "finished_turn": int,
+    "token": str,
+    "attempts": int,
+    "due_at": int,
+    "sends": int,
+    "key_digest": str,
+    "message_digest": str,
+    "content_digest": str,
+    "needs": int,
+    "size": int,
+    "generation": int,
+    "cancel_at": int,
+    "cancel_by": str,
+    "released": str,
+    "released_reason": str,
+    "released_id": str,
+}
+"""The forms of all attributes that are read."""
+
+_UNKNOWN_STATE: Final = "TASK_STATE_UNSPECIFIED"
+NEVER: Final = 1_000_000
+"""A format that no release of this code will know: the item can be read and not written."""
+
+
+def _time_of(sort_key: str) -> int:
+    return int(sort_key.split("#", 1)[0])
+
+
+def incarnation_of(item: Mapping[str, Any] | None) -> str | None:
+    """Return the incarnation that an item names; None without one, or without an item."""
+    return None if item is None else plain(item).get("incarnation")

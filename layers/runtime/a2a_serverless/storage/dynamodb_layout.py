@@ -1,0 +1,122 @@
+"""The places of items: primary keys, and the keys of the indexes.
+
+ARCHITECTURE.md has the table of items.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from datetime import UTC, datetime
+from typing import Final
+
+from a2a_serverless.storage.dynamodb_attributes import Item
+from a2a_serverless.tasks.identity import digest
+
+SHARDS: Final = 4
+"""Partitions of a scope's listing and of the due index, each good for 1,000 writes a second."""
+
+BY_SCOPE: Final = "by-scope"
+BY_CONTEXT: Final = "by-context"
+BY_DUE: Final = "by-due"
+BY_ID: Final = "by-id"
+
+HEAD: Final = "HEAD"
+CANCEL: Final = "CANCEL"
+EVENTS: Final = "EVENT#"
+CONTEXT: Final = "CONTEXT"
+PUSH: Final = "PUSH#"
+PUSH_END: Final = "PUSH$"
+"""Behind every push configuration; `HEAD` is before the first."""
+
+
+def key(partition: str, sort: str) -> Item:
+    """Return a primary key."""
+    return {"PK": {"S": partition}, "SK": {"S": sort}}
+
+
+def task_partition(scope: str, task_id: str) -> str:
+    """Return the PK of a task's items. `scope` is a digest: another scope has another key."""
+    return f"TASK#{scope}#{task_id}"
+
+
+def owner_of(partition: str) -> tuple[str, str]:
+    """Return scope digest and task id of a task's PK."""
+    _, scope, task_id = partition.split("#", 2)
+    return scope, task_id
+
+
+def context_partition(scope: str, context_id: str) -> str:
+    """Return the PK of a context's item."""
+    return f"CONTEXT#{context_key(scope, context_id)}"
+
+
+def context_owner(scope: str, context_id: str) -> dict[str, str]:
+    """Return the attributes of a context's item by which the index by scope finds it.
+
+    Its place is before every task's: no listing, of this release or an earlier one, reads it.
+    """
+    return {
+        "scope_key": f"{scope}#{shard_of(context_id)}",
+        "status_key": f"{_BEFORE_TASKS}{CONTEXT}#{context_id}",
+    }
+
+
+_BEFORE_TASKS: Final = "!"
+"""Sorts before the digits with which a task's `status_key` begins."""
+
+
+def context_key(scope: str, context_id: str) -> str:
+    """Return the key of the index by context: a digest, as clients choose the length of ids."""
+    return digest("context", scope, context_id)
+
+
+def event_sort(incarnation: str, version: int, part: int | None = None) -> str:
+    """Return the SK of a part of a commit; without `part` it sorts before all parts."""
+    start = f"{EVENTS}{incarnation}#{version:012d}"
+    return start if part is None else f"{start}#{part:03d}"
+
+
+def event_position(sort: str) -> tuple[str, int, int] | None:
+    """Return incarnation, version and part of an EVENT's SK; None if it is of another kind."""
+    found = _EVENT.fullmatch(sort)
+    return None if found is None else (found[1], int(found[2]), int(found[3]))
+
+
+_EVENT: Final = re.compile(rf"{EVENTS}([^#]+)#(\d+)#(\d+)")
+
+
+def push_sort(incarnation: str, config_id: str) -> str:
+    """Return the SK of a push configuration."""
+    return f"{PUSH}{incarnation}#{config_id}"
+
+
+def scope_keys(scope: str) -> list[str]:
+    """Return keys of the index by scope, one for each shard."""
+    return [f"{scope}#{shard}" for shard in range(SHARDS)]
+
+
+def due_keys(kind: str) -> list[str]:
+    """Return the due index's keys, one for each shard; `kind` is `TURN` or `CANCEL` (a flag)."""
+    return [f"{kind}#{shard}" for shard in range(SHARDS)]
+
+
+def id_key(task_id: str) -> str:
+    """Return the index key under which a task is found by its id, in whichever scope it is."""
+    return f"ID#{task_id}"
+
+
+def hour_keys(at_ms: int) -> list[str]:
+    """Return the index keys, one a shard, of the tasks created in the hour of a time."""
+    return [hour_key(at_ms, shard) for shard in range(SHARDS)]
+
+
+def hour_key(at_ms: int, shard: int) -> str:
+    """Return the index key of the tasks of one shard created in the hour of a time."""
+    hour = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H")
+    return f"HOUR#{hour}#{shard}"
+
+
+def shard_of(task_id: str) -> int:
+    """Return the shard of a task in every sharded index."""
+    return zlib.crc32(task_id.encode()) % SHARDS

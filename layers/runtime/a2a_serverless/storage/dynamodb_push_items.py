@@ -1,0 +1,131 @@
+"""The codec between push configurations and PUSH items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from a2a.types import TaskPushNotificationConfig
+from google.protobuf.message import DecodeError
+
+from a2a_serverless.errors import UnreadablePushError
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
+from a2a_serverless.storage.dynamodb_layout import PUSH, key, owner_of, push_sort, task_partition
+from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.push import Push
+
+
+def push_put(push: Push, head: Head, *, write: int) -> Item:
+    """Return the update that stores a configuration without a cursor; `push_at` is its cursor.
+
+    One that is there keeps its own, and its receiver has a new start.
+    """
+    return {
+        "Key": key(
+            task_partition(head.scope, head.task_id),
+            push_sort(push.incarnation, push.config.id),
+        ),
+        "UpdateExpression": "SET #body = :body, expires_at = :expires_at, #failures = :none,"
+        " failing_since = :never, push_write = :write",
+        "ExpressionAttributeNames": {"#body": "body", "#failures": "failures"},
+        "ExpressionAttributeValues": {
+            ":body": attribute(push.config.SerializeToString()),
+            ":expires_at": attribute(seconds(head.expires_at)),
+            ":none": attribute(0),
+            ":never": attribute(None),
+            ":write": attribute(write),
+        },
+    }
+
+
+def push_inline(push: Push, head: Head) -> Item:
+    """Return the update that stores a configuration; a cursor that is stored already stays."""
+    put = push_put(push, head, write=0)
+    put["UpdateExpression"] = (
+        "SET #version = if_not_exists(#version, :version), #index = if_not_exists(#index, :index), "
+        + put["UpdateExpression"].removeprefix("SET ")
+    )
+    put["ExpressionAttributeNames"] |= {"#version": "version", "#index": "index"}
+    put["ExpressionAttributeValues"] |= {
+        ":version": attribute(push.version),
+        ":index": attribute(push.index),
+    }
+    return put
+
+
+def push_position(push: Push) -> Item:
+    """Return the attributes of an item that a delivery moves, as they are in `push`."""
+    return {
+        "version": attribute(push.version),
+        "index": attribute(push.index),
+        "failures": attribute(push.failures),
+        "failing_since": attribute(push.failing_since),
+    }
+
+
+PUSH_DEFAULTS: Final[Item] = {
+    "index": attribute(LAST),
+    "failures": attribute(0),
+    "failing_since": attribute(None),
+}
+"""The attributes of `push_position` that an item may lack, and what they are then."""
+
+
+def push_names(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the incarnation of a push configuration's task, and the configuration's id."""
+    sort: str = item["SK"]["S"]
+    incarnation, _, config_id = sort.removeprefix(PUSH).partition("#")
+    return incarnation, config_id
+
+
+def push_of(item: Mapping[str, Any]) -> Push:
+    """Return the push configuration that an item holds.
+
+    Raises:
+        UnreadablePushError: the item lacks its configuration or its cursor, or has something else
+            in their place.
+    """
+    values = plain({**PUSH_DEFAULTS, **item})
+    scope, task_id = owner_of(values["PK"])
+    incarnation, config_id = push_names(item)
+    name = f"Push configuration {config_id} of task {task_id} cannot be read"
+    config = _config_in(values.get("body"))
+    if config is None or (config.task_id, config.id) != (task_id, config_id):
+        msg = f"{name}, as its body is missing or damaged: set it again under its id, or delete it."
+        raise UnreadablePushError(msg)
+    numbers = [values.get(part) for part in ("version", "index", "failures")]
+    if not all(isinstance(number, int) for number in (*numbers, values["failing_since"] or 0)):
+        msg = f"{name}, as its cursor is missing or damaged: delete it, and set it again."
+        raise UnreadablePushError(msg)
+    return Push(
+        scope=scope,
+        incarnation=incarnation,
+        config=config,
+        **{part: values[part] for part in ("version", *PUSH_DEFAULTS)},
+    )
+
+
+def _config_in(body: object) -> TaskPushNotificationConfig | None:
+    """Return the configuration in the body of an item; None where there is none."""
+    try:
+        return TaskPushNotificationConfig.FromString(body) if isinstance(body, bytes) else None
+    except DecodeError:
+        return None
+
+
+def push_writes(head: Mapping[str, Any]) -> int:
+    """Return how often a configuration was put to HEAD's task; kept beside what `Head` has."""
+    return int(head["push_writes"]["N"]) if "push_writes" in head else 0
+
+
+def awaits_cursor(item: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
+    """Return True if a configuration has no cursor yet, and gets HEAD's, or that of a later HEAD.
+
+    One that HEAD has counted past has lost its cursor: no put is begun before the last one has it.
+    """
+    write = plain(item).get("push_write")
+    if "version" in item or not isinstance(write, int) or write == 0:
+        return False
+    writes = push_writes(head)
+    return write > writes or (write == writes and "push_at" in head)

@@ -1,0 +1,24 @@
+"""HEADs for tests of what is made of them."""
+
+from __future__ import annotations
+
+from a2a.types import TaskState
+
+from a2a_serverless.tasks.head import Head
+
+SMALL = Head(
+    scope="scope",
+    task_id="a:b.c",
+    context_id="context",
+    incarnation="incarnation1",
+    version=1,
+    state=TaskState.TASK_STATE_SUBMITTED,
+    status_at=1_700_000_000_001,
+    status=b"",
+    metadata=b"",
+    created_at=1_700_000_000_000,
+    expires_at=1_700_000_001_000,
+    turn=1,
+    turn_base=1,
+)
+"""A task as it was just created, with defaults where HEAD has one."""
