@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ async def _settled(world: World, hooks: Webhooks, owed: list[Told]) -> None:
 def _check(told: Told, hooks: Webhooks, runs: Runs) -> None:
     """Whoever was told of an event again was told before of none behind it."""
     requests = hooks.requests[told.path]
-    order = ids(requests)
+    order = [event_id for event_id, _ in groupby(request.event_id for request in requests)]
     state_of = {request.event_id: request.state for request in requests}
     runs.lost += max(0, len(told.states) - len(state_of))
     runs.doubled += max(0, len(state_of) - len(told.states))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import state_name
@@ -35,8 +34,12 @@ async def states(world: World, task_id: str, *, after: int = 0) -> list[str]:
 
 
 def ids(requests: Iterable[Request]) -> list[str]:
-    """Event ids, a repetition counted once where it follows its original."""
-    return [event_id for event_id, _ in groupby(request.event_id for request in requests)]
+    """Event ids in the order in which each came first.
+
+    A process that is slower than its job's visibility, 2 s here, repeats what another one, which
+    has taken the job over, has sent since.
+    """
+    return list(dict.fromkeys(request.event_id for request in requests))
 
 
 def told_states(requests: Sequence[Request]) -> list[str]:
