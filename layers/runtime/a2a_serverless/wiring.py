@@ -13,6 +13,7 @@ from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.leases import Slots, StreamLeases
 from a2a_serverless.tasks.operations import Operation
 
 Name = Literal["table", "queue", "undecodable_queue", "push_queue", "push_dead_letter_queue"]
@@ -49,6 +50,8 @@ class Backends:
     storage: DurableStorage
     operations: FifoQueue[Operation]
     push: PushBackends | None = None
+    streams: StreamLeases | None = None
+    """Leases of open streams; None where they are not counted."""
 
     def pushing(self) -> PushBackends:
         """Return the backends of push.
@@ -64,6 +67,7 @@ class Backends:
 def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     """Return backends in this process's memory."""
     from a2a_serverless.queues.memory import MemoryQueue
+    from a2a_serverless.storage.leases import MemorySlots
     from a2a_serverless.storage.memory import MemoryStorage
 
     clock = clock or SystemClock()
@@ -71,6 +75,7 @@ def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
         storage=MemoryStorage(clock=clock, timing=settings.timing()),
         operations=MemoryQueue(Operation, visibility_s=settings.visibility_s, clock=clock),
         push=_push_in_memory(clock) if settings.pushes else None,
+        streams=_leases(MemorySlots(clock), settings),
     )
 
 
@@ -85,6 +90,7 @@ def aws_backends(
         ConfigurationError: one of them is not set.
     """
     from a2a_serverless.queues.sqs import SqsFifoQueue
+    from a2a_serverless.storage.dynamodb_leases import DynamoSlots
 
     for name in ("table", "queue", *needs):
         if not getattr(settings, name):
@@ -100,6 +106,7 @@ def aws_backends(
             visibility_s=settings.visibility_s,
         ),
         push=_push_on_aws(settings, clock) if settings.pushes else None,
+        streams=_leases(DynamoSlots(settings.table, clock=clock), settings),
     )
 
 
@@ -149,6 +156,12 @@ async def check_storage(storage: DurableStorage, settings: Settings) -> None:
 
 def _unnamed(name: Name) -> ConfigurationError:
     return ConfigurationError(f"A2A_{name.upper()} is not set: it names {_NAMED[name]}.")
+
+
+def _leases(slots: Slots, settings: Settings) -> StreamLeases:
+    return StreamLeases(
+        slots, per_caller=settings.streams_per_caller, in_all=settings.streams_in_all
+    )
 
 
 def _push_in_memory(clock: Clock) -> PushBackends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -225,10 +226,12 @@ async def test_nothing_is_delivered_after_the_stop() -> None:
     assert [shown(d) for d in taken] == ["working", "1", "2"]
 
 
-async def take_slowly(tail: Tail, clock: ManualClock, **limits: float) -> list[TailEvent]:
+async def take_slowly(
+    tail: Tail, clock: ManualClock, *, deadline: float, stop: float = math.inf
+) -> list[TailEvent]:
     """Return what a reader gets who takes a second for each event."""
     taken = []
-    async for delivery in tail.events(until=ended, **limits):
+    async for delivery in tail.events(until=ended, deadline=deadline, stop=stop):
         taken.append(delivery)
         clock.advance(1.0)
     return taken

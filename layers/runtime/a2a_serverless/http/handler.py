@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable
 from typing import Literal
 
 from a2a.server.context import ServerCallContext
@@ -50,14 +49,14 @@ from a2a_serverless.http.context import (
 from a2a_serverless.http.errors import operation, protocol_errors
 from a2a_serverless.http.intake import Accepted, Intake
 from a2a_serverless.http.receivers import Receivers
-from a2a_serverless.http.streaming import announce
+from a2a_serverless.http.streams import Limits, TaskStream
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.tail import Tail, TailEvent, settle
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import bound
-from a2a_serverless.tasks.head import Head, state_name
+from a2a_serverless.tasks.head import state_name
 from a2a_serverless.wiring import Backends
 
 Entrypoint = Literal["api", "stream"]
@@ -128,7 +127,8 @@ class DurableRequestHandler(RequestHandler):
         check_streaming(self._card)
         accepted = await self._accept(params, context)
         _trim(accepted.opening, self._length(params.configuration))
-        async for event in _streamed(accepted.opening, accepted.tail, accepted.is_over, limits):
+        stream = self._stream(accepted.opening, accepted.tail, context)
+        async for event in stream.events(accepted.is_over, limits):
             yield event
 
     @operation("subscribe_to_task")
@@ -151,7 +151,8 @@ class DurableRequestHandler(RequestHandler):
         else:
             tail, opening = await Tail.resume(storage, params.id, cursor)
         _trim(opening, self._length())
-        async for event in _streamed(opening, tail, lambda head: head.is_terminal, limits):
+        stream = self._stream(opening, tail, context)
+        async for event in stream.events(lambda head: head.is_terminal, limits):
             yield event
 
     # -- tasks ---------------------------------------------------------------------------------
@@ -239,14 +240,19 @@ class DurableRequestHandler(RequestHandler):
 
     # ------------------------------------------------------------------------------------------
 
-    def _stream_limits(self, context: ServerCallContext) -> _Limits:
+    def _stream(self, opening: TailEvent, tail: Tail, context: ServerCallContext) -> TaskStream:
+        """Return the stream of a tail; one that is answered in pieces is counted."""
+        counted = self._backends.streams if self._entrypoint == "stream" else None
+        return TaskStream(opening, tail, caller=context.user.user_name, leases=counted)
+
+    def _stream_limits(self, context: ServerCallContext) -> Limits:
         """Return the limits of a stream that is asked for now."""
         limit_s = self._settings.stream_limit_s
         if self._entrypoint == "api":
             limit_s = self._settings.blocking_limit_s
         stop_s = self._function_s(context) - STOP_MARGIN_S
         now = self._now()
-        return _Limits(deadline=now + min(limit_s, stop_s), stop=now + stop_s)
+        return Limits(deadline=now + min(limit_s, stop_s), stop=now + stop_s)
 
     def _function_s(self, context: ServerCallContext) -> float:
         """Return the seconds that the function has left; infinity if nothing stops it."""
@@ -263,30 +269,6 @@ class DurableRequestHandler(RequestHandler):
 
     def _now(self) -> float:
         return self._backends.storage.clock.monotonic()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Limits:
-    """When a stream ends by itself, in monotonic seconds.
-
-    It waits for nothing after `deadline`; what a finished turn owes goes out up to `stop`, a margin
-    before the function ends.
-    """
-
-    deadline: float
-    stop: float
-
-
-async def _streamed(
-    opening: TailEvent, tail: Tail, until: Callable[[Head], bool], limits: _Limits
-) -> AsyncIterator[Event]:
-    """Yield the opening event and those of the tail, each announced by its cursor."""
-    announce(opening.cursor)
-    yield opening.event
-    events = tail.events(until=until, deadline=limits.deadline, stop=limits.stop)
-    async for delivery in events:
-        announce(delivery.cursor)
-        yield delivery.event
 
 
 def _trim(opening: TailEvent, length: int) -> None:

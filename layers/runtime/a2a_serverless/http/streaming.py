@@ -3,13 +3,15 @@
 The SDK turns events into responses and knows no ids. So the handler puts the cursor of each event
 into a slot, a context variable, just before it yields the event, and `with_event_ids` takes it out
 when the item that the SDK made of the event comes out of the response. Both sides are in step,
-because the SDK makes one item of one event and fetches none ahead but the first.
+because the SDK makes one item of one event and fetches none ahead but the first. In the same way
+the handler says why a stream ends early, in a comment behind its last event.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from a2a.utils import json_utils
@@ -26,8 +28,16 @@ from a2a_serverless.tasks.events import Cursor
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_Slot = list[Cursor]
-"""The cursor of the event on its way out; empty when its item has taken it."""
+
+@dataclass(slots=True)
+class _Slot:
+    """What the handler says of its stream."""
+
+    cursor: Cursor | None = None
+    """That of the event on its way out; None when its item has taken it."""
+    remark: str = ""
+    """Why the stream ends early."""
+
 
 _slot: ContextVar[_Slot | None] = ContextVar("a2a_serverless_event_cursor", default=None)
 
@@ -36,14 +46,21 @@ def announce(cursor: Cursor) -> None:
     """Set the cursor of the event that the handler yields next."""
     slot = _slot.get()
     if slot is not None:
-        slot[:] = [cursor]
+        slot.cursor = cursor
+
+
+def remark(text: str) -> None:
+    """Say in a comment, which is no event, why the stream ends now."""
+    slot = _slot.get()
+    if slot is not None:
+        slot.remark = text
 
 
 def with_event_ids(endpoint: Endpoint, *, keep_alive_s: float) -> Endpoint:
     """Return the endpoint with ids in its streams, and a comment every `keep_alive_s` seconds."""
 
     async def streaming_endpoint(request: Request) -> Response:
-        slot: _Slot = []
+        slot = _Slot()
         _slot.set(slot)
         response = await endpoint(request)
         if not isinstance(response, EventSourceResponse):
@@ -68,6 +85,8 @@ async def _numbered(first: Any, items: AsyncIterator[Any], slot: _Slot) -> Async
         yield _with_id(first, slot)
         async for item in items:
             yield _with_id(item, slot)
+        if slot.remark:
+            yield ServerSentEvent(comment=slot.remark)
     except A2AError as error:
         yield ServerSentEvent(json_utils.dumps(build_rest_error_payload(error)), event="error")
     finally:
@@ -81,9 +100,9 @@ def _with_id(item: Any, slot: _Slot) -> Any:
 
     The slot gives its cursor once: an error that follows is no event and gets none.
     """
-    if not slot:
+    if slot.cursor is None:
         return item
-    event_id = str(slot.pop())
+    event_id, slot.cursor = str(slot.cursor), None
     if isinstance(item, ServerSentEvent):
         item.id = event_id
         return item

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 
 from a2a.types import Task
 
+from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.log import Log, TaskLog, extend
 from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
@@ -40,6 +41,10 @@ class Tail:
         self._backlog = deque(backlog)
         self.head = head
         self.fold = fold
+
+    @property
+    def clock(self) -> Clock:
+        return self._source.clock
 
     @classmethod
     async def open(cls, source: TaskLog, task_id: str) -> Tail:
@@ -86,13 +91,19 @@ class Tail:
         return TailEvent(cursor=cursor, event=self.fold.task())
 
     async def events(
-        self, *, until: Callable[[Head], bool], deadline: float, stop: float = math.inf
+        self,
+        *,
+        until: Callable[[Head], bool],
+        deadline: float,
+        stop: float = math.inf,
+        may_wait: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncIterator[TailEvent]:
         """Yield events as they are committed, until HEAD satisfies `until` and all were delivered.
 
         `deadline` and `stop` are in monotonic seconds. At `deadline` it ends, even if a slow reader
         has not taken all events yet; but once HEAD satisfies `until`, the remaining events are
-        still delivered up to `stop`. The tail can be continued after that.
+        still delivered up to `stop`. `may_wait` is asked once, before the first wait, and ends it
+        with False. The tail can be continued after that.
 
         Raises:
             TaskNotFoundError: the task was deleted or has expired.
@@ -108,6 +119,10 @@ class Tail:
             now = clock.monotonic()
             if until(self.head) or now >= deadline:
                 return
+            if may_wait is not None:
+                if not await may_wait():
+                    return
+                may_wait = None
             last_news = now if news else last_news
             wait_s = deadline - now
             if not self._source.wakes:

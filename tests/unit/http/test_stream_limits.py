@@ -1,0 +1,130 @@
+"""How many streams may be open: what a client sees at the limit, and when its place is free."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import pytest
+from a2a.types import AgentCard
+from fastapi import FastAPI
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.streams import TOO_MANY
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends, memory_backends
+from tests.support.a2a_calls import message
+from tests.support.asgi_streams import LiveResponse, ServerEvent
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.stream_calls import all_events, kinds, open_stream, payload
+
+SEND = "SendStreamingMessage"
+ANN, BOB = (
+    {"X-API-Key": "ann-key-of-twenty-characters"},
+    {"X-API-Key": "bob-key-of-twenty-characters"},
+)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    keys = ", ".join(f"{name}={key['X-API-Key']}" for name, key in (("ann", ANN), ("bob", BOB)))
+    return Settings(
+        auth="api-key", api_keys=keys, streams_per_caller=1, streams_in_all=2, blocking_limit_s=20
+    )
+
+
+async def opened(response: LiveResponse) -> str:
+    """Read a stream's Task and return its id; the stream waits then, and is counted."""
+    events = response.events()
+    task_id: str = payload(await anext(events))["task"]["id"]
+    await anext(events)  # the agent is at work
+    return task_id
+
+
+def read(event: ServerEvent) -> str:
+    return str(payload(event)["task"]["id"])
+
+
+async def test_a_stream_above_the_limit_ends_after_its_task(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """It delivers what is committed, says why it ends, and its task goes on."""
+    async with AsyncExitStack() as stack:
+        wait = {"message": message("wait")}
+        first = await stack.enter_async_context(open_stream(app, binding, SEND, wait, ANN))
+        await opened(first)
+        async with open_stream(app, binding, SEND, wait, ANN) as second:
+            events = [event async for event in second.events()]
+        assert kinds(events)[0] == "task"
+        assert TOO_MANY in second.comments
+        assert first.comments == []
+        worker.gate.set()
+    resumed = {**ANN, "Last-Event-ID": events[-1].id or ""}
+    more = await all_events(app, binding, "SubscribeToTask", {"id": read(events[0])}, resumed)
+    assert payload(more[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_another_caller_streams_beside_one_at_the_limit(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """One caller's open streams take no place of another's; all together have a limit too."""
+    wait = {"message": message("wait")}
+    async with (
+        open_stream(app, binding, SEND, wait, ANN) as anns,
+        open_stream(app, binding, SEND, wait, BOB) as bobs,
+    ):
+        await opened(anns)
+        await opened(bobs)
+        assert bobs.comments == []
+        worker.gate.set()
+
+
+async def test_an_ended_stream_is_not_counted(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """The next one of its caller's has its place: after its end, and after its client has left."""
+    for _ in range(3):
+        async with open_stream(app, binding, SEND, {"message": message("wait")}, ANN) as left:
+            await opened(left)
+        assert left.comments == []
+    worker.gate.set()
+    for _ in range(3):
+        done = await all_events(app, binding, SEND, {"message": message("go")}, ANN)
+        assert payload(done[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_caller_at_the_limit_gets_on_with_each_subscription(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """What was committed meanwhile is delivered before the stream ends."""
+    wait = {"message": message("wait")}
+    async with open_stream(app, binding, SEND, wait, ANN) as first:
+        task_id = await opened(first)
+        async with open_stream(app, binding, "SubscribeToTask", {"id": task_id}, ANN) as second:
+            seen = [event async for event in second.events()]
+        assert TOO_MANY in second.comments
+        start = {**ANN, "Last-Event-ID": f"1.0.{(seen[0].id or '').split('.')[2]}"}
+        async with open_stream(app, binding, "SubscribeToTask", {"id": task_id}, start) as third:
+            again = [event async for event in third.events()]
+        assert TOO_MANY in third.comments
+        assert again
+        worker.gate.set()
+
+
+async def test_an_answer_in_one_piece_is_no_open_stream(
+    settings: Settings, card: AgentCard, worker: ScriptedWorker, backends: Backends
+) -> None:
+    """ApiFunction buffers: its streams are ended by its own time limit, and not counted."""
+    app = create_app(settings, backends, card, entrypoint="api")
+    assert backends.streams is not None
+    lease = await backends.streams.take("ann", for_s=60)
+    assert lease is not None
+    worker.gate.set()
+    events = await all_events(app, "HTTP+JSON", SEND, {"message": message("go")}, ANN)
+    assert payload(events[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+def test_a_deployment_counts_streams() -> None:
+    """By default 50 of a caller's and 500 in all."""
+    settings = Settings(auth="none")
+    assert (settings.streams_per_caller, settings.streams_in_all) == (50, 500)
+    assert memory_backends(settings).streams is not None
