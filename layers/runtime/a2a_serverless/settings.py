@@ -51,16 +51,15 @@ class Settings(BaseModel):
     """The claim that names the caller's tenant; empty: a caller may name any tenant."""
 
     public_url: str = ""
-    """The URL that clients use for the API; empty: the request's own host."""
-    stream_url: str = ""
-    """The URL of the streaming entrypoint; empty: there is none."""
+    """The URL under which clients reach the agent; empty: the one that API Gateway tells."""
 
     ttl_days: float = Field(default=30, gt=0)
     """Days that a task is kept after its creation."""
     max_attempts: int = Field(default=3, ge=1, le=100)
     """Starts of the agent on one turn before the task fails."""
     blocking_limit_s: float = Field(default=25, gt=0, le=28)
-    """The longest wait of a blocking send; API Gateway ends a request after 30 s."""
+    """The longest wait of a blocking send; API Gateway ends one that is answered in one piece after
+    29 s, and clients have time-outs of their own."""
     stream_limit_s: float = Field(default=300, gt=0)
     """The longest life of one stream; a client resumes it with `Last-Event-ID`."""
     streams_per_caller: int = Field(default=50, ge=0)
@@ -118,7 +117,7 @@ class Settings(BaseModel):
     push_signing_secret: str = ""
     """Secret in Secrets Manager that signing keys are made from; empty: a random one."""
     push_issuer: str = ""
-    """The signer's name (`iss`), by default the URL under which clients reach the agent."""
+    """The signer's name (`iss`), by default `public_url`; a `/` at its end does not count."""
 
     context_variables: str = ""
     """Context variables that travel with a message to its agent: `MODULE:NAME, ...`."""

@@ -30,7 +30,6 @@ def settings() -> Settings:
         auth="api-key",
         api_keys=SecretStr(f"alice={KEY}"),
         extended_card="extended.json",
-        stream_url="https://stream.example",
     )
 
 

@@ -1,82 +1,216 @@
-"""The application as a Lambda handler."""
+"""The application as a Lambda handler of a REST API's events."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from a2a.types import AgentCard
 from fastapi import FastAPI
+from pydantic import SecretStr
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import LambdaHandler, lambda_handler
+from a2a_serverless.local.http_server import HttpServer, bind
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
+from tests.support.a2a_calls import message
+from tests.support.gateway import rest_event
+
+KEY = "a-key-of-more-than-twenty-characters"
+JSON = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 
 
-@pytest.fixture
-def handler(app: FastAPI) -> Iterator[LambdaHandler]:
-    """The handler in an event loop of its own, as in a Lambda environment."""
+@pytest.fixture(autouse=True)
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """The event loop of a Lambda environment."""
     with asyncio.Runner() as runner:
         asyncio.set_event_loop(runner.get_loop())
-        yield lambda_handler(app)
+        yield runner.get_loop()
     asyncio.set_event_loop(None)
 
 
-def event(
-    method: str, path: str, *, stage: str = "$default", body: bytes | None = None
-) -> dict[str, Any]:
-    """An event of API Gateway, payload format 2.0."""
-    made: dict[str, Any] = {
-        "version": "2.0",
-        "rawPath": path,
-        "rawQueryString": "",
-        "headers": {
-            "host": "api.example",
-            "a2a-version": "1.0",
-            "content-type": "application/json",
-            "x-forwarded-proto": "https",
-        },
-        "requestContext": {
-            "stage": stage,
-            "http": {"method": method, "path": path, "sourceIp": "203.0.113.1"},
-        },
-        "isBase64Encoded": body is not None,
-    }
-    if body is not None:
-        made["body"] = base64.b64encode(body).decode()
-    return made
+@pytest.fixture
+def handler(app: FastAPI) -> LambdaHandler:
+    return lambda_handler(app)
 
 
-@pytest.mark.parametrize(("stage", "prefix"), [("$default", ""), ("prod", "/prod"), ("prod", "")])
-def test_any_stage(handler: LambdaHandler, stage: str, prefix: str) -> None:
-    """A named stage is part of the path and of the card's URLs; behind a domain it may be gone."""
-    answer = handler(event("GET", f"{prefix}/.well-known/agent-card.json", stage=stage), None)
-    assert answer["statusCode"] == 200
-    urls = {i["url"] for i in json.loads(answer["body"])["supportedInterfaces"]}
-    assert urls == {f"https://api.example{prefix}", f"https://api.example{prefix}/"}
-    tasks = handler(event("GET", f"{prefix}/tasks", stage=stage), None)
-    assert json.loads(tasks["body"])["totalSize"] == 0
+def listed(handler: LambdaHandler, path: str, **how: Any) -> int:
+    """How many tasks a path lists."""
+    answer = handler(rest_event("GET", path, None, JSON, **how), None)
+    assert answer["statusCode"] == 200, answer
+    return int(json.loads(answer["body"])["totalSize"])
 
 
-@pytest.mark.parametrize("path", ["/prod", "/prod/"])
-def test_the_root_of_a_stage(handler: LambdaHandler, path: str) -> None:
+@pytest.mark.parametrize("path", ["/", ""])
+def test_the_root_of_the_stage(handler: LambdaHandler, path: str) -> None:
     """JSON-RPC is at the stage's root, with a slash at its end or without."""
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}).encode()
-    answer = handler(event("POST", path, stage="prod", body=body), None)
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}})
+    answer = handler(rest_event("POST", path, body, JSON), None)
     assert json.loads(answer["body"])["result"]["totalSize"] == 0
 
 
-def test_a_path_that_only_begins_like_the_stage(handler: LambdaHandler) -> None:
-    """/production is not in the stage prod."""
-    answer = handler(event("GET", "/production", stage="prod"), None)
-    assert answer["statusCode"] == 404
+@pytest.mark.parametrize("stage", ["a2a", "prod", "tasks", "v1"])
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_tenant_is_not_the_stage(handler: LambdaHandler, stage: str, *, is_mapped: bool) -> None:
+    """The stage is no part of a path; the tenant of its name has its own tasks, as others have."""
+    tenants = [stage, "acme"] if stage not in ("tasks", "v1") else ["acme"]
+    how: dict[str, Any] = {"stage": stage, "is_mapped": is_mapped}
+    body = json.dumps({"message": message("go"), "configuration": {"returnImmediately": True}})
+    for tenant in tenants:
+        sent = handler(rest_event("POST", f"/{tenant}/message:send", body, JSON, **how), None)
+        assert sent["statusCode"] == 200, sent
+        assert listed(handler, f"/{tenant}/tasks", **how) == 1
+    assert listed(handler, "/tasks", **how) == 0
 
 
-def test_answers_are_text(handler: LambdaHandler) -> None:
-    """application/a2a+json and event streams go out as they are, not in base64."""
-    listing = event("GET", "/tasks")
-    listing["headers"].pop("content-type")
-    answer = handler(listing, None)
-    assert answer["headers"]["content-type"] == "application/a2a+json"
-    assert answer["isBase64Encoded"] is False
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with what the server says about the request."""
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    told = {
+        "path": scope["path"],
+        "raw_path": scope["raw_path"].decode(),
+        "root_path": scope["root_path"],
+        "query": scope["query_string"].decode(),
+        "body": body.decode("utf-8", "replace"),
+    }
+    await JSONResponse(told)(scope, receive, send)
+
+
+def from_uvicorn(app: ASGIApp, target: str) -> Any:
+    """The answer of a server to a request whose target nothing has changed on its way."""
+    with (
+        HttpServer(app, bind(0), lifespan=False) as server,
+        socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection,
+    ):
+        head = f"GET {target} HTTP/1.1\r\nHost: agents.example\r\nConnection: close\r\n\r\n"
+        connection.sendall(head.encode())
+        with connection.makefile("rb") as answer:
+            return json.loads(answer.read().rpartition(b"\r\n\r\n")[2])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/",
+        "/tasks/a%2Fb",
+        "/tasks/a%3Asubscribe",
+        "/tasks/a:subscribe",
+        "/a%20b/tasks",
+        "/a+b/tasks",
+        "/%C3%A9/tasks",
+        "/%ff/tasks",
+        "/100%25/tasks",
+        "/%252F/tasks",
+        "/a2a/a2a//tasks/",
+        "/tasks?",
+        "/tasks?contextId=",
+        "/tasks?pageToken=a%2Bb%26c%3D%25&status=x",
+    ],
+)
+def test_paths_are_those_that_a_server_reads(target: str) -> None:
+    """A path is decoded once, and beside it as it was sent; a query has the same meaning."""
+    answer = lambda_handler(echo)(rest_event("GET", target), None)
+    from_lambda, served = json.loads(answer["body"]), from_uvicorn(echo, target)
+    assert from_lambda == served
+
+
+def test_repeated_parameters_all_arrive() -> None:
+    """Each value of a name that is repeated in the query."""
+    answer = lambda_handler(echo)(rest_event("GET", "/tasks?a=1&a=2&b=3"), None)
+    assert json.loads(answer["body"])["query"] == "a=1&a=2&b=3"
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "application/a2a+json", "text/plain"])
+def test_bodies_are_text(media_type: str) -> None:
+    """Without binary types a body arrives as text, whatever its type; no body is an empty one."""
+    headers = {"Content-Type": media_type}
+    for body, read in (("{'é': '👩'}", "{'é': '👩'}"), ("", ""), (None, "")):
+        answer = lambda_handler(echo)(rest_event("POST", "/", body, headers), None)
+        assert json.loads(answer["body"])["body"] == read
+
+
+def test_a_header_that_is_repeated(handler: LambdaHandler) -> None:
+    """Its values are one: of a version that is said in two ways none is taken."""
+    headers = [("A2A-Version", "0.3"), ("A2A-Version", "1.0")]
+    answer = handler(rest_event("GET", "/tasks", None, headers), None)
+    assert answer["statusCode"] == 400
+    assert "0.3, 1.0" in answer["body"]
+
+
+STREAM = json.dumps({"message": message("go")})
+REQUESTS = {
+    "card": ("GET", "/.well-known/agent-card.json", None, {}),
+    "health": ("GET", "/healthz", None, {}),
+    "description": ("GET", "/openapi.json", None, JSON),
+    "list": ("GET", "/tasks", None, {"A2A-Version": "1.0"}),
+    "list in plain JSON": ("GET", "/tasks", None, JSON),
+    "stream": ("POST", "/message:stream", STREAM, JSON),
+    "stream of 0.3": ("POST", "/v1/message:stream", STREAM, {"Content-Type": "application/json"}),
+    "extended card": ("GET", "/extendedAgentCard", None, JSON),
+    "unknown path": ("GET", "/nowhere", None, JSON),
+    "unknown method": ("PUT", "/tasks", None, JSON),
+    "unknown task": ("GET", "/tasks/nobody", None, JSON),
+    "bad JSON": ("POST", "/", "{", JSON),
+    "too long": ("POST", "/", "x" * 5_000_000, JSON),
+    "too long a path": ("GET", f"/{'x' * 40_000}", None, JSON),
+    "preflight": ("OPTIONS", "/", None, {"Origin": "https://elsewhere.example"}),
+}
+
+
+@pytest.fixture(params=["open", "closed"])
+def answers(
+    request: pytest.FixtureRequest, backends: Backends, card: AgentCard
+) -> dict[str, dict[str, Any]]:
+    """The answers to all of these, with a key and without, by a process with keys or without."""
+    settings = Settings(auth="none", blocking_limit_s=0.05)
+    if request.param == "closed":
+        keys = SecretStr(f"alice={KEY}")
+        settings = settings.model_copy(update={"auth": "api-key", "api_keys": keys})
+    handler = lambda_handler(create_app(settings, backends, card))
+    return {
+        f"{name}, {'with' if key else 'without'} key": handler(
+            rest_event(verb, target, body, {**headers, **key}), None
+        )
+        for name, (verb, target, body, headers) in REQUESTS.items()
+        for key in ({}, {"X-API-Key": KEY})
+    }
+
+
+def test_answers_are_text(answers: dict[str, dict[str, Any]]) -> None:
+    """None is in base64, which a REST API without binary types would hand to the client."""
+    assert {
+        answer["headers"].get("content-type", "").partition(";")[0] for answer in answers.values()
+    } >= {"application/json", "application/a2a+json", "text/event-stream"}
+    for name, answer in answers.items():
+        assert answer["isBase64Encoded"] is False, name
+        assert answer["statusCode"] != 500, name
+
+
+def test_no_type_is_binary() -> None:
+    """What an answer says is text, also of a type that nobody has thought of here."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("é", media_type="application/of-tomorrow")(scope, receive, send)
+
+    answer = lambda_handler(app)(rest_event("GET", "/"), None)
+    assert (answer["body"], answer["isBase64Encoded"]) == ("é", False)
+
+
+def test_no_header_comes_twice(answers: dict[str, dict[str, Any]]) -> None:
+    """The adapter keeps only the last of repeated headers: each answer says each name once."""
+    for name, answer in answers.items():
+        assert not answer["multiValueHeaders"], name
+        if answer["statusCode"] == 401:
+            assert answer["headers"]["www-authenticate"] == 'Bearer realm="a2a"'

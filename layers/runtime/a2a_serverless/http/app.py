@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Route
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import HEALTH_PATH, JWKS_PATH, LEGACY_CARD_PATH
+from a2a_serverless.http.address import base_url
 from a2a_serverless.http.auth import Authentication, Authenticator, authenticator_of
 from a2a_serverless.http.card import deployed_card
 from a2a_serverless.http.context import CallContextBuilder
@@ -61,8 +62,7 @@ def create_app(
         settings: the deployment's choices.
         backends: storage and queues, in the anonymous scope.
         card: the agent's card; interfaces and security schemes are filled in here.
-        entrypoint: `api` ends streams after `blocking_limit_s`, because its answer goes out in one
-            piece; `stream` after `stream_limit_s`.
+        entrypoint: how its answers go out.
         extended_card: the card of A2A_EXTENDED_CARD, for authenticated callers.
 
     Raises:
@@ -74,7 +74,10 @@ def create_app(
     if extended_card is not None and authenticator is None:
         msg = 'A2A_EXTENDED_CARD needs callers that are known: A2A_AUTH is "none".'
         raise ConfigurationError(msg)
-    deployed = partial(_deployed, settings, entrypoint)
+
+    def deployed(card: AgentCard, base: str | None = None) -> AgentCard:
+        return deployed_card(card, settings, base or _base_url.get())
+
     card = deployed(card)
     handler = DurableRequestHandler(
         backends,
@@ -90,11 +93,13 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Relative to the document's own URL, whose stage the application does not know.
+        servers=[{"url": "."}],
     )
     app.state.entrypoint = entrypoint
     _add_own_routes(app, backends)
     card_routes = _card_routes(card, deployed, settings)
-    _add_protocol_routes(app, handler, CallContextBuilder(card), settings, card_routes)
+    _add_protocol_routes(app, handler, CallContextBuilder(card, settings), settings, card_routes)
     app.add_middleware(Negotiation, card=card)
     _admit(app, settings, authenticator, clock)
     app.exception_handler(HTTPException)(_http_exception)
@@ -178,44 +183,29 @@ def _rest_routes(
 def _card_routes(
     card: AgentCard, deployed: Callable[[AgentCard], AgentCard], settings: Settings
 ) -> list[BaseRoute]:
-    """Return the card's routes; the card names the host under which it is asked for."""
+    """Return the card's routes; the card names the address under which it is asked for."""
     last_modified = formatdate(usegmt=True)
 
-    async def at_this_host(card: AgentCard) -> AgentCard:
+    async def at_this_address(card: AgentCard) -> AgentCard:
         return deployed(card)
 
     def wrap(route: Route) -> Endpoint:
-        async def with_host(request: Request) -> Response:
-            _base_url.set(str(request.base_url))
+        async def with_address(request: Request) -> Response:
+            _base_url.set(base_url(request.scope, settings))
             response: Response = await route.endpoint(request)
             response.headers["Last-Modified"] = last_modified
             return response
 
-        return with_host
+        return with_address
 
     cache_control = f"public, max-age={CARD_MAX_AGE_S}"
     paths = [AGENT_CARD_WELL_KNOWN_PATH, *([LEGACY_CARD_PATH] if settings.older_dialects else [])]
     routes = [
         route
         for path in paths
-        for route in create_agent_card_routes(card, at_this_host, path, cache_control)
+        for route in create_agent_card_routes(card, at_this_address, path, cache_control)
     ]
     return rewired(routes, wrap)
-
-
-def _deployed(
-    settings: Settings, entrypoint: Entrypoint, card: AgentCard, base: str | None = None
-) -> AgentCard:
-    """Return the card of the entrypoint for a client at `base`, by default the request's own."""
-    return deployed_card(card, settings, _bases(settings, entrypoint, base or _base_url.get()))
-
-
-def _bases(settings: Settings, entrypoint: Entrypoint, own: str) -> list[str]:
-    """Return the URLs under which clients reach the agent, the streaming entrypoint first."""
-    if entrypoint == "stream":
-        return [own, settings.public_url] if settings.public_url else [own]
-    api = settings.public_url or own
-    return [settings.stream_url, api] if settings.stream_url else [api]
 
 
 async def _health(_: Request) -> JSONResponse:

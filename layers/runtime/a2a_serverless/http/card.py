@@ -77,15 +77,18 @@ def load_extended_card(settings: Settings, *, folder: Path | None = None) -> Age
     return load_card(settings.extended_card, folder=folder) if settings.extended_card else None
 
 
-def deployed_card(card: AgentCard, settings: Settings, bases: Sequence[str]) -> AgentCard:
-    """Return the card of this deployment, reached under `bases`, the preferred one first.
+def deployed_card(card: AgentCard, settings: Settings, base: str) -> AgentCard:
+    """Return the card of this deployment, which clients reach under the URL `base`.
+
+    It names one URL for each binding and version: `base` for HTTP+JSON, whose clients append a
+    path, and `base/` for JSON-RPC, whose clients send to the URL as it stands.
 
     Security is what A2A_AUTH asks for, an extended card is promised where there is one, and push
     notifications are offered where there is a queue for them, whatever the file says.
     """
     deployed = deepcopy(card)
     del deployed.supported_interfaces[:]
-    deployed.supported_interfaces.extend(_interfaces(_ways(card), bases))
+    deployed.supported_interfaces.extend(_interfaces(_ways(card), base))
     deployed.capabilities.push_notifications = settings.pushes
     deployed.capabilities.ClearField("extended_agent_card")
     if settings.extended_card:
@@ -126,8 +129,8 @@ def _can_be_named(way: AgentInterface) -> bool:
     )
 
 
-def _interfaces(ways: Sequence[AgentInterface], bases: Sequence[str]) -> list[AgentInterface]:
-    return [_at(base, way) for base in bases for way in ways]
+def _interfaces(ways: Sequence[AgentInterface], base: str) -> list[AgentInterface]:
+    return [_at(base, way) for way in ways]
 
 
 def _at(base: str, way: AgentInterface) -> AgentInterface:
@@ -160,7 +163,7 @@ def _missing_fields(card: AgentCard) -> list[str]:
     """Return the required fields that the card lacks, interfaces aside (section 4.4.1)."""
     whole = deepcopy(card)
     del whole.supported_interfaces[:]
-    whole.supported_interfaces.extend(_interfaces(_ways(whole), [_SOMEWHERE]))
+    whole.supported_interfaces.extend(_interfaces(_ways(whole), _SOMEWHERE))
     try:
         validate_proto_required_fields(whole)
     except InvalidParamsError as error:

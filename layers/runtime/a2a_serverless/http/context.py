@@ -5,7 +5,6 @@ Built inside the SDK's dispatchers, so that an error here is answered in the bin
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,10 @@ from starlette.requests import Request
 
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.http import address
 from a2a_serverless.http.errors import counted_errors, quoted
 from a2a_serverless.observability import tracing
+from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.identity import Scope, digest
@@ -66,8 +67,9 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
             requires (section 3.3.4).
     """
 
-    def __init__(self, card: AgentCard) -> None:
+    def __init__(self, card: AgentCard, settings: Settings) -> None:
         extensions = card.capabilities.extensions
+        self._settings = settings
         self._required = frozenset(e.uri for e in extensions if e.required)
 
     @counted_errors()
@@ -81,7 +83,7 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
         headers[VERSION_HEADER.lower()] = _minor(_version(request))
         context.state["headers"] = headers
         context.state[_OWN_TENANT] = getattr(request.scope.get("user"), "tenant", None)
-        context.state[_BASE_URL] = str(request.base_url)
+        context.state[_BASE_URL] = address.base_url(request.scope, self._settings)
         context.tenant = getattr(request.state, NAMED_TENANT, "")
         self.check_extensions(request)
         return context
@@ -181,7 +183,7 @@ def _tenant(context: ServerCallContext) -> str:
 
 
 def base_url(context: ServerCallContext) -> str:
-    """Return the URL under which the caller has reached the application."""
+    """Return the URL under which the caller reaches the agent, without a `/` at its end."""
     url: str = context.state.get(_BASE_URL, "")
     return url
 
@@ -270,15 +272,8 @@ def request_id(headers: Mapping[str, str]) -> str | None:
 
 
 def _invocation(headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return Lambda's context of the invocation, from the header of the Lambda Web Adapter.
-
-    Outside of Lambda the header is the client's: it may hold anything, or be missing.
-    """
-    try:
-        found = json.loads(headers.get("x-amzn-lambda-context", "{}"))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    """Return Lambda's context of the invocation, as the Lambda Web Adapter passes it on."""
+    return address.from_header(headers, "x-amzn-lambda-context")
 
 
 def _headers(context: ServerCallContext) -> Mapping[str, str]:

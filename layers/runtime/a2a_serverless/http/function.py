@@ -13,6 +13,7 @@ from mangum.types import ASGI
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from a2a_serverless.http.address import from_adapter, from_gateway
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.context import request_id
@@ -22,8 +23,12 @@ from a2a_serverless.observability.logs import log_context
 from a2a_serverless.settings import load_settings
 from a2a_serverless.wiring import aws_backends
 
-TEXT_TYPES = ["text/", "application/json", "application/a2a+json", "text/event-stream"]
-"""Types of bodies that API Gateway passes on as they are; all others are sent in base64."""
+_EVERY_TYPE = [""]
+"""What Mangum looks for in the media type of an answer that it passes on as text: any.
+
+All that the application says is text, and a REST API without binary types would give base64 to the
+client as it stands.
+"""
 
 LambdaHandler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
@@ -47,25 +52,16 @@ def app_from_environment(entrypoint: Entrypoint, *, folder: Path) -> FastAPI:
 
 
 def lambda_handler(app: ASGIApp) -> LambdaHandler:
-    """Return the handler of API Gateway's events, for any stage.
+    """Return the handler of the events of a REST API.
 
-    A named stage is the first segment of every path; the application sees the path without it and
-    knows it as its root path.
+    The stage is in no path that the application sees, and in the address that its card names.
     """
-    adapters: dict[str, Mangum] = {}
+    adapter = Mangum(_as_served(app), lifespan="off", text_mime_types=_EVERY_TYPE)
 
     def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-        base = _base_path(event)
-        if base not in adapters:
-            adapters[base] = Mangum(
-                _below(app, base),
-                lifespan="off",
-                api_gateway_base_path=base or "/",
-                text_mime_types=TEXT_TYPES,
-            )
         try:
             with log_context(request_id=getattr(context, "aws_request_id", None)):
-                return adapters[base](event, context)
+                return adapter(event, context)
         finally:
             metrics.flush()
 
@@ -73,12 +69,13 @@ def lambda_handler(app: ASGIApp) -> LambdaHandler:
 
 
 def observed(app: ASGIApp) -> ASGIApp:
-    """Return the application with logs and metrics, for use behind the Lambda Web Adapter.
+    """Return the application with logs, metrics and address, for use behind the Lambda Web Adapter.
 
     An environment is frozen as soon as the answer is complete: metrics are written with its end.
     """
     # The adapter names the trace of each request; none belongs to the trace of the server's start.
     os.environ.pop(tracing.INVOCATION, None)
+    app = from_adapter(app)
 
     async def observing(scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] == "http" else {}
@@ -91,15 +88,13 @@ def observed(app: ASGIApp) -> ASGIApp:
     return observing
 
 
-def _base_path(event: dict[str, Any]) -> str:
-    request = event.get("requestContext", {})
-    stage, path = request.get("stage", "$default"), request.get("http", {}).get("path", "")
-    in_stage = path == f"/{stage}" or path.startswith(f"/{stage}/")
-    return f"/{stage}" if in_stage else ""
+def _as_served(app: ASGIApp) -> ASGI:
+    """Return the application for scopes of Mangum, which it sees as a server would make them."""
 
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        event = scope["aws.event"]
+        raw_path = event.get("path") or scope["path"]
+        scope = from_gateway({**scope, "raw_path": raw_path.encode()}, event["requestContext"])
+        await app(scope, receive, send)
 
-def _below(app: ASGIApp, base: str) -> ASGI:
-    async def rooted(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, "root_path": base, "path": scope["path"] or "/"}, receive, send)
-
-    return rooted
+    return served

@@ -60,7 +60,12 @@ from a2a_serverless.tasks.head import state_name
 from a2a_serverless.wiring import Backends
 
 Entrypoint = Literal["api", "stream"]
-"""`api` answers in one piece (Mangum), `stream` as events happen (Function URL, uvicorn)."""
+"""How the application's answers go out.
+
+`api`: each in one piece (Mangum), so that a stream ends after `blocking_limit_s`, with what there
+is. `stream`: as they are made (uvicorn); a stream ends after `stream_limit_s`. A blocking send
+waits for `blocking_limit_s` at both: a longer one would meet the time-outs of clients.
+"""
 
 STOP_MARGIN_S = 5.0
 """Seconds before the function's end at which a stream ends by itself."""

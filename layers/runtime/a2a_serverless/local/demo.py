@@ -71,7 +71,7 @@ def show(out: TextIO, *, agent: str, card: Path) -> None:
 
 
 async def _show(transcript: Transcript, stack: Stack) -> None:
-    async with asyncio.timeout(LIMIT_S), _Agent.at(stack.url) as agent:
+    async with asyncio.timeout(LIMIT_S), _Agent.at(stack.url, stack.stream_url) as agent:
         transcript.fact("agent", f"{agent.card.name}, {stack.url}/.well-known/agent-card.json")
         transcript.fact("client", f"a2a-sdk {version('a2a-sdk')}, streaming from {agent.url}")
 
@@ -117,7 +117,7 @@ def _expect(task: Task, state: TaskState) -> None:
 
 
 class _Agent:
-    """The agent by its card: streams come from the first interface, tasks from the API."""
+    """The agent by its cards: streams come from the one entrypoint, tasks from the other."""
 
     def __init__(self, card: AgentCard, streaming: Client, plain: Client) -> None:
         self.card = card
@@ -127,31 +127,19 @@ class _Agent:
 
     @classmethod
     @asynccontextmanager
-    async def at(cls, url: str) -> AsyncIterator[_Agent]:
+    async def at(cls, url: str, stream_url: str) -> AsyncIterator[_Agent]:
         # Without the environment's proxies: everything is on this machine.
         async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as http:
-            card = await A2ACardResolver(http, url).get_agent_card()
+            plain = await A2ACardResolver(http, url).get_agent_card()
+            card = await A2ACardResolver(http, stream_url).get_agent_card()
             factory = ClientFactory(ClientConfig(httpx_client=http))
-            yield cls(card, factory.create(card), factory.create(_at_door(card, url)))
+            yield cls(card, factory.create(card), factory.create(plain))
 
     def send(self, message: Message) -> AsyncIterator[StreamResponse]:
         return self._streaming.send_message(SendMessageRequest(message=message))
 
     async def load(self, task_id: str) -> Task:
         return await self._plain.get_task(GetTaskRequest(id=task_id))
-
-
-def _at_door(card: AgentCard, url: str) -> AgentCard:
-    """Return the card with only those of its interfaces that are at `url`."""
-    narrowed = AgentCard()
-    narrowed.CopyFrom(card)
-    del narrowed.supported_interfaces[:]
-    narrowed.supported_interfaces.extend(
-        interface
-        for interface in card.supported_interfaces
-        if httpx.URL(interface.url).port == httpx.URL(url).port
-    )
-    return narrowed
 
 
 class Transcript:

@@ -90,7 +90,6 @@ class Stack:
         starting.callback(stream_socket.close)
         self.url = f"http://127.0.0.1:{api_socket.getsockname()[1]}"
         self.stream_url = f"http://127.0.0.1:{stream_socket.getsockname()[1]}"
-        self.settings = self.settings.model_copy(update={"stream_url": self.stream_url})
         if self.options.backend == "moto":
             self._take(starting.enter_context(simulated_aws()).environment())
         self._choose_push()

@@ -77,7 +77,7 @@ class PushFunction(EventFunction):
     ) -> None:
         clock = clock or SystemClock()
         allowed = AllowedHosts.parse(settings.push_allowed_hosts)
-        issuer = settings.push_issuer or settings.public_url or ISSUER
+        issuer = (settings.push_issuer or settings.public_url).rstrip("/") or ISSUER
         self._jobs = queue.jobs
         self._clock = clock
         self._timeout_s = settings.push_timeout_s

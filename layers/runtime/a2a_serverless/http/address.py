@@ -1,0 +1,89 @@
+"""The address of the agent: the URL under which the clients of a request reach it.
+
+Card and extended card ask here, in one order: `public_url` of the settings, else what API Gateway
+says about the request, else the URL of the request itself. Notifications name the same address as
+their issuer; PushFunction, which has no request, gets it by its settings.
+
+API Gateway says it in the `requestContext` of its events. A client can write no part of that: the
+domain is the one by which the gateway has found the API, and what stands before the path is the
+stage. Behind the Lambda Web Adapter the context is a header, which the adapter sets for every
+request; only `from_adapter` reads it. Everywhere else it is a client's header like any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from a2a_serverless.settings import Settings
+
+CONTEXT_HEADER = "x-amzn-request-context"
+"""The header in which the Lambda Web Adapter passes an event's `requestContext` on, in JSON."""
+
+_BASE_URL = "a2a_serverless.base_url"
+_LOOPBACK = frozenset({"127.0.0.1", "localhost"})
+
+
+def base_url(scope: Scope, settings: Settings) -> str:
+    """Return the URL under which a request's clients reach the agent, without a `/` at its end."""
+    url: str = settings.public_url or scope.get(_BASE_URL) or str(Request(scope).base_url)
+    return url.rstrip("/")
+
+
+def from_gateway(scope: Scope, context: Mapping[str, Any]) -> Scope:
+    """Return the scope of a request with the address that its `requestContext` says, if it does.
+
+    The path in the context begins with the stage, the scope's does not. On a domain of one's own
+    that is mapped at its root they are the same.
+
+    The gateway of a deployment speaks https. The only other one is the local stack's: `http` is the
+    scheme of a domain that is this machine's own, under which no client reaches a deployment.
+    """
+    domain, path = context.get("domainName"), context.get("path")
+    if not isinstance(domain, str) or not domain:
+        return scope
+    scheme = "http" if domain.partition(":")[0] in _LOOPBACK else "https"
+    stage = _before(scope["path"], unquote(path)) if isinstance(path, str) else ""
+    return {**scope, _BASE_URL: f"{scheme}://{domain}{stage}"}
+
+
+def _before(path: str, whole: str) -> str:
+    """Return what `whole` has before `path`; a `/` at the end of either does not count."""
+    path, whole = path.rstrip("/"), whole.rstrip("/")
+    return whole.removesuffix(path) if whole.endswith(path) else ""
+
+
+def from_adapter(app: ASGIApp) -> ASGIApp:
+    """Return the application for use behind the Lambda Web Adapter, whose header says the address.
+
+    The application does not see the header: it has more about the caller than the address.
+    """
+
+    async def addressed(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            context = from_header(Headers(scope=scope), CONTEXT_HEADER)
+            name = CONTEXT_HEADER.encode()
+            headers = [header for header in scope["headers"] if header[0].lower() != name]
+            scope = from_gateway({**scope, "headers": headers}, context)
+        await app(scope, receive, send)
+
+    return addressed
+
+
+def from_header(headers: Mapping[str, str], name: str) -> Mapping[str, Any]:
+    """Return the JSON object in a header of the Lambda Web Adapter.
+
+    Outside of Lambda the header is the client's: it may hold anything, or be missing. What is no
+    object is an empty one here.
+    """
+    try:
+        found = json.loads(headers.get(name, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

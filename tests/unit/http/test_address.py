@@ -1,0 +1,192 @@
+"""The address that card and extended card name, behind both functions and without a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+from pydantic import SecretStr
+
+from a2a_serverless.http.address import CONTEXT_HEADER
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.function import lambda_handler, observed
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
+from tests.support.gateway import HOST, adapted, rest_event
+
+KEY = "a-key-of-more-than-twenty-characters"
+CARD = "/.well-known/agent-card.json"
+OWN = "agents.example.com"
+PUBLIC = "https://front.example/agents/mine"
+FORGED = json.dumps({"domainName": "evil.example", "path": f"/evil{CARD}", "stage": "evil"})
+HEADERS = {"A2A-Version": "1.0", "Content-Type": "application/json", "X-API-Key": KEY}
+
+Ask = Callable[[dict[str, Any]], Any]
+"""Sends an event through a function; the JSON of the answer, which is a success."""
+
+
+@pytest.fixture
+def settings() -> Settings:
+    keys = SecretStr(f"alice={KEY}")
+    return Settings(auth="api-key", api_keys=keys, extended_card="extended.json")
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    """The event loop of an environment."""
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        yield runner
+    asyncio.set_event_loop(None)
+
+
+@pytest.fixture(params=["ApiFunction", "StreamFunction"])
+def function(
+    request: pytest.FixtureRequest, runner: asyncio.Runner, backends: Backends, card: AgentCard
+) -> Callable[[Settings], Ask]:
+    """Either function with the settings that it is given."""
+
+    def api(settings: Settings) -> Ask:
+        handler = lambda_handler(create_app(settings, backends, card, extended_card=card))
+
+        def ask(event: dict[str, Any]) -> Any:
+            answer = handler(event, None)
+            assert answer["statusCode"] == 200, answer
+            return json.loads(answer["body"])
+
+        return ask
+
+    def stream(settings: Settings) -> Ask:
+        app = create_app(settings, backends, card, entrypoint="stream", extended_card=card)
+        transport = httpx.ASGITransport(observed(app))
+
+        async def answered(event: dict[str, Any]) -> Any:
+            async with httpx.AsyncClient(transport=transport) as client:
+                answer = await client.send(adapted(event))
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        return lambda event: runner.run(answered(event))
+
+    return api if request.param == "ApiFunction" else stream
+
+
+def named(card: Any) -> list[str]:
+    """The URLs of a card, each with what is there."""
+    return [
+        f"{i['protocolBinding']} {i['protocolVersion']} {i['url']}"
+        for i in card["supportedInterfaces"]
+    ]
+
+
+def at(base: str) -> list[str]:
+    """What the card of an agent at `base` names: one URL for each binding and version."""
+    return [
+        f"JSONRPC 1.0 {base}/",
+        f"HTTP+JSON 1.0 {base}",
+        f"JSONRPC 0.3 {base}/",
+        f"HTTP+JSON 0.3 {base}",
+    ]
+
+
+PLACES = {
+    "the API's own domain": ({}, f"https://{HOST}/a2a"),
+    "another stage": ({"stage": "prod"}, f"https://{HOST}/prod"),
+    "a stage like a path": ({"stage": "tasks"}, f"https://{HOST}/tasks"),
+    "a domain of one's own": ({"domain": OWN, "is_mapped": True}, f"https://{OWN}"),
+    "in China": ({"domain": f"{HOST}.cn"}, f"https://{HOST}.cn/a2a"),
+    "the local stack": ({"domain": "127.0.0.1:8000"}, "http://127.0.0.1:8000/a2a"),
+    "the local stack's root": (
+        {"domain": "localhost:8000", "is_mapped": True},
+        "http://localhost:8000",
+    ),
+    "a port elsewhere": ({"domain": f"{OWN}:8443", "is_mapped": True}, f"https://{OWN}:8443"),
+    "a name that begins like this machine's": (
+        {"domain": "127.0.0.1.evil.example"},
+        "https://127.0.0.1.evil.example/a2a",
+    ),
+}
+
+
+@pytest.mark.parametrize(("how", "base"), PLACES.values(), ids=PLACES)
+def test_the_card_names_where_it_was_asked(
+    function: Callable[[Settings], Ask], settings: Settings, how: dict[str, Any], base: str
+) -> None:
+    """Card and extended card name the domain and the stage, in 1.0 and 0.3, for any tenant."""
+    ask = function(settings)
+    card = ask(rest_event("GET", CARD, None, {}, **how))
+    assert named(card) == at(base)
+    assert card["url"] == f"{base}/"
+    for tenant in ("", "/acme", "/a2a", "/a%3Ab", "/a%25b", "/a%20b", "/%C3%A9"):
+        extended = ask(rest_event("GET", f"{tenant}/extendedAgentCard", None, HEADERS, **how))
+        assert named(extended) == at(base), tenant
+    call = {"jsonrpc": "2.0", "id": 1, "method": "GetExtendedAgentCard", "params": {}}
+    for path in ("/", ""):
+        answer = ask(rest_event("POST", path, json.dumps(call), HEADERS, **how))
+        assert named(answer["result"]) == at(base), path
+
+
+@pytest.mark.parametrize("public_url", [PUBLIC, f"{PUBLIC}/"])
+def test_the_settings_come_first(
+    function: Callable[[Settings], Ask], settings: Settings, public_url: str
+) -> None:
+    """With A2A_PUBLIC_URL every card names that, wherever it was asked."""
+    ask = function(settings.model_copy(update={"public_url": public_url}))
+    assert named(ask(rest_event("GET", CARD))) == at(PUBLIC)
+    assert named(ask(rest_event("GET", "/extendedAgentCard", None, HEADERS))) == at(PUBLIC)
+
+
+def test_a_client_cannot_name_it(function: Callable[[Settings], Ask], settings: Settings) -> None:
+    """Behind either function no header of a client says where the agent is."""
+    ask = function(settings)
+    forged = {
+        "X-Amzn-Request-Context": FORGED,
+        "X-Forwarded-Proto": "http",
+        "X-Forwarded-Host": "evil.example",
+        "Forwarded": "host=evil.example;proto=http",
+    }
+    assert named(ask(rest_event("GET", CARD, None, forged))) == at(f"https://{HOST}/a2a")
+    asked = ask(rest_event("GET", "/extendedAgentCard", None, {**HEADERS, **forged}))
+    assert named(asked) == at(f"https://{HOST}/a2a")
+
+
+async def test_without_a_gateway_it_is_the_requests(
+    settings: Settings, backends: Backends, card: AgentCard
+) -> None:
+    """Behind a server alone the card names the server; nothing listens to the adapter's header."""
+    transport = httpx.ASGITransport(create_app(settings, backends, card, entrypoint="stream"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://host.example") as client:
+        answer = await client.get(CARD, headers={CONTEXT_HEADER: FORGED})
+    assert named(answer.json()) == at("http://host.example")
+
+
+@pytest.mark.parametrize("context", ["", "{", "[]", "null", "{}", '{"domainName": 1, "path": []}'])
+async def test_a_context_that_says_nothing(
+    settings: Settings, backends: Backends, card: AgentCard, context: str
+) -> None:
+    """A request without a domain, such as the adapter's own probe, is answered with its own URL."""
+    transport = httpx.ASGITransport(observed(create_app(settings, backends, card)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://host.example") as client:
+        answer = await client.get(CARD, headers={CONTEXT_HEADER: context})
+    assert named(answer.json()) == at("http://host.example")
+
+
+async def test_the_application_does_not_see_the_context() -> None:
+    """The adapter's header, which says more about a caller than an agent has to know, ends here."""
+    seen: list[list[str]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append([name.decode() for name, _ in scope["headers"]])
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(observed(app))) as client:
+        await client.send(adapted(rest_event("GET", CARD)))
+    ((*names,),) = seen
+    assert CONTEXT_HEADER not in names
+    assert "x-amzn-lambda-context" in names
