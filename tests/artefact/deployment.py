@@ -30,8 +30,7 @@ _KNOWN: Mapping[str, str] = {
     "AWS::Region": REGION,
     "AWS::StackName": "artefact",
     "AWS::URLSuffix": "amazonaws.com",
-    "HttpApi": "abcdef1234",
-    "StreamFunctionUrl.FunctionUrl": "https://stream.example/",
+    "RestApi": "abcdef1234",
 }
 
 

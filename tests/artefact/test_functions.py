@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import base64
 import json
 import socket
 import subprocess
@@ -19,11 +18,15 @@ from tests.artefact.deployment import API_KEY, SECRETS, Deployment, event_file
 from tests.artefact.environment import Environment
 from tests.artefact.report import PROPERTY, Figure
 from tests.artefact.webhook import webhook
+from tests.support.gateway import HOST, adapted, rest_event
 from tests.support.secrecy import spoken
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 
 Record = Callable[[str, object], None]
+
+ADDRESS = {f"https://{HOST}/a2a", f"https://{HOST}/a2a/"}
+"""Where the events in events/ come from, with and without a slash at its end."""
 
 TEXT = "Two days in Lisbon"
 CONTENT = (TEXT, "Lisbon", "Alfama", "hook-token", "hook-secret", API_KEY, *SECRETS.values())
@@ -42,21 +45,17 @@ def logged(said: str) -> set[str]:
 
 def request(method: str, path: str, body: Any = None) -> dict[str, Any]:
     """The event of an API request, like those in events/."""
-    event: dict[str, Any] = json.loads(event_file("api-rest-get-task").read_text())
-    event["rawPath"] = event["requestContext"]["http"]["path"] = path
-    event["requestContext"]["http"]["method"] = method
-    if body is not None:
-        event["headers"]["content-type"] = "application/json"
-        event["body"] = json.dumps(body)
-    return event
+    headers = {"A2A-Version": "1.0", "X-API-Key": API_KEY}
+    if body is None:
+        return rest_event(method, path, None, headers)
+    headers["Content-Type"] = "application/json"
+    return rest_event(method, path, json.dumps(body), headers)
 
 
 def content(answer: Mapping[str, Any]) -> Any:
     """The JSON of an answer, which was a success."""
-    body = answer["body"]
-    text = base64.b64decode(body) if answer["isBase64Encoded"] else body
-    assert answer["statusCode"] == 200, text
-    return json.loads(text)
+    assert (answer["statusCode"], answer["isBase64Encoded"]) == (200, False), answer
+    return json.loads(answer["body"])
 
 
 def message(text: str) -> dict[str, Any]:
@@ -122,7 +121,7 @@ def test_a_task_passes_through_the_built_functions(
     ):
         note_start(record_property, api, worker)
         card = content(api.invoke(json.loads(event_file("api-agent-card").read_text())))
-        assert card["name"]
+        assert {i["url"] for i in card["supportedInterfaces"]} == ADDRESS
         task_id = send(api, TEXT)
         assert state(api, task_id) == "SUBMITTED"
         records = list(deployment.records(made.queue, task_id))
@@ -254,7 +253,10 @@ def test_the_stream_function_serves(
                 values={"ms": (time.monotonic() - started_at) * 1000},
             )
             record_property(PROPERTY, figure.to_json())
-            assert http.get("/.well-known/agent-card.json").json()["name"]
+            asked = adapted(rest_event("GET", "/.well-known/agent-card.json"))
+            asked.url = asked.url.copy_with(port=port)
+            card = http.send(asked).json()
+            assert {i["url"] for i in card["supportedInterfaces"]} == ADDRESS
             assert http.get("/tasks", headers={"A2A-Version": "1.0"}).json()["tasks"] is not None
             sent = http.post("/message:send", json=message(TEXT), headers={"A2A-Version": "1.0"})
             task = sent.json()["task"]

@@ -38,6 +38,7 @@ from a2a_serverless.worker.function import WorkerFunction
 from tests.e2e.commands import environment, running
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import Agent
+from tests.support.gateway import rest_event
 from tests.support.observed import Daemon, Line, Metrics, root_logger
 from tests.support.secrecy import spoken
 from tests.unit.push.receivers import OK, Receiver, status
@@ -97,7 +98,7 @@ class Deployment:
             "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]},
             "configuration": {"returnImmediately": True, **configuration},
         }
-        event = EVENT | {"body": json.dumps(request), "isBase64Encoded": False}
+        event = EVENT | {"body": json.dumps(request)}
         answer = self.invoke(self.api, event)
         assert answer["statusCode"] == 200, answer
         task: dict[str, Any] = json.loads(answer["body"])["task"]
@@ -371,15 +372,7 @@ def test_a_refused_request_is_counted_by_its_reason(deployment: Deployment) -> N
         "/tasks?status=LISBON": "InvalidParams",
     }
     for target, reason in refused.items():
-        path, _, query = target.partition("?")
-        request = EVENT["requestContext"]["http"] | {"method": "GET", "path": path}
-        event = EVENT | {
-            "rawPath": path,
-            "rawQueryString": query,
-            "requestContext": EVENT["requestContext"] | {"http": request},
-            "body": "",
-            "isBase64Encoded": False,
-        }
+        event = rest_event("GET", target, None, EVENT["headers"])
         assert deployment.invoke(deployment.api, event)["statusCode"] >= 400
         assert deployment.metrics.values("RequestsRefused", reason=reason) == [1.0]
     assert "lisbon" not in deployment.out.lower()

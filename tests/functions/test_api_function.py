@@ -27,6 +27,7 @@ from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
+from tests.support.gateway import HOST, adapted, rest_event
 from tests.support.messages import chunk
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +96,7 @@ def check_card(answer: dict[str, Any]) -> None:
     card = json.loads(answer["body"])
     assert answer["statusCode"] == 200
     assert card["name"] == "Trip planner"
-    assert card["supportedInterfaces"][0]["url"].startswith("https://abcdef1234.execute-api")
+    assert card["supportedInterfaces"][0]["url"] == f"https://{HOST}/a2a/"
     assert card["capabilities"]["streaming"] is True
 
 
@@ -191,9 +192,9 @@ def test_a_stream_is_cut_short_and_goes_on(
             task_id, TaskState.TASK_STATE_COMPLETED, artifacts=[chunk("a", "x")]
         )
     )
-    event["rawPath"] = event["requestContext"]["http"]["path"] = f"/tasks/{task_id}:subscribe"
-    event["headers"]["last-event-id"] = last_id
-    second = server_events(load("api").handler(event, None))
+    headers = {**event["headers"], "Last-Event-ID": last_id}
+    resumed = rest_event("POST", f"/tasks/{task_id}:subscribe", None, headers)
+    second = server_events(load("api").handler(resumed, None))
     assert second[0] == (last_id, opening)
     assert [next(iter(data)) for _, data in second] == ["task", "artifactUpdate", "statusUpdate"]
     assert second[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
@@ -212,7 +213,7 @@ def test_without_the_key_nothing_is_answered(
 ) -> None:
     """A fresh endpoint is not open."""
     event = json.loads((ROOT / "events" / "api-jsonrpc-send-message.json").read_text())
-    del event["headers"]["x-api-key"]
+    del event["headers"]["X-API-Key"], event["multiValueHeaders"]["X-API-Key"]
     assert load("api").handler(event, None)["statusCode"] == 401
 
 
@@ -269,7 +270,6 @@ def stream_process() -> Iterator[httpx.Client]:
         "LAMBDA_TASK_ROOT": str(FOLDER),
         "AWS_LWA_PORT": str(port),
         **ELSEWHERE,
-        "A2A_PUBLIC_URL": "https://agents.example",
     }
     process = subprocess.Popen([FOLDER / "stream.sh"], cwd="/", env=variables)
     try:
@@ -294,10 +294,10 @@ def wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> 
 
 
 def test_stream_sh_serves_the_application(stream_process: httpx.Client) -> None:
-    """Readiness without AWS, a card that names its own host first, and a door that is locked."""
-    host = {"Host": "abc.lambda-url.eu-central-1.on.aws", "X-Forwarded-Proto": "https"}
-    card = stream_process.get("/.well-known/agent-card.json", headers=host).json()
-    urls = [interface["url"] for interface in card["supportedInterfaces"]]
-    assert urls[0] == "https://abc.lambda-url.eu-central-1.on.aws/"
-    assert urls[4] == "https://agents.example/"
+    """Readiness without AWS, a card that names the gateway's address, and nothing without a key."""
+    request = adapted(rest_event("GET", "/.well-known/agent-card.json"))
+    request.url = request.url.copy_with(port=stream_process.base_url.port)
+    card = stream_process.send(request).json()
+    urls = {interface["url"] for interface in card["supportedInterfaces"]}
+    assert urls == {f"https://{HOST}/a2a", f"https://{HOST}/a2a/"}
     assert stream_process.get("/tasks", headers={"A2A-Version": "1.0"}).status_code == 401

@@ -1,6 +1,6 @@
 """What a client writes into headers and ids gets nowhere but into data.
 
-Through the Lambda door, whose events hold what no HTTP library would send. Whatever comes: no
+Through ApiFunction, whose events hold what no HTTP library would send. Whatever comes: no
 internal error, no control character in a log line or in the words of an error, no header of the
 answer, and no part of a DynamoDB expression.
 """
@@ -28,6 +28,7 @@ from a2a_serverless.observability.logs import json_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, aws_backends, memory_backends
 from tests.support.a2a_calls import JSONRPC, REST, message, target
+from tests.support.gateway import rest_event
 
 KEY = "a-key-of-more-than-twenty-characters"
 MARK = "m4rk"
@@ -63,6 +64,7 @@ HEADERS = [
     "tracestate",
     "user-agent",
     "x-amzn-lambda-context",
+    "x-amzn-request-context",
     "x-amzn-trace-id",
     "x-forwarded-for",
     "x-forwarded-proto",
@@ -141,24 +143,12 @@ class Lambda:
 def event(
     verb: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """An event of API Gateway, payload format 2.0, without what nobody reads."""
-    path, _, query = path.partition("?")
-    sent = {"host": "api.example", "a2a-version": "1.0", "x-api-key": KEY}
+    """An event of API Gateway whose headers have small letters, so that each is there once."""
+    sent = {"a2a-version": "1.0", "x-api-key": KEY}
     if body is not None:
         sent["content-type"] = "application/json"
-    return {
-        "version": "2.0",
-        "routeKey": "$default",
-        "rawPath": path,
-        "rawQueryString": query,
-        "headers": {**sent, **(headers or {})},
-        "requestContext": {
-            "http": {"method": verb, "path": path, "sourceIp": "127.0.0.1", "protocol": "HTTP/1.1"},
-            "stage": "$default",
-        },
-        "body": None if body is None else json.dumps(body),
-        "isBase64Encoded": False,
-    }
+    content = None if body is None else json.dumps(body)
+    return rest_event(verb, path, content, {**sent, **(headers or {})})
 
 
 def check_log(text: str) -> None:
@@ -171,7 +161,8 @@ def check_log(text: str) -> None:
 def check_answer(answer: Mapping[str, Any]) -> None:
     """No internal error, no header of the client's making, and no odd character in the words."""
     assert answer["statusCode"] < 500, answer
-    headers = {**answer["headers"], "cookies": " ".join(answer.get("cookies") or [])}
+    assert not answer["multiValueHeaders"]
+    headers = answer["headers"]
     assert all(value.isprintable() for value in headers.values())
     assert not [name for name, value in headers.items() if MARK in value]
     if answer["body"] and answer["headers"]["content-type"].endswith("json"):
@@ -283,7 +274,7 @@ def test_envelopes(api: Lambda, value: str) -> None:
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_paths(api: Lambda, value: str) -> None:
-    """As Lambda passes them on: decoded, whatever they hold."""
+    """As Lambda passes them on, whatever they hold."""
     for path in (f"/tasks/{value}", f"/{value}/tasks", f"/{value}", f"/v1/tasks/{value}"):
         for verb in ("GET", "POST", "DELETE"):
             api.answer(verb, path.replace("?", ""), {} if verb == "POST" else None)
