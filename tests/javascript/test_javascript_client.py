@@ -1,4 +1,4 @@
-"""`@a2a-js/sdk`, the official JavaScript client, unchanged: it speaks 1.0 over both bindings."""
+"""`@a2a-js/sdk`, the official JavaScript client, unchanged: 1.0 and 0.3 over both bindings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
+from tests.support.gateway import STAGE, staged
 from tests.support.required import report_not_run
 from tests.support.scripted_worker import ScriptedWorker
 
 HERE = Path(__file__).parent
-PACKAGE = ("package.json", "package-lock.json", ".npmrc", "stream.mjs")
+PACKAGE = ("package.json", "package-lock.json", ".npmrc", "stream.mjs", "stream-0.3.mjs")
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 INSTALL_S = 120
 
@@ -68,10 +69,10 @@ def backends() -> Backends:
 
 @pytest.fixture
 def url(backends: Backends) -> Iterator[str]:
-    """The application behind a real server."""
+    """The application behind a real server, below a stage; a client's URL ends with a slash."""
     app = create_app(Settings(auth="none", keep_alive_s=0.05), backends, CARD, entrypoint="stream")
-    with HttpServer(app, bind(0), lifespan=False) as server:
-        yield server.url
+    with HttpServer(staged(app), bind(0), lifespan=False) as server:
+        yield f"{server.url}/{STAGE}/"
 
 
 @pytest.fixture
@@ -153,3 +154,26 @@ async def test_an_error_on_the_way_arrives_as_the_clients_own(
             await backends.storage.delete_task(seen[0]["task"])
     assert [e["kind"] for e in seen] == ["task", "statusUpdate", "error"]
     assert "The task does not exist." in seen[-1]["says"]
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_the_client_of_0_3_takes_the_same_address(
+    script: Path, url: str, worker: ScriptedWorker, binding: str
+) -> None:
+    """It reads the same card, streams as events happen, and joins another's stream."""
+    older = script.with_name("stream-0.3.mjs")
+    sending = javascript(older, url, binding, "send", "wait")
+    seen = [await anext(sending)]
+    await worker.waiting.wait()
+    async for event in javascript(older, url, binding, "subscribe", seen[0]["task"]):
+        assert (event["kind"], event["task"]) == ("task", seen[0]["task"])
+        break
+    worker.gate.set()
+    seen += [event async for event in sending]
+    assert [(e["kind"], e.get("state") or e.get("chunk")) for e in seen] == [
+        ("task", "submitted"),
+        ("status-update", "working"),
+        ("artifact-update", "Once upon "),
+        ("artifact-update", "a time."),
+        ("status-update", "completed"),
+    ]

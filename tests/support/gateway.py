@@ -14,12 +14,17 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import httpx
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from a2a_serverless.http.address import from_gateway
 
 HOST = "abcdef1234.execute-api.eu-central-1.amazonaws.com"
 """The domain of the API itself, under which its stage is the first segment of a path."""
 STAGE = "a2a"
 
-Headers = Mapping[str, str] | Sequence[tuple[str, str]]
+Lines = Mapping[str, str] | Sequence[tuple[str, str]]
 
 _SAMPLE = json.loads(
     (Path(__file__).parents[2] / "events" / "api-rest-get-task.json").read_text(encoding="utf-8")
@@ -30,7 +35,7 @@ def rest_event(
     method: str,
     target: str,
     body: str | None = None,
-    headers: Headers = (),
+    headers: Lines = (),
     *,
     stage: str = STAGE,
     domain: str = HOST,
@@ -81,6 +86,21 @@ def adapted(event: Mapping[str, Any]) -> httpx.Request:
     raw_path = event["path"].encode() + (f"?{query}".encode() if query else b"")
     url = httpx.URL(scheme="http", host="127.0.0.1", port=8080, raw_path=raw_path)
     return httpx.Request(event["httpMethod"], url, headers=headers, content=event["body"])
+
+
+def staged(app: ASGIApp, stage: str = STAGE) -> ASGIApp:
+    """Return the application below the stage of a gateway on this machine; beside it is nothing."""
+
+    async def gateway(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path != f"/{stage}" and not path.startswith(f"/{stage}/"):
+            await JSONResponse({"message": "Forbidden"}, 403)(scope, receive, send)
+            return
+        context = {"domainName": Headers(scope=scope)["host"], "path": path}
+        below = {**scope, "path": path.removeprefix(f"/{stage}") or "/"}
+        await app(from_gateway(below, context), receive, send)
+
+    return gateway
 
 
 def _listed(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:

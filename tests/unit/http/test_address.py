@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import AgentCard
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.types import AgentCard, GetTaskRequest
 from pydantic import SecretStr
 
 from a2a_serverless.http.address import CONTEXT_HEADER
@@ -17,7 +18,8 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.support.gateway import HOST, adapted, rest_event
+from tests.support.gateway import HOST, adapted, rest_event, staged
+from tests.support.messages import request
 
 KEY = "a-key-of-more-than-twenty-characters"
 CARD = "/.well-known/agent-card.json"
@@ -190,3 +192,24 @@ async def test_the_application_does_not_see_the_context() -> None:
     ((*names,),) = seen
     assert CONTEXT_HEADER not in names
     assert "x-amzn-lambda-context" in names
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+@pytest.mark.parametrize("base", ["http://127.0.0.1/a2a", "http://127.0.0.1/a2a/"])
+async def test_the_official_client_finds_the_way(
+    backends: Backends, card: AgentCard, base: str, binding: str, version: str
+) -> None:
+    """By the stage's URL, with a slash or without, to the card, and by the card to the agent."""
+    transport = httpx.ASGITransport(staged(create_app(Settings(auth="none"), backends, card)))
+    async with httpx.AsyncClient(transport=transport) as http:
+        found = await A2ACardResolver(http, base).get_agent_card()
+        spoken = [i for i in found.supported_interfaces if i.protocol_version == version]
+        del found.supported_interfaces[:]
+        found.supported_interfaces.extend(spoken)
+        config = ClientConfig(
+            httpx_client=http, polling=True, streaming=False, supported_protocol_bindings=[binding]
+        )
+        client = ClientFactory(config).create(found)
+        (sent,) = [event async for event in client.send_message(request())]
+        assert await client.get_task(GetTaskRequest(id=sent.task.id)) == sent.task
