@@ -123,11 +123,13 @@ def test_from_a_commit_to_a_receiver(source: Source) -> None:
             {"push_issuer": "https://a.example", "public_url": "https://b.example"},
             "https://a.example",
         ),
-        ({"public_url": "https://b.example"}, "https://b.example"),
+        ({"public_url": "https://b.example/mine"}, "https://b.example/mine"),
+        ({"public_url": "https://b.example/mine/"}, "https://b.example/mine"),
+        ({"push_issuer": "https://a.example/a2a/"}, "https://a.example/a2a"),
     ],
 )
 def test_who_signs(settings: dict[str, str], issuer: str) -> None:
-    """The issuer's own setting, else the URL under which clients know the agent."""
+    """The issuer's own setting, else the public URL, without a slash at its end."""
     source = Source(**settings)
     with listening() as [receiver]:
         source.say(source.open(receiver.url()), WORKING)

@@ -30,9 +30,9 @@ _BASE_URL = "a2a_serverless.base_url"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost"})
 
 
-def base_url(scope: Scope, settings: Settings) -> str:
+def base_url(request: Request, settings: Settings) -> str:
     """Return the URL under which a request's clients reach the agent, without a `/` at its end."""
-    url: str = settings.public_url or scope.get(_BASE_URL) or str(Request(scope).base_url)
+    url: str = settings.public_url or request.scope.get(_BASE_URL) or str(request.base_url)
     return url.rstrip("/")
 
 

@@ -75,8 +75,9 @@ def create_app(
         msg = 'A2A_EXTENDED_CARD needs callers that are known: A2A_AUTH is "none".'
         raise ConfigurationError(msg)
 
-    def deployed(card: AgentCard, base: str | None = None) -> AgentCard:
-        return deployed_card(card, settings, base or _base_url.get())
+    def deployed(card: AgentCard, request: Request | None = None) -> AgentCard:
+        base = _base_url.get() if request is None else base_url(request, settings)
+        return deployed_card(card, settings, base)
 
     card = deployed(card)
     handler = DurableRequestHandler(
@@ -99,7 +100,7 @@ def create_app(
     app.state.entrypoint = entrypoint
     _add_own_routes(app, backends)
     card_routes = _card_routes(card, deployed, settings)
-    _add_protocol_routes(app, handler, CallContextBuilder(card, settings), settings, card_routes)
+    _add_protocol_routes(app, handler, CallContextBuilder(card), settings, card_routes)
     app.add_middleware(Negotiation, card=card)
     _admit(app, settings, authenticator, clock)
     app.exception_handler(HTTPException)(_http_exception)
@@ -191,7 +192,7 @@ def _card_routes(
 
     def wrap(route: Route) -> Endpoint:
         async def with_address(request: Request) -> Response:
-            _base_url.set(base_url(request.scope, settings))
+            _base_url.set(base_url(request, settings))
             response: Response = await route.endpoint(request)
             response.headers["Last-Modified"] = last_modified
             return response

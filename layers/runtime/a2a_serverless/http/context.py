@@ -24,7 +24,6 @@ from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.http import address
 from a2a_serverless.http.errors import counted_errors, quoted
 from a2a_serverless.observability import tracing
-from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.identity import Scope, digest
@@ -35,7 +34,7 @@ LEGACY_EXTENSION_HEADER = "X-A2A-Extensions"
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "x-api-key"})
 _CHOSEN_ID = "a2a_serverless.chosen_id"
 _OWN_TENANT = "a2a_serverless.own_tenant"
-_BASE_URL = "a2a_serverless.base_url"
+_REQUEST = "a2a_serverless.request"
 NAMED_TENANT = "a2a_serverless_named_tenant"
 """In a request's state: the tenant that an HTTP+JSON request names beside its path."""
 
@@ -67,9 +66,8 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
             requires (section 3.3.4).
     """
 
-    def __init__(self, card: AgentCard, settings: Settings) -> None:
+    def __init__(self, card: AgentCard) -> None:
         extensions = card.capabilities.extensions
-        self._settings = settings
         self._required = frozenset(e.uri for e in extensions if e.required)
 
     @counted_errors()
@@ -83,7 +81,7 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
         headers[VERSION_HEADER.lower()] = _minor(_version(request))
         context.state["headers"] = headers
         context.state[_OWN_TENANT] = getattr(request.scope.get("user"), "tenant", None)
-        context.state[_BASE_URL] = address.base_url(request.scope, self._settings)
+        context.state[_REQUEST] = request
         context.tenant = getattr(request.state, NAMED_TENANT, "")
         self.check_extensions(request)
         return context
@@ -182,10 +180,10 @@ def _tenant(context: ServerCallContext) -> str:
     return context.tenant or context.state.get(_OWN_TENANT) or ""
 
 
-def base_url(context: ServerCallContext) -> str:
-    """Return the URL under which the caller reaches the agent, without a `/` at its end."""
-    url: str = context.state.get(_BASE_URL, "")
-    return url
+def request_of(context: ServerCallContext) -> Request:
+    """Return the request that the call came with."""
+    request: Request = context.state[_REQUEST]
+    return request
 
 
 def caller_of(context: ServerCallContext, carried: CarriedVariables | None) -> Caller:

@@ -28,6 +28,7 @@ from a2a.types import (
     TaskPushNotificationConfig,
 )
 from a2a.utils.errors import UnsupportedOperationError
+from starlette.requests import Request
 
 from a2a_serverless.carried import carried_variables
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
@@ -40,9 +41,9 @@ from a2a_serverless.http.checks import (
     list_query,
 )
 from a2a_serverless.http.context import (
-    base_url,
     function_deadline_ms,
     last_event_id,
+    request_of,
     scope_of,
     trace_context,
 )
@@ -78,7 +79,7 @@ class DurableRequestHandler(RequestHandler):
     client leaves.
 
     Args:
-        extended_card: the card for authenticated callers, by the URL under which they call.
+        extended_card: the card for authenticated callers, by the request that asks for it.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class DurableRequestHandler(RequestHandler):
         settings: Settings,
         *,
         entrypoint: Entrypoint = "api",
-        extended_card: Callable[[str], AgentCard] | None = None,
+        extended_card: Callable[[Request], AgentCard] | None = None,
     ) -> None:
         self._backends = backends
         self._card = card
@@ -241,7 +242,7 @@ class DurableRequestHandler(RequestHandler):
         with protocol_errors("get_extended_card"):
             if self._extended_card is None:
                 raise UnsupportedOperationError(message="The agent has no extended card.")
-            return self._extended_card(base_url(context))
+            return self._extended_card(request_of(context))
 
     # ------------------------------------------------------------------------------------------
 
