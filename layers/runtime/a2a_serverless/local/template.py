@@ -1,6 +1,6 @@
-"""The table and the queues of template.yaml, as boto3 takes them.
+"""template.yaml as the local stack reads it; the table and the queues as boto3 takes them.
 
-template.yaml is their one definition. It is read with a resolver for `Ref`, `Fn::Sub`,
+It is the one definition of what is deployed. It is read with a resolver for `Ref`, `Fn::Sub`,
 `Fn::GetAtt`, `Fn::FindInMap` and `Fn::If` over the parameters' defaults; an expression beyond
 these is an error and never guessed.
 """
@@ -20,6 +20,7 @@ from a2a_serverless.errors import ConfigurationError
 
 TEMPLATE_VARIABLE: Final = "A2A_TEMPLATE"
 
+_FUNCTION_TYPES: Final = ("AWS::Serverless::Function", "AWS::Lambda::Function")
 _NO_VALUE: Final = object()
 _PLACEHOLDER: Final = re.compile(r"\$\{(!?)([^}]+)\}")
 
@@ -103,6 +104,10 @@ class Template:
         resolver = self._resolver(attributes)
         resolved: dict[str, Any] = resolver.resolve(self._resource(logical_id)["Properties"])
         return resolved
+
+    def functions(self) -> list[str]:
+        """Return the names of the functions, of SAM's or of CloudFormation's type."""
+        return [name for name, it in self._resources.items() if it.get("Type") in _FUNCTION_TYPES]
 
     def table(self, *, stream: bool = True) -> dict[str, Any]:
         """Return the arguments of `create_table` but for `TableName`.
