@@ -27,7 +27,7 @@ ALARMS = {
     "StuckTasksAlarm": "StuckTurns",
     "SendFailuresAlarm": "SendFailures",
     "SweepFailuresAlarm": "SweepFailures",
-    "ServerErrorsAlarm": "5xx",
+    "ServerErrorsAlarm": "5XXError",
     "FunctionErrorsAlarm": "Errors",
     "ThrottlesAlarm": "Throttles",
 }
@@ -149,7 +149,29 @@ def test_alarms_name_all_dimensions(
 def test_server_errors_count_in_every_binding(transformed: Json) -> None:
     """An internal error of JSON-RPC comes with status 200, and alarms like one of HTTP+JSON."""
     names = {each["MetricName"] for each in watched(properties(transformed, "ServerErrorsAlarm"))}
-    assert names == {"5xx", "Url5xxCount", "RequestErrors"}
+    assert names == {"5XXError", "RequestErrors"}
+
+
+def test_the_apis_metrics_have_its_name(transformed: Json, dashboard: Json) -> None:
+    """API Gateway counts by the API's name: alarm and graphs look for the name that it has."""
+    name = properties(transformed, "RestApi")["Name"]
+    dimensions = [
+        metric["Dimensions"]
+        for metric in watched(properties(transformed, "ServerErrorsAlarm"))
+        if metric["Namespace"] == "AWS/ApiGateway"
+    ]
+    graphs = [
+        row
+        for widget in dashboard["widgets"]
+        for row in widget["properties"]["metrics"]
+        if row[0] == "AWS/ApiGateway"
+    ]
+    assert dimensions == [[{"Name": "ApiName", "Value": name}]]
+    assert name == {"Ref": "AWS::StackName"}
+    assert graphs == [
+        ["AWS/ApiGateway", metric, "ApiName", "AWS::StackName"]
+        for metric in ("Count", "4XXError", "5XXError")
+    ]
 
 
 def test_backlog_is_two_of_the_longest_runs(document: Json) -> None:

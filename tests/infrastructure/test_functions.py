@@ -1,4 +1,4 @@
-"""The functions, their event sources, the layer and the two endpoints."""
+"""The functions, their event sources and the layer; their routes are in test_routes.py."""
 
 import ast
 import json
@@ -61,12 +61,11 @@ def test_stream_handler_is_a_program(document: Json, project: Path) -> None:
     assert b"\r" not in script.read_bytes()
 
 
-def test_stream_is_streamed_at_every_stage(transformed: Json) -> None:
-    """The URL and the adapter agree on streaming, and the adapter asks a path that needs no AWS."""
+def test_the_adapter_streams(transformed: Json) -> None:
+    """The adapter passes the answer on while it comes, and asks a path that needs no AWS."""
     environment = variables(transformed, "StreamFunction")
     layers = transformed["StreamFunction"]["Properties"]["Layers"]
     adapters = [layer["Fn::Sub"] for layer in layers if "Fn::Sub" in layer]
-    assert transformed["StreamFunctionUrl"]["Properties"]["InvokeMode"] == "RESPONSE_STREAM"
     assert environment["AWS_LWA_INVOKE_MODE"] == "response_stream"
     assert environment["AWS_LWA_READINESS_CHECK_PATH"] == "/healthz"
     assert environment["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
@@ -84,15 +83,20 @@ def test_streams_end_before_their_function(document: Json) -> None:
     }
 
 
-def test_public_url_is_reachable(transformed: Json) -> None:
-    """A public Function URL needs two permissions since October 2025."""
-    actions = {
-        resource["Properties"]["Action"]
+def test_only_the_api_reaches_the_endpoints(transformed: Json) -> None:
+    """No function has a URL of its own, and the one API may call the two that answer clients."""
+    kinds = {resource["Type"] for resource in transformed.values()}
+    called = {
+        resource["Properties"]["FunctionName"]["Ref"]: resource["Properties"]
         for resource in transformed.values()
         if resource["Type"] == "AWS::Lambda::Permission"
-        and resource["Properties"]["FunctionName"] == {"Ref": "StreamFunction"}
+        and resource["Properties"]["Principal"] == "apigateway.amazonaws.com"
     }
-    assert actions == {"lambda:InvokeFunctionUrl", "lambda:InvokeFunction"}
+    assert "AWS::Lambda::Url" not in kinds
+    assert called.keys() == {"ApiFunction", "StreamFunction"}
+    for permission in called.values():
+        assert permission["Action"] == "lambda:InvokeFunction"
+        assert permission["SourceArn"]["Fn::Sub"].endswith(":${RestApi}/a2a/*")
 
 
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
@@ -149,7 +153,7 @@ def test_concurrency_can_be_bounded(
 
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
 def test_a_callers_rate_can_be_bounded(document: Json, transformed: Json, function: str) -> None:
-    """Behind both doors, off by default; whole and broken numbers are settings."""
+    """In both endpoints, off by default; whole and broken numbers are settings."""
     parameter = document["Parameters"]["RequestsPerSecond"]
     assert variables(transformed, function)["A2A_REQUESTS_PER_S"] == {"Ref": "RequestsPerSecond"}
     assert (parameter["Type"], parameter["MinValue"]) == ("Number", 0)
@@ -158,6 +162,19 @@ def test_a_callers_rate_can_be_bounded(document: Json, transformed: Json, functi
         for text in (str(parameter["Default"]), "10", "0.5")
     ]
     assert rates == [0, 10, 0.5]
+
+
+@pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
+@pytest.mark.parametrize(
+    ("parameter", "variable"),
+    [("StreamsPerCaller", "A2A_STREAMS_PER_CALLER"), ("StreamsInAll", "A2A_STREAMS_IN_ALL")],
+)
+def test_open_streams_are_bounded(
+    document: Json, transformed: Json, function: str, parameter: str, variable: str
+) -> None:
+    """Both endpoints count streams by the same numbers, of which there is at least one."""
+    assert variables(transformed, function)[variable] == {"Ref": parameter}
+    assert document["Parameters"][parameter]["MinValue"] == 1
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -186,49 +203,7 @@ def test_sweeper_wakes_up_and_takes_dead_letters(transformed: Json) -> None:
     assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
 
 
-def test_api_takes_every_path_throttled_and_logged(transformed: Json) -> None:
-    """The HTTP API hands all requests to the application, at a bounded rate, and logs them."""
-    stage = transformed["HttpApiApiGatewayDefaultStage"]["Properties"]
-    paths = transformed["HttpApi"]["Properties"]["Body"]["paths"]
-    assert list(paths) == ["$default"]
-    assert stage["DefaultRouteSettings"] == {
-        "ThrottlingRateLimit": {"Ref": "ThrottleRate"},
-        "ThrottlingBurstLimit": {"Ref": "ThrottleBurst"},
-    }
-    assert stage["AccessLogSettings"]["DestinationArn"] == {"Fn::GetAtt": ["AccessLogs", "Arn"]}
-
-
-def test_outputs_lead_to_the_endpoint(document: Json) -> None:
-    """After a deployment its user sees the endpoint, the stream's URL, the table and the queues."""
-    assert set(document["Outputs"]) == {
-        "ApiKeys",
-        "DashboardUrl",
-        "Endpoint",
-        "LogGroup",
-        "StreamUrl",
-        "Table",
-        "Queue",
-        "DeadLetterQueue",
-        "UndecodableQueue",
-        "PushDeadLetterQueue",
-        "SigningSecret",
-    }
-
-
-def test_the_api_has_no_version_of_its_own(transformed: Json) -> None:
-    """API Gateway calls the function as it is; a version would keep former settings and code."""
-    versions = {n: r for n, r in transformed.items() if r["Type"] == "AWS::Lambda::Version"}
-    aliases = [r for r in transformed.values() if r["Type"] == "AWS::Lambda::Alias"]
-    assert {n: r["Condition"] for n, r in versions.items()} == {"ApiSnapshot": "HasSnapStart"}
-    assert aliases == []
-
-
-def test_a_snapshot_is_another_with_another_name(transformed: Json) -> None:
-    """With SnapStart API Gateway calls, and may call, the version of that name."""
-    path = transformed["HttpApi"]["Properties"]["Body"]["paths"]["$default"]
-    integration = path["x-amazon-apigateway-any-method"]["x-amazon-apigateway-integration"]
-    permission = transformed["HttpApiPermission"]["Properties"]
-    snapshot = {"Ref": "ApiSnapshot"}
-    assert transformed["ApiSnapshot"]["Properties"]["Description"] == {"Ref": "SnapStart"}
-    assert integration["uri"]["Fn::Sub"][1]["Target"]["Fn::If"][:2] == ["HasSnapStart", snapshot]
-    assert permission["FunctionName"]["Fn::If"][:2] == ["HasSnapStart", snapshot]
+def test_functions_have_no_versions(transformed: Json) -> None:
+    """API Gateway calls functions as they are; a version would keep former settings and code."""
+    kinds = {resource["Type"] for resource in transformed.values()}
+    assert kinds.isdisjoint({"AWS::Lambda::Version", "AWS::Lambda::Alias"})

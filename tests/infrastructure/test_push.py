@@ -132,18 +132,6 @@ def test_the_generated_secret_is_a_key(transformed: Json) -> None:
     assert signing_key("k" * generated["PasswordLength"]).kid
 
 
-def test_receivers_find_the_keys_where_the_agent_is(transformed: Json) -> None:
-    """The issuer is the agent's public URL, else the API's own: its key set is below it."""
-    environment = transformed["PushFunction"]["Properties"]["Environment"]["Variables"]
-    assert environment["A2A_PUSH_ISSUER"] == {
-        "Fn::If": [
-            "HasPublicUrl",
-            {"Ref": "PublicUrl"},
-            {"Fn::Sub": "https://${HttpApi}.execute-api.${AWS::Region}.${AWS::URLSuffix}"},
-        ]
-    }
-
-
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
 def test_both_endpoints_offer_push(transformed: Json, function: str) -> None:
     """They check receivers by the rules of whoever calls them, and never see the secret."""

@@ -40,7 +40,7 @@ BEFORE: Final = (
 )
 """What functions of the release before call, and those of this one do not.
 
-An update changes the roles first, and a snapshot of the API stays until it has another name.
+An update changes the roles before it replaces the functions.
 """
 
 

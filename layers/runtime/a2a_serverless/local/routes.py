@@ -1,4 +1,4 @@
-"""API Gateway's way from a request to a function, by the routes of template.yaml.
+"""API Gateway's way from a request to a function, and its own answers, by template.yaml.
 
 A REST API is a tree of path parts. A part is a name, one variable (`{task}`) or a greedy variable
 at the end (`{proxy+}`), which takes all that is left; a node has one variable child at most, of one
@@ -91,8 +91,7 @@ class Routes:
         Raises:
             TemplateError: there is no such API, or see `Routes`.
         """
-        arns = {f"{name}.Arn": name for name in template.functions()}
-        properties = template.properties(API, _PSEUDO_PARAMETERS | arns)
+        properties = _properties(template)
         if body not in properties:
             raise TemplateError(f"template.yaml: {API} has no {body} with its routes.")
         return cls(properties[body]["paths"])
@@ -123,6 +122,40 @@ class Routes:
                     path_parameters=values,
                 )
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An answer of API Gateway's own, which is JSON."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+
+def refusals(template: Template) -> Mapping[str, Refusal]:
+    """Return API Gateway's own answers by their type, such as `THROTTLED` or `DEFAULT_5XX`.
+
+    Raises:
+        TemplateError: the template has no such API.
+    """
+    return {
+        kind: Refusal(
+            status=int(response["StatusCode"]),
+            headers={
+                name: value.strip("'")
+                for name, value in response.get("ResponseParameters", {}).get("Headers", {}).items()
+            },
+            body=response["ResponseTemplates"]["application/json"],
+        )
+        for kind, response in _properties(template)["GatewayResponses"].items()
+    }
+
+
+def _properties(template: Template) -> dict[str, Any]:
+    """Return the properties of the API; in its URIs a function's name stands for its ARN."""
+    arns = {f"{name}.Arn": name for name in template.functions()}
+    return template.properties(API, _PSEUDO_PARAMETERS | arns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

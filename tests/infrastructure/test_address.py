@@ -1,0 +1,347 @@
+"""The one address: the API's stage, a domain of one's own, and what API Gateway answers itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from typing import Any
+
+import pytest
+
+from a2a_serverless.http.errors import RefusedError, http_error, response_of
+from a2a_serverless.local.routes import Refusal, refusals
+from a2a_serverless.local.template import Template
+
+Json = dict[str, Any]
+
+STAGE_URL = "https://api.execute-api.here.aws.test/a2a"
+KNOWN = {
+    "RestApi": "api",
+    "AWS::Region": "here",
+    "AWS::URLSuffix": "aws.test",
+    "AWS::Partition": "aws",
+    "Domain": "domain",
+    "RestApia2aStage": "a2a",
+}
+DOMAIN = {"DomainName": "agent.example.com", "CertificateArn": "arn:certificate"}
+
+
+def resolved(document: Json, value: Any, **parameters: str) -> Any:
+    """An expression of the template with values for its parameters."""
+    sections = {**document, "Resources": {"It": {"Properties": {"Value": value}}}}
+    return Template(sections, parameters).properties("It", KNOWN)["Value"]
+
+
+def variable(transformed: Json, function: str, name: str) -> Any:
+    return transformed[function]["Properties"]["Environment"]["Variables"][name]
+
+
+# -- the stage -------------------------------------------------------------------------------------
+
+
+def test_the_api_has_one_stage_and_one_regional_endpoint(transformed: Json) -> None:
+    """The stage is called a2a, and SAM adds no second one."""
+    stages = [r for r in transformed.values() if r["Type"] == "AWS::ApiGateway::Stage"]
+    deployments = [r for r in transformed.values() if r["Type"] == "AWS::ApiGateway::Deployment"]
+    assert [stage["Properties"]["StageName"] for stage in stages] == ["a2a"]
+    assert [deployment["Properties"].get("StageName") for deployment in deployments] == [None]
+    assert transformed["RestApi"]["Properties"]["EndpointConfiguration"] == {"Types": ["REGIONAL"]}
+
+
+def test_every_deployment_reaches_the_stage(document: Json) -> None:
+    """SAM makes a new deployment of the API each time, as parameters may change."""
+    assert document["Resources"]["RestApi"]["Properties"]["AlwaysDeploy"] is True
+
+
+def test_every_method_is_throttled(transformed: Json) -> None:
+    """The rate is bounded for each method of each resource."""
+    (settings,) = transformed["RestApia2aStage"]["Properties"]["MethodSettings"]
+    assert settings == {
+        "ResourcePath": "/*",
+        "HttpMethod": "*",
+        "ThrottlingRateLimit": {"Ref": "ThrottleRate"},
+        "ThrottlingBurstLimit": {"Ref": "ThrottleBurst"},
+    }
+
+
+def test_answers_are_passed_on_as_they_are(transformed: Json) -> None:
+    """Nothing is compressed, and no type is binary: neither goes with streams."""
+    properties = transformed["RestApi"]["Properties"]
+    assert "MinimumCompressionSize" not in properties
+    assert "BinaryMediaTypes" not in properties
+    assert "x-amazon-apigateway-binary-media-types" not in properties["Body"]
+
+
+def test_access_logs_have_to_be_asked_for(document: Json, transformed: Json) -> None:
+    """API Gateway logs with a role of the whole account: off unless chosen, and without paths."""
+    setting = transformed["RestApia2aStage"]["Properties"]["AccessLogSetting"]
+    condition, chosen, otherwise = setting["Fn::If"]
+    assert document["Parameters"]["AccessLogs"]["Default"] == "false"
+    assert transformed["AccessLogGroup"]["Condition"] == condition == "HasAccessLogs"
+    assert otherwise == {"Ref": "AWS::NoValue"}
+    assert "resource" in json.loads(chosen["Format"])
+    assert not re.search(r"\$context\.(path|identity\.(?!sourceIp))", chosen["Format"])
+    assert "AWS::ApiGateway::Account" not in {r["Type"] for r in transformed.values()}
+
+
+# -- the address -----------------------------------------------------------------------------------
+
+ADDRESSES = [
+    ({}, "", STAGE_URL),
+    (DOMAIN, "https://agent.example.com", "https://agent.example.com"),
+    (
+        {**DOMAIN, "PublicUrl": "https://www.example.com/agent"},
+        "https://www.example.com/agent",
+        "https://www.example.com/agent",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parameters", "public_url", "base"), ADDRESSES)
+def test_card_issuer_and_output_name_one_address(
+    document: Json, transformed: Json, parameters: Json, public_url: str, base: str
+) -> None:
+    """PublicUrl, else DomainName, else the stage's URL, which a request itself tells the endpoints.
+
+    The output ends with a slash: clients resolve the card's path against it.
+    """
+    endpoint = document["Outputs"]["Endpoint"]["Value"]
+    issuer = variable(transformed, "PushFunction", "A2A_PUSH_ISSUER")
+    assert resolved(document, endpoint, **parameters) == f"{base}/"
+    assert resolved(document, issuer, **parameters) == base
+    for function in ("ApiFunction", "StreamFunction"):
+        own = variable(transformed, function, "A2A_PUBLIC_URL")
+        assert resolved(document, own, **parameters) == public_url
+
+
+@pytest.mark.parametrize(
+    ("url", "is_taken"),
+    [
+        ("", True),
+        ("https://a.example.com", True),
+        ("https://a.example.com:8443/agents/one", True),
+        ("https://a.example.com/", False),
+        ("https://a.example.com/agents/", False),
+        ("http://a.example.com", False),
+    ],
+)
+def test_public_url_has_no_slash_at_its_end(document: Json, url: str, *, is_taken: bool) -> None:
+    """Paths are added to it."""
+    pattern = document["Parameters"]["PublicUrl"]["AllowedPattern"]
+    assert (re.search(pattern, url) is not None) is is_taken
+
+
+def test_a_domain_leads_to_the_stages_root(transformed: Json) -> None:
+    """Under a domain the card is where clients look for it, over TLS 1.2 at least."""
+    domain = transformed["Domain"]["Properties"]
+    assert domain["SecurityPolicy"] == "TLS_1_2"
+    assert domain["EndpointConfiguration"]["Types"] == ["REGIONAL"]
+    assert domain["RegionalCertificateArn"] == {"Ref": "CertificateArn"}
+    assert transformed["DomainRoot"]["Properties"] == {
+        "DomainName": {"Ref": "Domain"},
+        "RestApiId": {"Ref": "RestApi"},
+        "Stage": {"Ref": "RestApia2aStage"},
+    }
+
+
+@pytest.mark.parametrize(("parameters", "is_off"), [({}, False), (DOMAIN, True)])
+def test_a_domain_is_the_only_address(
+    document: Json, transformed: Json, parameters: Json, *, is_off: bool
+) -> None:
+    """With a domain, and a WAF before it perhaps, nobody gets past it by API Gateway's own URL."""
+    (server,) = transformed["RestApi"]["Properties"]["Body"]["servers"]
+    configuration = server["x-amazon-apigateway-endpoint-configuration"]
+    assert resolved(document, configuration, **parameters) == {"disableExecuteApiEndpoint": is_off}
+
+
+def test_both_kinds_of_addresses_are_recorded(transformed: Json) -> None:
+    """The domain answers over IPv4 and IPv6, and its records lead to it."""
+    records = {
+        r["Properties"]["Type"]: r["Properties"]
+        for r in transformed.values()
+        if r["Type"] == "AWS::Route53::RecordSet"
+    }
+    assert records.keys() == {"A", "AAAA"}
+    assert transformed["Domain"]["Properties"]["EndpointConfiguration"]["IpAddressType"] == (
+        "dualstack"
+    )
+    for record in records.values():
+        assert record["Name"] == {"Ref": "DomainName"}
+        assert record["AliasTarget"] == {
+            "DNSName": {"Fn::GetAtt": ["Domain", "RegionalDomainName"]},
+            "HostedZoneId": {"Fn::GetAtt": ["Domain", "RegionalHostedZoneId"]},
+        }
+
+
+def test_the_waf_stands_before_the_stage(document: Json, transformed: Json) -> None:
+    """The web ACL inspects what comes to the one stage."""
+    properties = transformed["WebAcl"]["Properties"]
+    assert properties["WebACLArn"] == {"Ref": "WebAclArn"}
+    assert resolved(document, properties["ResourceArn"]) == (
+        "arn:aws:apigateway:here::/restapis/api/stages/a2a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("resource", "parameter"),
+    [
+        ("Domain", "DomainName"),
+        ("DomainRoot", "DomainName"),
+        ("DomainRecordV4", "HostedZoneId"),
+        ("DomainRecordV6", "HostedZoneId"),
+        ("WebAcl", "WebAclArn"),
+    ],
+)
+def test_what_is_not_asked_for_is_not_made(
+    document: Json, transformed: Json, resource: str, parameter: str
+) -> None:
+    """Without the parameter there is no such resource."""
+    condition = document["Conditions"][transformed[resource]["Condition"]]
+    assert condition == {"Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, ""]}]}
+    assert document["Parameters"][parameter]["Default"] == ""
+
+
+def test_outputs_lead_to_the_endpoint(document: Json) -> None:
+    """After a deployment its user sees the one endpoint, the table, the queues and the secrets."""
+    assert set(document["Outputs"]) == {
+        "ApiKeys",
+        "DashboardUrl",
+        "Endpoint",
+        "LogGroup",
+        "Table",
+        "Queue",
+        "DeadLetterQueue",
+        "UndecodableQueue",
+        "PushDeadLetterQueue",
+        "SigningSecret",
+    }
+
+
+# -- parameters that cannot work -------------------------------------------------------------------
+
+
+def holds(condition: Json, parameters: Json) -> bool:
+    """Evaluate a condition of a rule."""
+    match condition:
+        case {"Fn::Equals": [{"Ref": name}, value]}:
+            return bool(parameters[name] == value)
+        case {"Fn::Not": [inner]}:
+            return not holds(inner, parameters)
+    raise NotImplementedError(condition)
+
+
+def refused(document: Json, **chosen: str) -> list[str]:
+    """What CloudFormation says of parameters before it makes anything."""
+    defaults = {n: p["Default"] for n, p in document["Parameters"].items() if "Default" in p}
+    parameters = defaults | chosen
+    return [
+        assertion["AssertDescription"]
+        for rule in document["Rules"].values()
+        if holds(rule["RuleCondition"], parameters)
+        for assertion in rule["Assertions"]
+        if not holds(assertion["Assert"], parameters)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"DomainName": "agent.example.com"}, ["DomainName needs CertificateArn"]),
+        ({"CertificateArn": "arn:certificate"}, ["CertificateArn needs DomainName"]),
+        ({"HostedZoneId": "Z1"}, ["HostedZoneId needs DomainName"]),
+        (
+            {"DomainName": "agent.example.com", "HostedZoneId": "Z1"},
+            ["DomainName needs CertificateArn"],
+        ),
+        ({"Auth": "oidc"}, ["Auth oidc needs OidcIssuer", "Auth oidc needs OidcAudience"]),
+        ({"Auth": "oidc", "OidcIssuer": "https://i"}, ["Auth oidc needs OidcAudience"]),
+        ({"Auth": "oidc", "OidcAudience": "a2a"}, ["Auth oidc needs OidcIssuer"]),
+        ({}, []),
+        (DOMAIN, []),
+        ({**DOMAIN, "HostedZoneId": "Z1", "WebAclArn": "arn:acl"}, []),
+        ({"Auth": "oidc", "OidcIssuer": "https://i", "OidcAudience": "a2a"}, []),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused(
+    document: Json, chosen: dict[str, str], words: list[str]
+) -> None:
+    """Before anything is made, in words that name what is missing."""
+    assert refused(document, **chosen) == words
+
+
+def test_resources_do_not_need_each_other_in_a_circle(transformed: Json) -> None:
+    """The API names its functions, so that no variable of theirs names the API."""
+    needs = {name: set(references(it)) & transformed.keys() for name, it in transformed.items()}
+    order = list(TopologicalSorter(needs).static_order())
+    assert order.index("RestApi") > order.index("ApiFunction")
+    assert order.index("PushFunction") > order.index("RestApi")
+
+
+def references(value: Any) -> Iterator[str]:
+    """The names that an expression refers to, in every branch."""
+    match value:
+        case {"Ref": str(name)}:
+            yield name
+        case {"Fn::GetAtt": [name, _]}:
+            yield name
+        case {"Fn::Sub": str(text)}:
+            yield from (name.split(".")[0] for name in re.findall(r"\$\{([^!}]+)\}", text))
+        case {"DependsOn": names, **rest}:
+            yield from [names] if isinstance(names, str) else names
+            yield from references(rest)
+        case dict():
+            for each in value.values():
+                yield from references(each)
+        case list():
+            for each in value:
+                yield from references(each)
+
+
+# -- what API Gateway answers itself ---------------------------------------------------------------
+
+
+@pytest.fixture
+def answers(template: Template) -> dict[str, Refusal]:
+    return dict(refusals(template))
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "name"),
+    [
+        ("MISSING_AUTHENTICATION_TOKEN", 404, "NOT_FOUND"),
+        ("DEFAULT_4XX", 400, "INVALID_ARGUMENT"),
+        ("INTEGRATION_TIMEOUT", 504, "DEADLINE_EXCEEDED"),
+    ],
+)
+def test_its_answers_have_the_form_of_ours(
+    answers: dict[str, Refusal], kind: str, status: int, name: str
+) -> None:
+    """An error of HTTP itself looks the same, whoever answers; an unknown path is 404."""
+    body = json.loads(answers[kind].body)
+    own = http_error(status, name, body["error"]["message"])
+    assert (answers[kind].status, body) == (own.status_code, json.loads(bytes(own.body)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [("REQUEST_TOO_LARGE", 413), ("THROTTLED", 429), ("WAF_FILTERED", 403), ("DEFAULT_5XX", 503)],
+)
+def test_its_refusals_have_the_form_of_ours(
+    answers: dict[str, Refusal], kind: str, status: int
+) -> None:
+    """A refusal before any operation has the reason that clients know from the application."""
+    body = json.loads(answers[kind].body)
+    own = response_of(RefusedError("Test", status, body["error"]["message"]), "/tasks")
+    assert (answers[kind].status, body) == (own.status_code, json.loads(bytes(own.body)))
+
+
+@pytest.mark.parametrize("kind", ["THROTTLED", "DEFAULT_5XX"])
+def test_it_says_when_to_try_again(
+    answers: dict[str, Refusal], transformed: Json, kind: str
+) -> None:
+    """A client that comes too early learns when to come back."""
+    gateway = transformed["RestApi"]["Properties"]["Body"]["x-amazon-apigateway-gateway-responses"]
+    assert answers[kind].headers == {"Retry-After": "1"}
+    assert gateway[kind]["responseParameters"] == {"gatewayresponse.header.Retry-After": "'1'"}
