@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from a2a_serverless.local.routes import Routes, refusals
 from a2a_serverless.local.template import TEMPLATE_VARIABLE, Template, TemplateError, find_template
 
 Json = dict[str, Any]
@@ -78,6 +79,8 @@ def test_own_reader_agrees_with_sam(document: Json, project: Path) -> None:
     known = {"DeadLetterQueue.Arn": "arn", "PushDeadLetterQueue.Arn": "arn"}
     assert own.table() == sam.table()
     assert [own.queue(q, known) for q in queues] == [sam.queue(q, known) for q in queues]
+    assert refusals(own) == refusals(sam)
+    assert Routes.of(own).find("POST", "/") == Routes.of(sam).find("POST", "/")
     source = ("PushFunction", "Commits")
     assert own.event_filter(*source) == sam.event_filter(*source)
 
