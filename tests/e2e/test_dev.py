@@ -23,14 +23,13 @@ from tests.e2e.clients import (
 from tests.e2e.conftest import Doors
 
 
-async def test_card_names_the_streaming_door_first(dev: Doors) -> None:
-    """Clients take the first interface that they know: the one that streams."""
+async def test_card_names_the_address_that_was_asked(dev: Doors) -> None:
+    """One URL for each binding and version: a client stays where it has found the card."""
     async with httpx.AsyncClient(trust_env=False) as http:
-        card = await A2ACardResolver(http, dev.api).get_agent_card()
-
-    urls = [interface.url.rstrip("/") for interface in card.supported_interfaces]
-    assert urls[0] == dev.stream
-    assert set(urls) == {dev.stream, dev.api}
+        for address in (dev.api, dev.stream):
+            card = await A2ACardResolver(http, address).get_agent_card()
+            urls = [interface.url.rstrip("/") for interface in card.supported_interfaces]
+            assert urls == [address] * 4
 
 
 @pytest.mark.parametrize("binding", BINDINGS)

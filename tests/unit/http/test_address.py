@@ -28,6 +28,13 @@ PUBLIC = "https://front.example/agents/mine"
 FORGED = json.dumps({"domainName": "evil.example", "path": f"/evil{CARD}", "stage": "evil"})
 HEADERS = {"A2A-Version": "1.0", "Content-Type": "application/json", "X-API-Key": KEY}
 
+HALVES = [
+    '{"domainName": 1, "path": "/a2a"}',
+    '{"domainName": "", "path": "/a2a"}',
+    '{"domainName": "evil.example", "http": {"path": "/a2a"}}',
+]
+"""Contexts that are none of a REST API's."""
+
 Ask = Callable[[dict[str, Any]], Any]
 """Sends an event through a function; the JSON of the answer, which is a success."""
 
@@ -167,7 +174,7 @@ async def test_without_a_gateway_it_is_the_requests(
     assert named(answer.json()) == at("http://host.example")
 
 
-@pytest.mark.parametrize("context", ["", "{", "[]", "null", "{}", '{"domainName": 1, "path": []}'])
+@pytest.mark.parametrize("context", ["", "{", "[]", "null", "{}", *HALVES])
 async def test_a_context_that_says_nothing(
     settings: Settings, backends: Backends, card: AgentCard, context: str
 ) -> None:

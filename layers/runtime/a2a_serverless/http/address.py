@@ -46,10 +46,10 @@ def from_gateway(scope: Scope, context: Mapping[str, Any]) -> Scope:
     scheme of a domain that is this machine's own, under which no client reaches a deployment.
     """
     domain, path = context.get("domainName"), context.get("path")
-    if not isinstance(domain, str) or not domain:
+    if not isinstance(domain, str) or not isinstance(path, str) or not domain:
         return scope
     scheme = "http" if domain.partition(":")[0] in _LOOPBACK else "https"
-    stage = _before(scope["path"], unquote(path)) if isinstance(path, str) else ""
+    stage = _before(scope["path"], unquote(path))
     return {**scope, _BASE_URL: f"{scheme}://{domain}{stage}"}
 
 
