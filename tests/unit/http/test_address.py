@@ -164,6 +164,15 @@ def test_a_client_cannot_name_it(function: Callable[[Settings], Ask], settings: 
     assert named(asked) == at(f"https://{HOST}/a2a")
 
 
+def test_the_description_of_the_api_has_it_too(
+    function: Callable[[Settings], Ask], settings: Settings
+) -> None:
+    """The server of OpenAPI's document is where the document was found, below any stage."""
+    [server] = function(settings)(rest_event("GET", "/openapi.json", None, HEADERS))["servers"]
+    found = httpx.URL(f"https://{HOST}/a2a/openapi.json")
+    assert str(found.join(server["url"])) == f"https://{HOST}/a2a/"
+
+
 async def test_without_a_gateway_it_is_the_requests(
     settings: Settings, backends: Backends, card: AgentCard
 ) -> None:

@@ -1,0 +1,28 @@
+"""The settings that bound what one address serves."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.settings import load_settings
+
+INTEGRATION_S = 29
+"""The time after which API Gateway ends a request that is answered in one piece."""
+
+
+def test_a_blocking_send_ends_before_the_gateway_does() -> None:
+    """The longest wait leaves time for the answer; a longer one is refused by its variable."""
+    assert load_settings({"A2A_BLOCKING_LIMIT_S": "28"}).blocking_limit_s < INTEGRATION_S
+    with pytest.raises(ConfigurationError, match="A2A_BLOCKING_LIMIT_S"):
+        load_settings({"A2A_BLOCKING_LIMIT_S": str(INTEGRATION_S)})
+
+
+def test_open_streams_are_bounded() -> None:
+    """Streams of one caller and of all are bounded; 0 is no bound, and less is refused."""
+    settings = load_settings({})
+    assert (settings.streams_per_caller, settings.streams_in_all) == (50, 500)
+    settings = load_settings({"A2A_STREAMS_PER_CALLER": "0", "A2A_STREAMS_IN_ALL": "7"})
+    assert (settings.streams_per_caller, settings.streams_in_all) == (0, 7)
+    with pytest.raises(ConfigurationError, match="A2A_STREAMS_IN_ALL"):
+        load_settings({"A2A_STREAMS_IN_ALL": "-1"})
