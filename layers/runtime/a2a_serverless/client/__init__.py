@@ -1,0 +1,6 @@
+"""For clients: the official client of a2a-sdk, whose calls outlast cut connections."""
+
+from a2a_serverless.client.resuming import ResumingClient, create_resuming_client, resuming
+from a2a_serverless.client.retries import GaveUpError, Retries
+
+__all__ = ["GaveUpError", "ResumingClient", "Retries", "create_resuming_client", "resuming"]

@@ -1,0 +1,229 @@
+"""What is tried again, after which wait, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+
+import httpx
+from a2a.client.errors import A2AClientError, A2AClientTimeoutError
+from a2a.utils.errors import InternalError
+
+from a2a_serverless.clock import Clock, SystemClock
+
+FIRST_WAIT_S = 0.2
+LONGEST_WAIT_S = 20.0
+STEADY_S = 5.0
+"""A stream that was open for so long counts as progress, though nothing happened in it."""
+
+INTERNAL_ERRORS = 3
+"""Tries without progress that may end in the server's own error, until it is the call's."""
+
+_PASSING = frozenset({408, 425, 429, 502, 503, 504})
+_NOT_ACCEPTED = frozenset({429, 503})
+"""Of these, what says that the request was not worked on."""
+
+
+class GaveUpError(A2AClientError):
+    """The call was given up; the task may go on at the server.
+
+    The message says how to go on, for which the attributes are made. `__cause__` is the last error.
+
+    Attributes:
+        task_id: the task; empty if no answer to the message has come.
+        last_event_id: the id of the last event that the caller has; None if events have no ids.
+        idempotency_key: the key of the message; empty for a subscription.
+    """
+
+    def __init__(
+        self, reason: str, *, task_id: str, last_event_id: str | None, idempotency_key: str
+    ) -> None:
+        if not task_id:
+            way = (
+                "The message may have been accepted: send the same message with the header "
+                f"Idempotency-Key: {idempotency_key}, and it counts once."
+            )
+        elif last_event_id is None:
+            way = f"Call get_task for task {task_id} to see how it stands."
+        else:
+            way = (
+                f"Subscribe to task {task_id} with the header Last-Event-ID: {last_event_id} "
+                "to continue after the last event."
+            )
+        super().__init__(f"{reason} {way}")
+        self.task_id = task_id
+        self.last_event_id = last_event_id
+        self.idempotency_key = idempotency_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How long a call goes on.
+
+    Args:
+        give_up_after_s: seconds without progress after which a call is given up. Progress is an
+            event that the caller has not seen, or a stream that was open for `STEADY_S`.
+        time_limit_s: seconds after which a call is given up whatever happens; None for no limit.
+        repeat_sends: whether a message is sent again when its answer was lost. It counts once at
+            servers that honour the header `Idempotency-Key`; at others it might be worked on
+            twice. With False such a call is given up; what was refused as too many or as
+            unavailable, or found no connection, is sent again all the same.
+        clock: what the waits are measured with.
+        draw: gives numbers from 0 to 1, by which waits are spread.
+    """
+
+    give_up_after_s: float = 300.0
+    time_limit_s: float | None = None
+    repeat_sends: bool = True
+    clock: Clock = field(default_factory=SystemClock)
+    draw: Callable[[], float] = random.random
+
+
+class ExhaustedError(Exception):
+    """There is no time left for another try; the text says which limit was met."""
+
+
+class Patience:
+    """The waits of one call."""
+
+    def __init__(self, retries: Retries) -> None:
+        self._retries = retries
+        self._clock = retries.clock
+        self._begun = self._clock.monotonic()
+        self.progress()
+
+    def progress(self) -> None:
+        """Begin anew: the next failure is the first one."""
+        self._newest = self._clock.monotonic()
+        self._tries = 0
+        self._internal = 0
+
+    def now(self) -> float:
+        """Return seconds on the call's clock."""
+        return self._clock.monotonic()
+
+    def left_s(self) -> float | None:
+        """Return the seconds until the call's time limit; None if it has none."""
+        if self._retries.time_limit_s is None:
+            return None
+        return self._begun + self._retries.time_limit_s - self._clock.monotonic()
+
+    async def before_next_try(self, failure: Exception | None) -> None:
+        """Wait as long as the number of tries and `failure` ask for; None is a stream's end.
+
+        Raises:
+            ExhaustedError: the call is to be given up.
+            Exception: `failure`, if trying again cannot help.
+        """
+        if failure is not None and not is_passing(failure):
+            self._internal += 1
+            if not is_internal(failure) or self._internal > INTERNAL_ERRORS:
+                raise failure
+        silence_s = self._clock.monotonic() - self._newest
+        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**self._tries)
+        wait_s *= 0.5 + 0.5 * self._retries.draw()
+        self._tries = min(self._tries + 1, 30)
+        asked_s = 0.0 if failure is None else retry_after_s(failure, self._clock)
+        left_s = self._retries.give_up_after_s - silence_s
+        if left_s <= 0 or asked_s > left_s:
+            raise ExhaustedError(f"Nothing new for {silence_s:.0f} s, {_last(failure)}.")
+        await self.sleep(min(asked_s + wait_s, left_s))
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, but not beyond the time limit.
+
+        Raises:
+            ExhaustedError: the limit is reached.
+        """
+        left_s = self.left_s()
+        if left_s is not None:
+            seconds = min(seconds, max(0.0, left_s))
+        await self._clock.sleep(seconds)
+        self.check()
+
+    @asynccontextmanager
+    async def limit(self) -> AsyncIterator[None]:
+        """End the block at the time limit.
+
+        Raises:
+            ExhaustedError: the limit was reached.
+        """
+        self.check()
+        try:
+            async with asyncio.timeout(self.left_s()) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise self._over() from None
+
+    def check(self) -> None:
+        """Raise ExhaustedError if the call's time limit is reached."""
+        left_s = self.left_s()
+        if left_s is not None and left_s <= 0:
+            raise self._over()
+
+    def _over(self) -> ExhaustedError:
+        return ExhaustedError(f"No end within {self._retries.time_limit_s:g} s.")
+
+
+def _last(failure: Exception | None) -> str:
+    if failure is None:
+        return "and the last stream ended early"
+    return f"and the last try failed ({type(failure).__name__}: {failure})"
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return True if the same request may succeed later: no connection, no answer, overload."""
+    chain = list(_causes(error))
+    if any(isinstance(e, ssl.SSLCertVerificationError | httpx.UnsupportedProtocol) for e in chain):
+        return False
+    return _status(error) in _PASSING or any(
+        isinstance(e, A2AClientTimeoutError | httpx.TransportError) for e in chain
+    )
+
+
+def is_internal(error: BaseException) -> bool:
+    """Return True if the server says that it has failed, and not that the request is wrong."""
+    return isinstance(error, InternalError) or _status(error) == httpx.codes.INTERNAL_SERVER_ERROR
+
+
+def was_not_accepted(error: BaseException) -> bool:
+    """Return True if the server has certainly not worked on the request."""
+    unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
+    return _status(error) in _NOT_ACCEPTED or any(isinstance(e, unsent) for e in _causes(error))
+
+
+def retry_after_s(error: BaseException, clock: Clock) -> float:
+    """Return the seconds that the answer's Retry-After asks to wait; 0 if it does not."""
+    response = _response(error)
+    text = "" if response is None else response.headers.get("retry-after", "")
+    try:
+        if text.isdecimal():
+            return float(text)
+        return max(0.0, parsedate_to_datetime(text).timestamp() - clock.now_ms() / 1000)
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _status(error: BaseException) -> int | None:
+    response = _response(error)
+    return None if response is None else response.status_code
+
+
+def _response(error: BaseException) -> httpx.Response | None:
+    """Return the HTTP response that the SDK has made `error` of."""
+    found = (e.response for e in _causes(error) if isinstance(e, httpx.HTTPStatusError))
+    return next(found, None)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__

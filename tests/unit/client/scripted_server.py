@@ -1,0 +1,286 @@
+"""A server with one task, whose whole log is there from the start, behind an httpx transport.
+
+A test says what happens to each request in turn. Requests without a fault are answered in full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    Message,
+    SendMessageRequest,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+from tests.support.messages import artifact
+
+BINDINGS = ["JSONRPC", "HTTP+JSON"]
+TASK = "task-1"
+URL = "http://agent.test"
+CODES = {"TASK_NOT_FOUND": -32001, "UNSUPPORTED_OPERATION": -32004, "INTERNAL_ERROR": -32603}
+STATUSES = {"TASK_NOT_FOUND": 404, "UNSUPPORTED_OPERATION": 400, "INTERNAL_ERROR": 500}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What happens to one request.
+
+    `error` is raised instead of an answer, `status` answered without work, `reason` an A2A error;
+    `cut` ends the answer's body after that many bytes, `events` after that many events, by
+    `error` if there is one, else as if it were complete. `tail` is sent before that end.
+    """
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    cut: int | None = None
+    events: int | None = None
+    tail: bytes = b""
+    error: Exception | None = None
+    hangs: bool = False
+
+
+LOST = httpx.ReadError("connection reset")
+REFUSED = httpx.ConnectError("connection refused")
+
+
+def status(state: TaskState) -> StreamResponse:
+    update = TaskStatusUpdateEvent(
+        task_id=TASK, context_id="context-1", status=TaskStatus(state=state)
+    )
+    return StreamResponse(status_update=update)
+
+
+def chunk(text: str) -> StreamResponse:
+    update = TaskArtifactUpdateEvent(
+        task_id=TASK, context_id="context-1", artifact=artifact("story", text), append=True
+    )
+    return StreamResponse(artifact_update=update)
+
+
+def opened(state: TaskState = TaskState.TASK_STATE_SUBMITTED) -> StreamResponse:
+    return StreamResponse(
+        task=Task(id=TASK, context_id="context-1", status=TaskStatus(state=state))
+    )
+
+
+LOG = [
+    opened(),
+    status(TaskState.TASK_STATE_WORKING),
+    chunk("Once "),
+    chunk("more, "),
+    chunk("more, "),
+    chunk("\u6f22\U0001f388\r\n\n"),
+    status(TaskState.TASK_STATE_COMPLETED),
+]
+PAUSED = [*LOG[:3], status(TaskState.TASK_STATE_INPUT_REQUIRED)]
+
+
+class ScriptedServer(httpx.AsyncBaseTransport):
+    """The server and the way to it.
+
+    `ids` says whether its events have ids, `resumes` whether it honours Last-Event-ID. `now` is the
+    number of events that have happened when it is asked again.
+    """
+
+    def __init__(self, log: Sequence[StreamResponse] = LOG, *, ids: bool = True) -> None:
+        self.log = list(log)
+        self.faults: deque[Fault] = deque()
+        self.ids = ids
+        self.resumes = ids
+        self.repeats = False
+        self.now = len(self.log)
+        self.holds_subscriptions = False
+        self.requests: list[httpx.Request] = []
+        self.accepted: dict[str | None, Message] = {}
+        self.messages: list[Message] = []
+        self.closed = 0
+        self.at_request: Callable[[], None] = lambda: None
+        self.at_end: Callable[[], None] = lambda: None
+        """Called when a stream's body has been read."""
+
+    # -- what the tests ask --------------------------------------------------------------------
+
+    def card(self, binding: str, *, streaming: bool = True) -> AgentCard:
+        return AgentCard(
+            name="Storyteller",
+            version="1",
+            capabilities=AgentCapabilities(streaming=streaming),
+            supported_interfaces=[
+                AgentInterface(url=URL, protocol_binding=binding, protocol_version="1.0")
+            ],
+        )
+
+    def methods(self) -> list[str]:
+        """What was asked for, request by request."""
+        return [self._method(request) for request in self.requests]
+
+    def sent(self, header: str) -> list[str | None]:
+        """The values of a header, request by request."""
+        return [request.headers.get(header) for request in self.requests]
+
+    def as_of(self, count: int) -> StreamResponse:
+        """The Task after that many events."""
+        response = StreamResponse()
+        response.CopyFrom(self.log[0])
+        for event in self.log[1:count]:
+            if event.HasField("status_update"):
+                response.task.status.CopyFrom(event.status_update.status)
+            elif response.task.artifacts:
+                response.task.artifacts[0].parts.extend(event.artifact_update.artifact.parts)
+            else:
+                response.task.artifacts.append(event.artifact_update.artifact)
+        return response
+
+    def body(self, binding: str) -> bytes:
+        """The stream of the whole log."""
+        request = httpx.Request("POST", URL if binding == "JSONRPC" else f"{URL}/message:stream")
+        return b"".join(self._block(request, n + 1, event) for n, event in enumerate(self.log))
+
+    # -- the server ----------------------------------------------------------------------------
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        self.at_request()
+        fault = self.faults.popleft() if self.faults else Fault()
+        is_in_answer = fault.cut is not None or fault.events is not None
+        if fault.error is not None and not is_in_answer:
+            raise fault.error
+        if fault.status != 200:
+            return httpx.Response(fault.status, headers=fault.headers, request=request)
+        if fault.reason:
+            return self._refusal(request, fault.reason)
+        method = self._method(request)
+        if method == "GetTask":
+            return self._answer(request, self.as_of(self.now).task)
+        if method == "CancelTask":
+            return self._answer(request, opened(TaskState.TASK_STATE_CANCELED).task)
+        if method == "SendMessage":
+            self._accept(request)
+            if is_in_answer:
+                raise fault.error or LOST
+            return self._answer(request, self.as_of(self.now))
+        if method == "SendStreamingMessage":
+            repeated = self._accept(request)
+            first = len(self.log) if repeated else 1
+            return self._stream(request, first, fault)
+        return self._subscription(request, fault)
+
+    def _subscription(self, request: httpx.Request, fault: Fault) -> httpx.Response:
+        last = request.headers.get("last-event-id")
+        if last is not None and self.resumes:
+            first = int(last.split(".")[0])
+        else:
+            first = self.now
+            if self.as_of(first).task.status.state == TaskState.TASK_STATE_COMPLETED:
+                return self._refusal(request, "UNSUPPORTED_OPERATION")
+        return self._stream(request, first, fault)
+
+    def _accept(self, request: httpx.Request) -> bool:
+        """Take the message; True if it was there already."""
+        params = json.loads(request.content)
+        params = params.get("params", params)
+        message = ParseDict(params, SendMessageRequest(), ignore_unknown_fields=True).message
+        self.messages.append(message)
+        key = request.headers.get("idempotency-key")
+        is_repeated = key is not None and key in self.accepted
+        self.accepted[key] = message
+        return is_repeated
+
+    def _stream(self, request: httpx.Request, first: int, fault: Fault) -> httpx.Response:
+        events = [(first, self.as_of(first))]
+        events += list(enumerate(self.log[first:], first + 1))
+        if self.repeats:
+            events = [pair for pair in events for _ in range(2)]
+        blocks = [self._block(request, number, event) for number, event in events]
+        is_open = self.holds_subscriptions and self._method(request) == "SubscribeToTask"
+        content = b"".join(blocks[: fault.events])[: fault.cut] + fault.tail
+        is_cut = fault.cut is not None or fault.events is not None
+        return httpx.Response(
+            200,
+            headers={"content-type": "text/event-stream; charset=utf-8"},
+            stream=_Body(
+                self, content, fault.error if is_cut else None, hangs=fault.hangs or is_open
+            ),
+            request=request,
+        )
+
+    def _block(self, request: httpx.Request, number: int, event: StreamResponse) -> bytes:
+        data = json.dumps(self._wrapped(request, event), ensure_ascii=False)
+        id_line = f"id: {number}.0.abcdef\r\n" if self.ids else ""
+        return f": alive\r\n\r\n{id_line}data: {data}\r\n\r\n".encode()
+
+    def _answer(self, request: httpx.Request, answer: Any) -> httpx.Response:
+        return httpx.Response(200, json=self._wrapped(request, answer), request=request)
+
+    def _wrapped(self, request: httpx.Request, answer: Any) -> dict[str, Any]:
+        result = MessageToDict(answer)
+        is_rpc = request.url.path == "/"
+        return {"jsonrpc": "2.0", "id": "1", "result": result} if is_rpc else result
+
+    def _refusal(self, request: httpx.Request, reason: str) -> httpx.Response:
+        code, content = error_of(reason, is_rpc=request.url.path == "/")
+        return httpx.Response(code, json=content, request=request)
+
+    def _method(self, request: httpx.Request) -> str:
+        path = request.url.path
+        if path == "/":
+            return str(json.loads(request.content)["method"])
+        names = {
+            "/message:send": "SendMessage",
+            "/message:stream": "SendStreamingMessage",
+            f"/tasks/{TASK}": "GetTask",
+            f"/tasks/{TASK}:subscribe": "SubscribeToTask",
+            f"/tasks/{TASK}:cancel": "CancelTask",
+        }
+        return names[path]
+
+
+def error_of(reason: str, *, is_rpc: bool) -> tuple[int, dict[str, Any]]:
+    """HTTP status and content of an A2A error."""
+    if is_rpc:
+        stated = {"code": CODES.get(reason, -32602), "message": reason}
+        return 200, {"jsonrpc": "2.0", "id": "1", "error": stated}
+    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}]
+    code = STATUSES.get(reason, 400)
+    return code, {"error": {"code": code, "message": reason, "details": details}}
+
+
+class _Body(httpx.AsyncByteStream):
+    """Pieces of a body that begin and end anywhere, and then its end."""
+
+    def __init__(
+        self, server: ScriptedServer, content: bytes, error: Exception | None, *, hangs: bool
+    ) -> None:
+        self._server = server
+        self._content = content
+        self._error = error
+        self._hangs = hangs
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._content), 97):
+            yield self._content[start : start + 97]
+        self._server.at_end()
+        if self._error is not None:
+            raise self._error
+        if self._hangs:
+            await asyncio.Event().wait()
+
+    async def aclose(self) -> None:
+        self._server.closed += 1

@@ -1,0 +1,211 @@
+"""Messages, their keys and their answers in one piece; and all that is the wrapped client's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from a2a.client import ClientCallContext, ClientCallInterceptor, ClientConfig, ClientFactory
+from a2a.client.interceptors import AfterArgs, BeforeArgs
+from a2a.types import CancelTaskRequest, GetTaskRequest, SendMessageRequest, TaskState
+
+from a2a_serverless.client import GaveUpError, create_resuming_client, resuming
+from tests.support.messages import request
+from tests.unit.client.conftest import World, collect
+from tests.unit.client.scripted_server import (
+    LOG,
+    LOST,
+    PAUSED,
+    REFUSED,
+    TASK,
+    Fault,
+    ScriptedServer,
+)
+
+LOST_ANSWER = Fault(events=0, error=LOST)
+
+
+class TestKeys:
+    @pytest.mark.parametrize("streaming", [True, False])
+    async def test_a_lost_answer(self, world: World, *, streaming: bool) -> None:
+        """The message is sent again with one key and one messageId, and counts once."""
+        world.server.faults.extend([LOST_ANSWER, LOST_ANSWER])
+        events = await world.send(streaming=streaming)
+        assert events == [world.server.as_of(len(LOG))]
+        assert len(world.server.messages) == 3
+        assert len(world.server.accepted) == 1
+        assert len({message.message_id for message in world.server.messages}) == 1
+
+    async def test_every_call_has_its_own(self, world: World) -> None:
+        """Two calls with the same message have two keys, unless the caller gives one."""
+        said = request()
+        client = world.client()
+        await collect(client.send_message(said))
+        await collect(client.send_message(said))
+        context = ClientCallContext(service_parameters={"idempotency-key": "mine"})
+        world.server.faults.append(LOST_ANSWER)
+        await collect(client.send_message(said, context=context))
+        first, second, *third = world.server.sent("idempotency-key")
+        assert first
+        assert second
+        assert first != second
+        assert third == ["mine", "mine"]
+
+    async def test_a_server_that_knows_no_keys(self, world: World) -> None:
+        """On demand a message whose answer was lost is not sent again; the error has its key."""
+        world.server.faults.append(LOST_ANSWER)
+        with pytest.raises(GaveUpError, match="Idempotency-Key: ") as caught:
+            await world.send(repeat_sends=False)
+        assert world.server.sent("idempotency-key") == [caught.value.idempotency_key]
+        assert caught.value.task_id == ""
+
+    async def test_what_was_not_accepted_is_sent_again(self, world: World) -> None:
+        """Also then: it found no connection, or was refused for the time being."""
+        refused = [Fault(error=REFUSED), Fault(status=429), Fault(status=503)]
+        world.server.faults.extend([*refused, Fault(events=2, error=LOST)])
+        assert await world.send(repeat_sends=False) == LOG
+
+    async def test_the_callers_objects_stay_as_they_are(self, world: World) -> None:
+        """Neither the request nor the headers of the caller's context are changed."""
+        said, context = request(), ClientCallContext(service_parameters={"X-Mine": "1"})
+        before = SendMessageRequest.FromString(said.SerializeToString())
+        await collect(world.client(polling=True).send_message(said, context=context))
+        assert said == before
+        assert context.service_parameters == {"X-Mine": "1"}
+
+
+class TestAnswersInOnePiece:
+    @pytest.fixture(autouse=True)
+    def at_work(self, world: World) -> None:
+        """The task is at work at first, and ends when it has been asked for three times."""
+        world.server.now = 3
+
+        def later() -> None:
+            if world.server.methods().count("GetTask") == 3:
+                world.server.now = len(world.server.log)
+
+        world.server.at_request = later
+
+    async def test_are_waited_for(self, world: World) -> None:
+        """A send whose task comes back at work gives the Task at the end of its turn."""
+        assert await world.send(streaming=False) == [world.server.as_of(len(LOG))]
+        assert world.server.methods() == ["SendMessage", "GetTask", "GetTask", "GetTask"]
+
+    async def test_through_trouble(self, world: World) -> None:
+        """A look at the task that fails for the time being is repeated."""
+        world.server.faults.extend([Fault(), Fault(error=REFUSED), Fault(status=503)])
+        assert await world.send(streaming=False) == [world.server.as_of(len(LOG))]
+
+    async def test_up_to_a_pause(self, world: World) -> None:
+        """A task that waits for its client is an answer."""
+        world.server.log = PAUSED
+        assert await world.send(streaming=False) == [world.server.as_of(len(PAUSED))]
+
+    async def test_unless_the_caller_does_not_want_to(self, world: World) -> None:
+        """With return_immediately, or a polling client, the working task is the answer."""
+        said = request()
+        said.configuration.return_immediately = True
+        client = world.client(streaming=False)
+        assert await collect(client.send_message(said)) == [world.server.as_of(3)]
+        assert await world.send(streaming=False, polling=True) == [world.server.as_of(3)]
+
+    async def test_up_to_a_limit(self, world: World) -> None:
+        """The limit of the call ends the wait; the error names the task."""
+        world.server.at_request = lambda: None
+        with pytest.raises(GaveUpError, match="get_task") as caught:
+            await world.send(streaming=False, time_limit_s=100)
+        assert caught.value.task_id == TASK
+        assert world.clock.monotonic() == pytest.approx(100)
+
+
+class Signing(ClientCallInterceptor):
+    """Adds a header, a new one for each request."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def before(self, args: BeforeArgs) -> None:
+        self.count += 1
+        assert args.context is not None
+        assert args.context.service_parameters is not None
+        args.context.service_parameters["X-Signature"] = str(self.count)
+
+    async def after(self, args: AfterArgs) -> None:
+        """Nothing."""
+
+
+class TestTheWrappedClient:
+    async def test_keeps_interceptors_and_headers(self, world: World) -> None:
+        """Every try passes the client's interceptors, and has its headers and the caller's."""
+        http = httpx.AsyncClient(transport=world.server, headers={"X-API-Key": "key"})
+        client = world.client(http=http)
+        await client.add_interceptor(Signing())
+        world.server.faults.extend([Fault(events=2)] * 2)
+        context = ClientCallContext(service_parameters={"X-Mine": "1"})
+        assert await collect(client.send_message(request(), context=context)) == LOG
+        assert world.server.sent("x-api-key") == ["key"] * 3
+        assert world.server.sent("x-mine") == ["1"] * 3
+        assert world.server.sent("x-signature") == ["1", "2", "3"]
+
+    async def test_keeps_its_other_methods(self, world: World) -> None:
+        """They are called as they are: once, without headers of these calls."""
+        client = world.client()
+        world.server.faults.append(Fault(error=REFUSED))
+        with pytest.raises(Exception, match="refused"):
+            await client.get_task(GetTaskRequest(id=TASK))
+        assert await client.get_task(GetTaskRequest(id=TASK)) == world.server.as_of(len(LOG)).task
+        canceled = await client.cancel_task(CancelTaskRequest(id=TASK))
+        assert canceled.status.state == TaskState.TASK_STATE_CANCELED
+        assert world.server.sent("idempotency-key") == [None] * 3
+
+    async def test_is_closed_with_it(self, world: World) -> None:
+        """An httpx client that was given stays open; one that was made is closed."""
+        http = world.http()
+        async with world.client(http=http):
+            pass
+        assert not http.is_closed
+        card = world.server.card(world.binding)
+        config = ClientConfig(supported_protocol_bindings=[world.binding])
+        made = await create_resuming_client(card, config)
+        async with made:
+            assert config.httpx_client is None
+        assert made._own_http is not None
+        assert made._own_http.is_closed
+
+    async def test_is_made_of_a_card_with_a_given_http_client(self, world: World) -> None:
+        """The short way to a client gives the same promises."""
+        config = ClientConfig(
+            httpx_client=world.http(), supported_protocol_bindings=[world.binding]
+        )
+        world.server.faults.append(Fault(events=3))
+        async with await create_resuming_client(world.server.card(world.binding), config) as client:
+            assert await collect(client.send_message(request())) == LOG
+
+    async def test_with_another_http_client(self, world: World) -> None:
+        """A client whose responses cannot be seen is refused, not followed without its ids."""
+        config: Any = ClientConfig(
+            httpx_client=world.http(), supported_protocol_bindings=[world.binding]
+        )
+        client = resuming(
+            ClientFactory(config).create(world.server.card(world.binding)), world.http()
+        )
+        with pytest.raises(ValueError, match="httpx client"):
+            await collect(client.send_message(request()))
+
+    async def test_shares_its_http_client(self, world: World) -> None:
+        """Who else uses the httpx client, and a second wrapper of it, notice nothing."""
+        http = world.http()
+        world.server.faults.append(Fault(events=3))
+        world.client(http=http)
+        assert await collect(world.client(http=http).send_message(request())) == LOG
+        plain = ClientFactory(
+            ClientConfig(httpx_client=http, supported_protocol_bindings=[world.binding])
+        ).create(world.server.card(world.binding))
+        assert await collect(plain.send_message(request())) == LOG
+
+
+def test_a_server_of_these_tests_loses_nothing_by_itself() -> None:
+    """The Task of the whole log has all of its chunks."""
+    task = ScriptedServer().as_of(len(LOG)).task
+    assert len(task.artifacts[0].parts) == 4

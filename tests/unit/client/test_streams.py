@@ -1,0 +1,274 @@
+"""Streams that are cut, at a server with a script."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+from a2a.client import A2AClientError, ClientCallContext
+from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
+from a2a.utils.errors import A2AError, InternalError, TaskNotFoundError
+
+from a2a_serverless.client import GaveUpError
+from a2a_serverless.clock import SystemClock
+from tests.support.messages import request
+from tests.unit.client.conftest import World, collect
+from tests.unit.client.scripted_server import (
+    LOG,
+    LOST,
+    PAUSED,
+    REFUSED,
+    TASK,
+    Fault,
+    ScriptedServer,
+    chunk,
+    error_of,
+    opened,
+    status,
+)
+
+WORKING = TaskState.TASK_STATE_WORKING
+AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED
+
+
+class TestCuts:
+    @pytest.mark.parametrize("error", [LOST, None], ids=["lost", "ended"])
+    async def test_at_any_byte(self, world: World, error: Exception | None) -> None:
+        """A stream may be cut at any byte, as an error or as an end: each event comes once.
+
+        A message of which no event has come yet is sent again, and the Task of then comes first.
+        """
+        body = world.server.body(world.binding)
+        first = body.index(b"\r\n\r\n", body.index(b"data: ")) + 4
+        for cut in range(0, len(body), 11):
+            world.server = ScriptedServer()
+            world.server.faults.append(Fault(cut=cut, error=error))
+            expected = LOG if cut >= first else [world.server.as_of(len(LOG))]
+            assert await world.send() == expected, cut
+
+    @pytest.mark.parametrize("error", [LOST, None], ids=["lost", "ended"])
+    async def test_after_each_event(self, world: World, error: Exception | None) -> None:
+        """If every stream ends after one more event, all of them together are the log."""
+        world.server.faults.extend(Fault(events=2, error=error) for _ in LOG)
+        assert await world.send() == LOG
+        assert world.server.sent("last-event-id") == [
+            None,
+            *(f"{number}.0.abcdef" for number in range(2, len(LOG))),
+        ]
+
+    async def test_after_the_last_event(self, world: World) -> None:
+        """A connection that breaks after the task's end is not asked for again."""
+        world.server.faults.append(Fault(events=len(LOG), error=LOST))
+        assert await world.send() == LOG
+        assert len(world.server.requests) == 1
+
+    async def test_of_a_subscription(self, world: World) -> None:
+        """A subscription goes on in the same way."""
+        world.server.now = 2
+        world.server.faults.extend(Fault(events=2, error=LOST) for _ in range(3))
+        assert await world.subscribe() == [world.server.as_of(2), *LOG[2:]]
+
+    async def test_events_that_come_twice(self, world: World) -> None:
+        """An event with an id that was there before is dropped; equal events are not."""
+        world.server.repeats = True
+        world.server.faults.extend([Fault(events=5), Fault(events=3)])
+        events = await world.send()
+        assert [event for event in events if event.HasField("artifact_update")] == LOG[2:6]
+
+    async def test_an_error_in_the_stream(self, world: World) -> None:
+        """A server that fails inside of a stream, and says so, is asked again."""
+        _, content = error_of("INTERNAL_ERROR", is_rpc=world.binding == "JSONRPC")
+        tail = f"event: error\r\ndata: {httpx.Response(200, json=content).text}\r\n\r\n"
+        world.server.faults.append(Fault(events=3, tail=tail.encode()))
+        assert await world.send() == LOG
+
+
+class TestTrouble:
+    async def test_a_redeploy(self, world: World) -> None:
+        """Refused connections and 502, 503, 504 in between cost nothing but time."""
+        statuses = [Fault(status=code) for code in (502, 503, 504)]
+        refused = [Fault(error=REFUSED)] * 3
+        world.server.faults.extend([*refused, Fault(events=3, error=LOST), *statuses, *refused])
+        assert await world.send() == LOG
+        assert world.clock.monotonic() > 1
+
+    async def test_a_cap(self, world: World) -> None:
+        """Streams that end after their first event are asked for less and less often."""
+        world.server.faults.extend([Fault(events=1)] * 9)
+        assert await world.send(draw=lambda: 1.0) == LOG
+        waits = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]
+        assert world.clock.monotonic() == pytest.approx(sum(waits))
+
+    @pytest.mark.parametrize("value", ["7", "Tue, 14 Nov 2023 22:13:27 GMT"])
+    async def test_retry_after(self, world: World, value: str) -> None:
+        """429 is asked again after the time that it names, in seconds or as a date."""
+        world.server.faults.append(Fault(status=429, headers={"Retry-After": value}))
+        assert await world.send() == LOG
+        assert 7 < world.clock.monotonic() < 7.5
+
+    async def test_retry_after_of_an_hour(self, world: World) -> None:
+        """A wait beyond the time to give up is not begun."""
+        world.server.faults.append(Fault(status=429, headers={"Retry-After": "3600"}))
+        with pytest.raises(GaveUpError):
+            await world.send()
+        assert world.clock.monotonic() == 0
+
+    async def test_giving_up(self, world: World) -> None:
+        """Without progress the call ends with what is needed to go on, and with the last error."""
+        world.server.faults.extend([Fault(events=3, error=LOST), *[Fault(error=REFUSED)] * 99])
+        events: list[StreamResponse] = []
+
+        async def follow() -> None:
+            async for event in world.client(give_up_after_s=60).send_message(request()):
+                events.append(event)  # noqa: PERF401 - it ends with an error
+
+        with pytest.raises(GaveUpError, match=r"Subscribe to task task-1 .* 3\.0\.abc") as caught:
+            await follow()
+        assert events == LOG[:3]
+        assert (caught.value.task_id, caught.value.last_event_id) == (TASK, "3.0.abcdef")
+        assert isinstance(caught.value.__cause__, A2AClientError)
+        assert world.clock.monotonic() == pytest.approx(60)
+
+    async def test_a_silent_agent(self, world: World) -> None:
+        """Streams that stay open without news are no failure, however many there are."""
+        silent = [Fault(events=1) for _ in range(50)]
+        world.server.faults.extend([Fault(events=3), *silent])
+        world.server.at_end = lambda: world.clock.advance(25)
+        assert await world.send(give_up_after_s=60) == LOG
+        assert world.clock.monotonic() > 1000
+
+    async def test_a_time_limit(self, world: World) -> None:
+        """A limit of the whole call ends it also while a stream is open."""
+        world.server.faults.append(Fault(events=3, hangs=True))
+        with pytest.raises(GaveUpError, match=r"No end within 0\.05 s"):
+            await world.send(time_limit_s=0.05, clock=SystemClock())
+
+    @pytest.mark.parametrize("code", [400, 401, 403, 404, 413])
+    async def test_final_statuses(self, world: World, code: int) -> None:
+        """What another try cannot help is raised at once, also from a stream that goes on."""
+        world.server.faults.extend([Fault(events=2), Fault(status=code)])
+        with pytest.raises(A2AError) as caught:
+            await world.send()
+        assert not isinstance(caught.value, GaveUpError)
+        assert len(world.server.requests) == 2
+
+    async def test_final_errors(self, world: World) -> None:
+        """So are the protocol's errors, as themselves."""
+        world.server.faults.append(Fault(reason="TASK_NOT_FOUND"))
+        with pytest.raises(TaskNotFoundError):
+            await world.subscribe()
+        assert len(world.server.requests) == 1
+
+    async def test_internal_errors(self, world: World) -> None:
+        """A server's own failure is tried again a few times, and is then the call's."""
+        failed = Fault(reason="INTERNAL_ERROR")
+        world.server.faults.extend([failed, failed, failed])
+        assert await world.send() == LOG
+        world.server.faults.extend([failed] * 4)
+        with pytest.raises(InternalError):
+            await world.send()
+
+
+class TestEnds:
+    async def test_a_pause_ends_the_stream_of_a_message(self, world: World) -> None:
+        """So it does if the stream was cut before, and goes on as a subscription."""
+        world.server = ScriptedServer(PAUSED)
+        world.server.holds_subscriptions = True
+        for events in range(1, len(PAUSED) + 1):
+            world.server.faults.append(Fault(events=events, error=LOST))
+            assert await world.send() == PAUSED
+
+    async def test_a_subscription_goes_through_a_pause(self, world: World) -> None:
+        """It is continued when it is cut there, to the task's end."""
+        world.server = ScriptedServer([*PAUSED, *LOG[1:]])
+        world.server.now = 1
+        world.server.faults.extend([Fault(events=4), Fault(events=1)])
+        assert await world.subscribe() == world.server.log
+
+    async def test_credentials_are_waited_for(self, world: World) -> None:
+        """At AUTH_REQUIRED a lost connection is continued, and a stream's end is the end."""
+        log = [*LOG[:2], status(AUTH_REQUIRED), *LOG[2:]]
+        world.server = ScriptedServer(log)
+        world.server.faults.extend([Fault(events=3, error=LOST)])
+        assert await world.send() == log
+        world.server.faults.extend([Fault(events=3)])
+        assert await world.send() == log[:3]
+
+    async def test_a_first_task_may_show_the_pause_before(self, world: World) -> None:
+        """A follow-up whose stream is cut after the Task of the last pause goes on."""
+        log = [opened(TaskState.TASK_STATE_INPUT_REQUIRED), *LOG[1:]]
+        world.server = ScriptedServer(log)
+        world.server.faults.append(Fault(events=1, error=LOST))
+        assert await world.send() == log
+
+    async def test_leaving_closes_the_connection(self, world: World) -> None:
+        """A caller that leaves the iterator leaves no open response behind."""
+        world.server.faults.append(Fault(hangs=True))
+        events = world.client().send_message(request())
+        await anext(events)
+        await events.aclose()  # type: ignore[attr-defined]
+        assert world.server.closed == 1
+
+
+class TestWithoutIds:
+    async def test_the_task_stands_for_what_was_missed(self, world: World) -> None:
+        """A server without ids is subscribed to again: its Task, then what follows, all once."""
+        world.server = ScriptedServer(ids=False)
+        world.server.now = 5
+        world.server.faults.append(Fault(events=3, error=LOST))
+        assert await world.send() == [*LOG[:3], world.server.as_of(5), *LOG[5:]]
+
+    async def test_the_same_task_is_not_shown_again(self, world: World) -> None:
+        """Streams that open with the same Task show it once."""
+        world.server = ScriptedServer(ids=False)
+        world.server.now = 4
+        world.server.faults.extend([Fault(events=3), *[Fault(events=1)] * 3])
+        assert await world.send() == [*LOG[:3], world.server.as_of(4), *LOG[4:]]
+
+    async def test_a_task_that_has_ended_is_read(self, world: World) -> None:
+        """Where no stream is left to subscribe to, the Task as it ended comes last."""
+        world.server = ScriptedServer(ids=False)
+        world.server.faults.append(Fault(events=3, error=LOST))
+        assert await world.send() == [*LOG[:3], world.server.as_of(len(LOG))]
+        assert world.server.methods()[1:] == ["SubscribeToTask", "GetTask"]
+
+    async def test_ids_that_are_not_honoured(self, world: World) -> None:
+        """A server that ignores Last-Event-ID gives its Task, as one without ids does."""
+        world.server.resumes = False
+        world.server.now = 5
+        world.server.faults.append(Fault(events=3, error=LOST))
+        assert await world.send() == [*LOG[:3], world.server.as_of(5), *LOG[5:]]
+
+    async def test_a_server_without_both(self, world: World) -> None:
+        """Without ids and without a Task to begin with, a cut stream is refused: there is a gap."""
+        world.server = ScriptedServer(ids=False)
+        world.server.as_of = lambda count: chunk(str(count))  # type: ignore[method-assign]
+        world.server.faults.append(Fault(events=1, error=LOST))
+        with pytest.raises(A2AClientError, match="cannot continue"):
+            await world.send()
+
+
+class TestOfTheCallersOwn:
+    async def test_an_id_to_continue_after(self, world: World) -> None:
+        """The state of a call has the last id; a later subscription with it goes on from there."""
+        context = ClientCallContext()
+        events = world.client().send_message(request(), context=context)
+        seen = [await anext(events) for _ in range(3)]
+        await events.aclose()  # type: ignore[attr-defined]
+        last = context.state["last_event_id"]
+        assert last == "3.0.abcdef"
+
+        context = ClientCallContext(service_parameters={"last-event-id": last})
+        world.server.faults.append(Fault(events=2))
+        rest = world.client().subscribe(SubscribeToTaskRequest(id=TASK), context=context)
+        assert [*seen, *(await collect(rest))] == [*LOG[:3], world.server.as_of(3), *LOG[3:]]
+
+    async def test_calls_at_once(self, world: World) -> None:
+        """Calls of one client that run at the same time do not take each other's ids."""
+        client = world.client()
+        world.server.faults.extend([Fault(events=3)] * 4)
+        all_events = await asyncio.gather(
+            *(collect(client.send_message(request())) for _ in range(4))
+        )
+        assert all_events == [LOG] * 4
