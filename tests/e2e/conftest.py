@@ -8,10 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import boto3
 import pytest
 
+from a2a_serverless.storage.dynamodb import DynamoStorage
 from tests.e2e.commands import environment, run, running
-from tests.support.emulators import dynamodb_local, fauxqs
+from tests.support.emulators import CREDENTIALS, REGION, dynamodb_local, fauxqs
 
 HERE = Path(__file__).parent
 AGENT = f"{HERE / 'probe_agent.py'}:agent"
@@ -109,3 +111,17 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
             folder=folder,
         )
         assert stack.end() == 0, stack.said()
+
+
+@pytest.fixture
+def storage(provisioned: dict[str, str]) -> Iterator[DynamoStorage]:
+    """The table, as a worker in another process sees it."""
+    client = boto3.client(
+        "dynamodb",
+        endpoint_url=provisioned["AWS_ENDPOINT_URL_DYNAMODB"],
+        region_name=REGION,
+        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+    )
+    yield DynamoStorage(provisioned["A2A_TABLE"], client=client)
+    client.close()

@@ -8,26 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import boto3
 import httpx
 import pytest
-from a2a.types import StreamResponse, TaskArtifactUpdateEvent, TaskState, TaskStatus
-from google.protobuf.json_format import MessageToDict
+from a2a.types import TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, MetadataMerged, StatusChanged
-from a2a_serverless.tasks.events import Event, events_of
-from a2a_serverless.tasks.fold import Fold
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
+from tests.e2e.stored import log_of
 from tests.support.a2a_calls import JSONRPC, REST, target
 from tests.support.databases import LONG
-from tests.support.emulators import CREDENTIALS, REGION
 from tests.support.messages import agent_message, artifact, request
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(600)]
@@ -39,20 +34,6 @@ CUTS = 15
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
-
-
-@pytest.fixture
-def storage(provisioned: dict[str, str]) -> Iterator[DynamoStorage]:
-    """The table, as a worker in another process sees it."""
-    client = boto3.client(
-        "dynamodb",
-        endpoint_url=provisioned["AWS_ENDPOINT_URL_DYNAMODB"],
-        region_name=REGION,
-        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-    )
-    yield DynamoStorage(provisioned["A2A_TABLE"], client=client)
-    client.close()
 
 
 class Agent:
@@ -180,27 +161,6 @@ class Client:
                 said = [part["text"] for part in update["artifact"]["parts"]]
                 parts = parts + said if update.get("append") else said
         return "".join(parts)
-
-
-async def log_of(storage: DynamoStorage, task_id: str) -> list[tuple[str, dict[str, Any]]]:
-    """All events of a task and their ids, from what is stored."""
-    log = await storage.read(task_id)
-    assert log is not None
-    fold, events = Fold(task_id, log.head.context_id), []
-    for record in log.records:
-        fold.add(record)
-        for index, event in enumerate(events_of(record, fold)):
-            events.append((f"{record.version}.{index}", as_json(event)))
-    return events
-
-
-def as_json(event: Event) -> dict[str, Any]:
-    response = (
-        StreamResponse(artifact_update=event)
-        if isinstance(event, TaskArtifactUpdateEvent)
-        else StreamResponse(status_update=event)  # type: ignore[arg-type]  # all else a log has
-    )
-    return MessageToDict(response)
 
 
 async def one_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import httpx
@@ -46,6 +47,22 @@ async def test_every_event_has_the_id_to_go_on_from(
     versions = [cursor.version for cursor in cursors if cursor]
     assert versions == sorted(set(versions))
     assert len({cursor.tag for cursor in cursors if cursor}) == 1
+
+
+async def test_a_text_breaks_no_line(app: FastAPI, binding: str, worker: ScriptedWorker) -> None:
+    """Unicode's own line ends are escaped: the official Python client would break events at them.
+
+    It splits lines as Python does, and then reads half of a JSON text.
+    """
+    text = "go \x85 \u2028 \u2029 \x1c \x0b \x0c on"
+    params = {"message": message(text)}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        body = (await response.body()).decode()
+    lines = body.splitlines()
+    assert lines == body.removesuffix("\r\n").split("\r\n")
+    opening = json.loads(next(line for line in lines if line.startswith("data: "))[6:])
+    task = opening.get("result", opening)["task"]
+    assert task["history"][0]["parts"][0]["text"] == text
 
 
 async def test_the_first_event_comes_before_the_agent_has_done_anything(

@@ -28,6 +28,9 @@ from a2a_serverless.tasks.events import Cursor
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
+_UNICODE_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+"""Line ends to Unicode, and to the SDK's client, but not to server-sent events, as JSON escapes."""
+
 
 @dataclass(slots=True)
 class _Slot:
@@ -82,9 +85,9 @@ def with_event_ids(endpoint: Endpoint, *, keep_alive_s: float) -> Endpoint:
 
 async def _numbered(first: Any, items: AsyncIterator[Any], slot: _Slot) -> AsyncIterator[Any]:
     try:
-        yield _with_id(first, slot)
+        yield _with_id(_in_lines(first), slot)
         async for item in items:
-            yield _with_id(item, slot)
+            yield _with_id(_in_lines(item), slot)
         if slot.remark:
             yield ServerSentEvent(comment=slot.remark)
     except A2AError as error:
@@ -93,6 +96,15 @@ async def _numbered(first: Any, items: AsyncIterator[Any], slot: _Slot) -> Async
         close = getattr(items, "aclose", None)
         if close is not None:
             await close()
+
+
+def _in_lines(item: Any) -> Any:
+    """Return an item whose JSON has no line end that only some clients see."""
+    if isinstance(item, ServerSentEvent) and isinstance(item.data, str):
+        item.data = item.data.translate(_UNICODE_LINE_ENDS)
+    elif isinstance(item, dict) and isinstance(item.get("data"), str):
+        return {**item, "data": item["data"].translate(_UNICODE_LINE_ENDS)}
+    return item
 
 
 def _with_id(item: Any, slot: _Slot) -> Any:

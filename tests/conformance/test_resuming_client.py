@@ -1,0 +1,171 @@
+"""The resuming client at the application: behind each of its doors, over both bindings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import httpx
+import pytest
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.types import (
+    ListTasksRequest,
+    SendMessageRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    TaskState,
+)
+from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
+
+from a2a_serverless.client import ResumingClient, resuming
+from a2a_serverless.settings import Settings
+from tests.conformance.conftest import Door
+from tests.support.a2a_calls import JSONRPC
+from tests.support.messages import request
+from tests.support.scripted_worker import ScriptedWorker
+
+COMPLETED = TaskState.TASK_STATE_COMPLETED
+LIMIT_S = 0.2
+STREAMS = 3
+"""Streams that a waiting task outlasts."""
+
+Making = Callable[..., Awaitable[ResumingClient]]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Streams and blocking sends end long before a task that waits."""
+    return Settings(auth="none", blocking_limit_s=LIMIT_S, stream_limit_s=LIMIT_S)
+
+
+@pytest.fixture
+def making(door: Door) -> Making:
+    """Make a client as its user does, from the served card."""
+
+    async def make(*, streaming: bool = True) -> ResumingClient:
+        card = await A2ACardResolver(door.client, "http://test").get_agent_card()
+        spoken = [i for i in card.supported_interfaces if i.protocol_version == "1.0"]
+        del card.supported_interfaces[:]
+        card.supported_interfaces.extend(spoken)
+        binding = "JSONRPC" if door.binding == JSONRPC else "HTTP+JSON"
+        config = ClientConfig(
+            httpx_client=door.client, supported_protocol_bindings=[binding], streaming=streaming
+        )
+        return resuming(ClientFactory(config).create(card), door.client)
+
+    return make
+
+
+class Requests:
+    """Counts what is asked for. After some requests it opens the gate of a waiting agent."""
+
+    def __init__(self, door: Door, worker: ScriptedWorker) -> None:
+        self.last_ids: list[str | None] = []
+        self.were_enough = asyncio.Event()
+        self._worker = worker
+        door.client.event_hooks["request"].append(self.note)
+
+    async def note(self, asked: httpx.Request) -> None:
+        if "agent-card" in asked.url.path:
+            return
+        self.last_ids.append(asked.headers.get("last-event-id"))
+        if len(self.last_ids) > STREAMS:
+            self._worker.gate.set()
+            self.were_enough.set()
+
+
+@pytest.fixture
+def requests(door: Door, worker: ScriptedWorker) -> Requests:
+    return Requests(door, worker)
+
+
+def shown(events: list[StreamResponse]) -> list[str]:
+    """What a stream shows, in short: states and chunks."""
+    words = []
+    for event in events:
+        if event.HasField("artifact_update"):
+            words.append(event.artifact_update.artifact.parts[0].text)
+        else:
+            status = event.task.status if event.HasField("task") else event.status_update.status
+            words.append(TaskState.Name(status.state).removeprefix("TASK_STATE_"))
+    return words
+
+
+async def collect(events: AsyncIterator[StreamResponse]) -> list[StreamResponse]:
+    return [event async for event in events]
+
+
+async def test_streams_that_the_server_ends(making: Making, requests: Requests) -> None:
+    """A task that outlasts several streams is shown once, from its first event to its last."""
+    client = await making()
+    events = await collect(client.send_message(request("wait")))
+    assert shown(events) == ["SUBMITTED", "WORKING", "Once upon ", "a time.", "COMPLETED"]
+    assert len(requests.last_ids) > STREAMS
+    assert requests.last_ids[0] is None
+    assert all(requests.last_ids[1:])
+
+
+async def test_a_send_that_the_server_does_not_wait_for(making: Making, requests: Requests) -> None:
+    """Without a stream the Task at the end of the turn is the answer."""
+    client = await making(streaming=False)
+    (event,) = await collect(client.send_message(request("wait")))
+    assert event.task.status.state == COMPLETED
+    assert len(event.task.artifacts) == 1
+
+
+async def test_an_answer_that_is_lost(making: Making, door: Door, worker: ScriptedWorker) -> None:
+    """The message is sent again, counts once, and its task is shown to its end."""
+    lost = [2]
+
+    async def lose(response: httpx.Response) -> None:
+        if response.request.headers.get("idempotency-key") and lost[0]:
+            lost[0] -= 1
+            await response.aread()
+            raise httpx.ReadError("connection reset", request=response.request)
+
+    door.client.event_hooks["response"].append(lose)
+    client = await making()
+    events = await collect(client.send_message(request("go")))
+    assert shown(events)[-1] == "COMPLETED"
+    assert lost == [0]
+    assert (await client.list_tasks(ListTasksRequest())).total_size == 1
+
+
+async def test_a_conversation(making: Making, worker: ScriptedWorker) -> None:
+    """A pause ends the stream of a message; the answer's stream goes on with the same task."""
+    client = await making()
+    asked = await collect(client.send_message(request("ask")))
+    assert shown(asked)[-1] == "INPUT_REQUIRED"
+    answer = request("go")
+    answer.message.task_id = asked[0].task.id
+    assert shown(await collect(client.send_message(answer)))[-1] == "COMPLETED"
+
+
+async def test_a_subscription_through_a_pause(making: Making, requests: Requests) -> None:
+    """It is continued through the server's limits until the task has ended."""
+    client = await making()
+    asked = await collect(client.send_message(request("ask")))
+    answer = request("go")
+    answer.message.task_id = task_id = asked[0].task.id
+
+    async def later() -> None:
+        await requests.were_enough.wait()
+        await collect(client.send_message(answer))
+
+    following = collect(client.subscribe(SubscribeToTaskRequest(id=task_id)))
+    events, _ = await asyncio.gather(following, later())
+    assert shown(events)[0] == "INPUT_REQUIRED"
+    assert shown(events)[-4:] == ["WORKING", "Once upon ", "a time.", "COMPLETED"]
+    assert shown(events).count("INPUT_REQUIRED") == 1
+
+
+async def test_refusals(making: Making, requests: Requests, worker: ScriptedWorker) -> None:
+    """What the application refuses is raised at once."""
+    client = await making()
+    with pytest.raises(InvalidParamsError):
+        await collect(client.send_message(SendMessageRequest()))
+    (ended, *_) = await collect(client.send_message(request("go")))
+    before = len(requests.last_ids)
+    with pytest.raises(UnsupportedOperationError):
+        await collect(client.subscribe(SubscribeToTaskRequest(id=ended.task.id)))
+    assert len(requests.last_ids) == before + 1
