@@ -66,7 +66,7 @@ format: $(VENV)/.stamp ## format, and fix what the linter can fix
 .PHONY: faults
 faults: $(VENV)/.stamp emulators ## the long form of the fault tests
 	A2A_FAULTS=long $(BIN)/python -m pytest $(PYTEST_ARGS) tests/faults tests/contract \
-		tests/e2e/test_reconnects.py tests/e2e/test_flood.py --timeout 3600
+		tests/e2e/test_reconnects.py tests/e2e/test_resuming_client.py tests/e2e/test_flood.py --timeout 3600
 
 .PHONY: model
 model: $(VENV)/.stamp ## every interleaving at length, and what each guard is good for

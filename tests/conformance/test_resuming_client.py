@@ -42,9 +42,9 @@ def settings() -> Settings:
 def making(door: Door) -> Making:
     """Make a client as its user does, from the served card."""
 
-    async def make(*, streaming: bool = True) -> ResumingClient:
+    async def make(*, streaming: bool = True, version: str = "1.0") -> ResumingClient:
         card = await A2ACardResolver(door.client, "http://test").get_agent_card()
-        spoken = [i for i in card.supported_interfaces if i.protocol_version == "1.0"]
+        spoken = [i for i in card.supported_interfaces if i.protocol_version == version]
         del card.supported_interfaces[:]
         card.supported_interfaces.extend(spoken)
         binding = "JSONRPC" if door.binding == JSONRPC else "HTTP+JSON"
@@ -169,3 +169,11 @@ async def test_refusals(making: Making, requests: Requests, worker: ScriptedWork
     with pytest.raises(UnsupportedOperationError):
         await collect(client.subscribe(SubscribeToTaskRequest(id=ended.task.id)))
     assert len(requests.last_ids) == before + 1
+
+
+async def test_streams_of_0_3(making: Making, requests: Requests) -> None:
+    """Where the official client speaks 0.3, its streams are continued as well."""
+    client = await making(version="0.3")
+    events = await collect(client.send_message(request("wait")))
+    assert shown(events) == ["SUBMITTED", "WORKING", "Once upon ", "a time.", "COMPLETED"]
+    assert len(requests.last_ids) > STREAMS

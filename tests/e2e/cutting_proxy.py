@@ -8,7 +8,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-LONGEST = 6000
+LONGEST = 4000
 """Bytes of answers after which a connection is cut at the latest, as long as cuts are left."""
 
 

@@ -15,7 +15,7 @@ class Talking(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         chance = random.Random(ctx.user_text)  # noqa: S311 - repeatable
         for number in range(chance.randint(15, 30)):
-            await asyncio.sleep(chance.uniform(0, 0.15))
+            await asyncio.sleep(chance.uniform(0, 0.1))
             said = f"{number} " + "".join(chance.choices(LETTERS, k=20))
             if chance.random() < 0.2:
                 await ctx.send_status(said)

@@ -100,6 +100,12 @@ class TestTrouble:
         waits = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]
         assert world.clock.monotonic() == pytest.approx(sum(waits))
 
+    async def test_shorter_waits(self, world: World) -> None:
+        """The longest wait between two tries is the caller's choice."""
+        world.server.faults.extend([Fault(error=REFUSED)] * 9)
+        assert await world.send(draw=lambda: 1.0, longest_wait_s=1) == LOG
+        assert world.clock.monotonic() == pytest.approx(0.2 + 0.4 + 0.8 + 6 * 1)
+
     @pytest.mark.parametrize("value", ["7", "Tue, 14 Nov 2023 22:13:27 GMT"])
     async def test_retry_after(self, world: World, value: str) -> None:
         """429 is asked again after the time that it names, in seconds or as a date."""

@@ -17,7 +17,6 @@ from a2a.utils.errors import InternalError
 from a2a_serverless.clock import Clock, SystemClock
 
 FIRST_WAIT_S = 0.2
-LONGEST_WAIT_S = 20.0
 STEADY_S = 5.0
 """A stream that was open for so long counts as progress, though nothing happened in it."""
 
@@ -68,6 +67,8 @@ class Retries:
     Args:
         give_up_after_s: seconds without progress after which a call is given up. Progress is an
             event that the caller has not seen, or a stream that was open for `STEADY_S`.
+        longest_wait_s: between two tries; waits double from `FIRST_WAIT_S` on. A server's
+            Retry-After may ask for more.
         time_limit_s: seconds after which a call is given up whatever happens; None for no limit.
         repeat_sends: whether a message is sent again when its answer was lost. It counts once at
             servers that honour the header `Idempotency-Key`; at others it might be worked on
@@ -78,6 +79,7 @@ class Retries:
     """
 
     give_up_after_s: float = 300.0
+    longest_wait_s: float = 20.0
     time_limit_s: float | None = None
     repeat_sends: bool = True
     clock: Clock = field(default_factory=SystemClock)
@@ -125,7 +127,7 @@ class Patience:
             if not is_internal(failure) or self._internal > INTERNAL_ERRORS:
                 raise failure
         silence_s = self._clock.monotonic() - self._newest
-        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**self._tries)
+        wait_s = min(self._retries.longest_wait_s, FIRST_WAIT_S * 2**self._tries)
         wait_s *= 0.5 + 0.5 * self._retries.draw()
         self._tries = min(self._tries + 1, 30)
         asked_s = 0.0 if failure is None else retry_after_s(failure, self._clock)
