@@ -148,6 +148,14 @@ class TestTheWrappedClient:
         assert world.server.sent("x-mine") == ["1"] * 3
         assert world.server.sent("x-signature") == ["1", "2", "3"]
 
+    async def test_asks_for_streams_that_it_can_read(self, world: World) -> None:
+        """No compressed stream, of which the ids could not be read, unless the caller says so."""
+        client = world.client()
+        await collect(client.send_message(request()))
+        context = ClientCallContext(service_parameters={"accept-encoding": "gzip"})
+        await collect(client.send_message(request(), context=context))
+        assert world.server.sent("accept-encoding") == ["identity", "gzip"]
+
     async def test_keeps_its_other_methods(self, world: World) -> None:
         """They are called as they are: once, without headers of these calls."""
         client = world.client()

@@ -232,6 +232,12 @@ class TestWithoutIds:
         world.server.faults.extend([Fault(events=3), *[Fault(events=1)] * 3])
         assert await world.send() == [*LOG[:3], world.server.as_of(4), *LOG[4:]]
 
+    async def test_equal_updates_are_all_shown(self, world: World) -> None:
+        """Two chunks with the same text are two events."""
+        world.server = ScriptedServer(ids=False)
+        assert LOG[3] == LOG[4]
+        assert await world.send() == LOG
+
     async def test_a_task_that_has_ended_is_read(self, world: World) -> None:
         """Where no stream is left to subscribe to, the Task as it ended comes last."""
         world.server = ScriptedServer(ids=False)
