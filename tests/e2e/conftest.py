@@ -21,11 +21,10 @@ CARD = str(HERE / "probe_card.json")
 
 
 @dataclass(frozen=True)
-class Doors:
-    """A running stack: where its doors are, and the folder of its agent."""
+class Served:
+    """A running agent: its URL, and its folder."""
 
-    api: str
-    stream: str
+    url: str
     folder: Path
 
     def release(self, task_id: str) -> None:
@@ -99,17 +98,13 @@ def api_doors(
 
 
 @pytest.fixture(scope="module")
-def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`a2a-serverless dev` in memory, with a blocking send of at most 2 s."""
     folder = tmp_path_factory.mktemp("dev")
     env = environment(PROBE_FOLDER=str(folder), A2A_BLOCKING_LIMIT_S="2")
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
     with running(*arguments, env=env, output=folder / "dev.log") as stack:
-        yield Doors(
-            api=stack.wait_for(r"API door +(\S+)"),
-            stream=stack.wait_for(r"stream door +(\S+)"),
-            folder=folder,
-        )
+        yield Served(url=stack.wait_for(r"A2A at (\S+),"), folder=folder)
         assert stack.end() == 0, stack.said()
 
 

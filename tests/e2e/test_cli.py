@@ -105,7 +105,7 @@ def test_dev_without_push(tmp_path: Path) -> None:
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0", "--no-push")
     env = environment(PROBE_FOLDER=str(tmp_path))
     with running(*arguments, env=env, output=tmp_path / "log") as stack:
-        url = stack.wait_for(r"API door +(\S+)")
+        url = stack.wait_for(r"A2A at (\S+),")
         card = httpx.get(f"{url}/.well-known/agent-card.json").json()
         assert card["capabilities"]["pushNotifications"] is False
         assert httpx.get(f"{url}/.well-known/jwks.json").status_code == 404
@@ -116,7 +116,7 @@ async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
     env = environment(PROBE_FOLDER=str(tmp_path))
     with running(*arguments, env=env, output=tmp_path / "log") as stack:
-        url = stack.wait_for(r"stream door +(\S+)")
+        url = stack.wait_for(r"A2A at (\S+),")
         async with client_at(url) as client:
             with suppress(A2AClientError):  # cut off in the middle of the stream
                 async for event in stream(client, "hold"):

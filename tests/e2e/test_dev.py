@@ -20,31 +20,64 @@ from tests.e2e.clients import (
     settled,
     stream,
 )
-from tests.e2e.conftest import Doors
+from tests.e2e.conftest import Served
 
 
-async def test_card_names_the_address_that_was_asked(dev: Doors) -> None:
+async def test_card_names_the_address_that_was_asked(dev: Served) -> None:
     """One URL for each binding and version: a client stays where it has found the card."""
     async with httpx.AsyncClient(trust_env=False) as http:
-        for address in (dev.api, dev.stream):
+        for address in (dev.url, dev.url.replace("127.0.0.1", "localhost")):
             card = await A2ACardResolver(http, address).get_agent_card()
             urls = [interface.url.rstrip("/") for interface in card.supported_interfaces]
             assert urls == [address] * 4
 
 
+@pytest.mark.parametrize("path", ["/.well-known/agent-card.json", "/tasks/unknown"])
+async def test_requests_of_pages_are_refused(dev: Served, path: str) -> None:
+    """Without authentication no page in a browser gets an answer, by whatever name it asks.
+
+    `/tasks/unknown` is of the function that streams, the card of the other one. The sentence says
+    which header it was, and the way out.
+    """
+    port = dev.url.rpartition(":")[2]
+    async with httpx.AsyncClient(base_url=dev.url, trust_env=False) as http:
+        for name, value in (
+            ("Origin", "https://evil.example"),
+            ("Origin", "null"),
+            ("Origin", "http://127.0.0.1:1"),
+            ("Host", f"evil.example:{port}"),
+            ("Host", "127.0.0.1:1"),
+        ):
+            response = await http.get(path, headers={name: value})
+            assert response.status_code == 403
+            says = response.json()["error"]["message"]
+            assert says.startswith(f"The header {name} says '{value}'")
+            assert dev.url in says
+            assert "A2A_AUTH=api-key" in says
+        own = {"Origin": dev.url, "Host": f"LOCALHOST:{port}"}
+        assert (await http.get(path, headers=own)).status_code != 403
+
+
+async def test_what_no_route_leads_to(dev: Served) -> None:
+    """The gateway answers a path that it does not know, in the form of the protocol's errors."""
+    async with httpx.AsyncClient(base_url=dev.url, trust_env=False) as http:
+        response = await http.get("/a//b")
+    assert (response.status_code, response.json()["error"]["status"]) == (404, "NOT_FOUND")
+
+
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_api_door_answers_a_send(dev: Doors, binding: TransportProtocol) -> None:
-    """A send through API Gateway events and Mangum waits for the task and returns it whole."""
-    async with client_at(dev.api, binding=binding, streaming=False) as client:
+async def test_a_send_waits_for_the_task(dev: Served, binding: TransportProtocol) -> None:
+    """The whole task is the answer: by ApiFunction in HTTP+JSON, by StreamFunction in JSON-RPC."""
+    async with client_at(dev.url, binding=binding, streaming=False) as client:
         task = await send(client, "hello")
 
     assert task.status.state == TaskState.TASK_STATE_COMPLETED
     assert artifact_text(task) == "You said: hello"
 
 
-async def test_slow_agent_comes_back_as_the_working_task(dev: Doors) -> None:
+async def test_slow_agent_comes_back_as_the_working_task(dev: Served) -> None:
     """A send that outlasts the blocking limit returns the task, and the task goes on."""
-    async with client_at(dev.api, streaming=False) as client:
+    async with client_at(dev.url, streaming=False) as client:
         task = await send(client, "hold")
         assert task.status.state == TaskState.TASK_STATE_WORKING
 
@@ -56,12 +89,12 @@ async def test_slow_agent_comes_back_as_the_working_task(dev: Doors) -> None:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_stream_door_streams_while_the_agent_works(
-    dev: Doors, binding: TransportProtocol
+async def test_a_stream_comes_while_the_agent_works(
+    dev: Served, binding: TransportProtocol
 ) -> None:
     """Events arrive before the agent is done: it goes on only after its status was seen."""
     seen: list[StreamResponse] = []
-    async with client_at(dev.stream, binding=binding) as client:
+    async with client_at(dev.url, binding=binding) as client:
         async for event in stream(client, "hold"):
             seen.append(event)
             if event.status_update.status.message.parts:
@@ -72,30 +105,21 @@ async def test_stream_door_streams_while_the_agent_works(
     assert last_state(seen) == TaskState.TASK_STATE_COMPLETED
 
 
-async def test_stream_through_the_api_door_ends_with_what_there_is(dev: Doors) -> None:
-    """A buffered stream ends at the blocking limit, before the task does, without an error."""
-    async with client_at(dev.api) as client:
-        seen = [event async for event in stream(client, "hold")]
-
-    assert last_state(seen) == TaskState.TASK_STATE_WORKING
-    dev.release(seen[0].task.id)
-
-
-async def test_cancel_ends_a_running_task(dev: Doors) -> None:
-    """A cancel through one door interrupts the agent that another thread runs."""
-    async with client_at(dev.api, streaming=False) as client:
+async def test_cancel_ends_a_running_task(dev: Served) -> None:
+    """A cancel interrupts the agent that another thread runs."""
+    async with client_at(dev.url, streaming=False) as client:
         task = await send(client, "hold")
         canceled = await client.cancel_task(CancelTaskRequest(id=task.id))
 
     assert canceled.status.state == TaskState.TASK_STATE_CANCELED
 
 
-async def test_subscription_opens_with_the_task_and_follows_it(dev: Doors) -> None:
-    """A task that was sent through one door is followed at the other."""
-    async with client_at(dev.api, streaming=False, polling=True) as sender:
+async def test_subscription_opens_with_the_task_and_follows_it(dev: Served) -> None:
+    """What one client has sent, another one follows."""
+    async with client_at(dev.url, streaming=False, polling=True) as sender:
         task = await send(sender, "hold")
     seen: list[StreamResponse] = []
-    async with client_at(dev.stream) as client:
+    async with client_at(dev.url) as client:
         async for event in client.subscribe(SubscribeToTaskRequest(id=task.id)):
             seen.append(event)
             dev.release(task.id)
@@ -104,9 +128,9 @@ async def test_subscription_opens_with_the_task_and_follows_it(dev: Doors) -> No
     assert last_state(seen) == TaskState.TASK_STATE_COMPLETED
 
 
-async def test_paused_task_goes_on_with_the_answer(dev: Doors) -> None:
+async def test_paused_task_goes_on_with_the_answer(dev: Served) -> None:
     """Input-required ends the turn; the next message of the task opens another one."""
-    async with client_at(dev.api, streaming=False) as client:
+    async with client_at(dev.url, streaming=False) as client:
         paused = await send(client, "ask")
         assert paused.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
 

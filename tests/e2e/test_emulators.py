@@ -14,7 +14,7 @@ from a2a.utils.errors import InternalError
 
 from tests.e2e.clients import BINDINGS, artifact_text, client_at, settled
 from tests.e2e.commands import environment, run, running
-from tests.e2e.conftest import AGENT, CARD, Doors
+from tests.e2e.conftest import AGENT, CARD, Served
 from tests.support.messages import message
 
 pytestmark = pytest.mark.emulators
@@ -25,7 +25,7 @@ WORKERS = 2
 
 
 @pytest.fixture
-def deployment(own_queues: dict[str, str], tmp_path: Path) -> Iterator[Doors]:
+def deployment(own_queues: dict[str, str], tmp_path: Path) -> Iterator[Served]:
     """One `api` and two `worker` processes on the emulators."""
     env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(tmp_path))
     with ExitStack() as processes:
@@ -45,12 +45,12 @@ def deployment(own_queues: dict[str, str], tmp_path: Path) -> Iterator[Doors]:
         for worker in workers:
             worker.wait_for("turns at a time")
         url = api.wait_for(r"A2A at (\S+),")
-        yield Doors(api=url, stream=url, folder=tmp_path)
+        yield Served(url=url, folder=tmp_path)
         assert [process.end() for process in (api, *workers)] == [0] * (WORKERS + 1)
 
 
 @pytest.mark.timeout(300)
-async def test_concurrent_tasks_each_run_once(deployment: Doors) -> None:
+async def test_concurrent_tasks_each_run_once(deployment: Served) -> None:
     """200 tasks sent at once over both bindings complete, each by one run of the agent.
 
     Emulators that answer too late, on a machine that is busy, end an attempt: its worker says so,
@@ -62,8 +62,8 @@ async def test_concurrent_tasks_each_run_once(deployment: Doors) -> None:
         return await patiently(lambda: settled(client, sent.id))
 
     async with (
-        client_at(deployment.api, binding=BINDINGS[0], streaming=False) as rpc,
-        client_at(deployment.api, binding=BINDINGS[1], streaming=False) as rest,
+        client_at(deployment.url, binding=BINDINGS[0], streaming=False) as rpc,
+        client_at(deployment.url, binding=BINDINGS[1], streaming=False) as rest,
     ):
         tasks = await asyncio.gather(*(one((rpc, rest)[n % 2], n) for n in range(TASKS)))
 

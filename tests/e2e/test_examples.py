@@ -21,7 +21,7 @@ Start = Callable[[str], AbstractContextManager[str]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """The one command of an example's README, on free ports; gives the streaming door's URL."""
+    """The one command of an example's README, on a free port; gives the agent's URL."""
 
     @contextmanager
     def started(name: str) -> Iterator[str]:
@@ -30,7 +30,7 @@ def start(tmp_path: Path) -> Start:
         command = [*line.split()[1:], "--port", "0"]
         output = tmp_path / f"{name}.log"
         with running(*command, env=environment(), output=output, cwd=EXAMPLES.parent) as dev:
-            yield dev.wait_for(r"stream door +(\S+)")
+            yield dev.wait_for(r"A2A at (\S+),")
             assert dev.end() == 0, dev.said()
             assert "Traceback" not in dev.said()
 
@@ -67,7 +67,7 @@ async def test_the_agent_of_the_readme(tmp_path: Path) -> None:
     agent.write_text(readme.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
     command = ["dev", "--agent", f"{agent}:agent", "--port", "0"]
     with running(*command, env=environment(), output=tmp_path / "log", cwd=EXAMPLES.parent) as dev:
-        async with client_at(dev.wait_for(r"API door +(\S+)"), streaming=False) as client:
+        async with client_at(dev.wait_for(r"A2A at (\S+),"), streaming=False) as client:
             task = await send(client, "hello there")
             silent = await send(client, " ")
     assert artifact_text(task) == "hello there "

@@ -230,7 +230,7 @@ async def test_dev_tells_a_webhook_on_this_machine(backend: str, tmp_path: Path)
     env = environment(PROBE_FOLDER=str(tmp_path))
     dev = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0", "--backend", backend)
     with Receiver() as receiver, running(*dev, env=env, output=tmp_path / "log") as stack:
-        url = stack.wait_for(r"API door +(\S+)")
+        url = stack.wait_for(r"A2A at (\S+),")
         hook = configuration(
             receiver.url("localhost"),
             token="my-token",

@@ -19,7 +19,7 @@ import pytest
 
 from tests.e2e.clients import BINDINGS, client_at, last_state, stream
 from tests.e2e.commands import START_S, STOP_S, environment, running
-from tests.e2e.conftest import AGENT, CARD, Doors
+from tests.e2e.conftest import AGENT, CARD, Served
 from tests.support.a2a_calls import JSONRPC, REST, message, target
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
@@ -87,7 +87,7 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], output: Path) -
 @pytest.fixture(scope="module")
 def function(
     own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Doors]:
+) -> Iterator[Served]:
     """The streaming function and a worker, in a process each."""
     folder = tmp_path_factory.mktemp("stream-function")
     env = environment(**own_queues, PROBE_FOLDER=str(folder))
@@ -97,7 +97,7 @@ def function(
         stream_sh(own_queues, folder / "stream.log") as url,
     ):
         worker.wait_for("turns at a time")
-        yield Doors(api=url, stream=url, folder=folder)
+        yield Served(url=url, folder=folder)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ async def events(
 
 
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
-async def test_a_stream_survives_its_function(function: Doors, binding: str) -> None:
+async def test_a_stream_survives_its_function(function: Served, binding: str) -> None:
     """Lambda's deadline ends a stream in good order; the next one goes on where it stopped.
 
     The agent holds meanwhile: so the first bytes of both come while it is silent, and what it
@@ -146,7 +146,7 @@ async def test_a_stream_survives_its_function(function: Doors, binding: str) -> 
     params = {"message": message("hold", messageId=uuid.uuid4().hex)}
     soon = {"deadline": int((time.time() + 8) * 1000)}  # 5 s are kept for the end
     invocation = {"x-amzn-lambda-context": json.dumps(soon)}
-    async with httpx.AsyncClient(base_url=function.stream, trust_env=False, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=function.url, trust_env=False, timeout=60) as http:
         first = [e async for e in events(http, binding, "SendStreamingMessage", params, invocation)]
         assert first[0].kind == "task"
         assert first[0].state == "TASK_STATE_SUBMITTED"
@@ -167,9 +167,9 @@ async def test_a_stream_survives_its_function(function: Doors, binding: str) -> 
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_the_official_client_streams_from_it(function: Doors, binding: Any) -> None:
+async def test_the_official_client_streams_from_it(function: Served, binding: Any) -> None:
     """From the card on that the function serves, over both bindings."""
-    async with client_at(function.stream, binding=binding) as client:
+    async with client_at(function.url, binding=binding) as client:
         seen = [event async for event in stream(client, "hello")]
     assert seen[0].HasField("task")
     assert last_state(seen) == 3

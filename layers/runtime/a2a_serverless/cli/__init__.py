@@ -26,7 +26,7 @@ _EXTRA = frozenset({"boto3", "botocore", "moto", "responses", "yaml"})
 _EXAMPLES = """\
 examples:
   a2a-serverless demo                          see it work, on this machine alone
-  a2a-serverless dev --agent my.py:agent       your agent behind both doors, in memory
+  a2a-serverless dev --agent my.py:agent       your agent as if deployed, in memory
   export $(a2a-serverless provision)           make the table and the queues, remember their names
   A2A_AUTH=none a2a-serverless api             the HTTP application on real DynamoDB and SQS
   a2a-serverless worker --concurrency 4        run agents for it

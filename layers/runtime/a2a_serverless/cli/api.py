@@ -16,7 +16,9 @@ def add(commands: Commands) -> None:
         summary="the HTTP application alone, on DynamoDB and SQS",
         description="Serves A2A with uvicorn on 127.0.0.1, streamed as StreamFunction does it. "
         "A2A_TABLE and A2A_QUEUE name the table and the queue; A2A_AUTH says who may call: api-key "
-        "(with A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE) or none.",
+        "(with A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE) or none. With "
+        "none it refuses what a page in a browser has sent, and what was sent to another address "
+        "than the one that it prints, or A2A_PUBLIC_URL.",
     )
     api.add_agent(help_text="only checked that it loads; the worker runs it", default="none")
     api.add_card()
@@ -29,7 +31,9 @@ def run(options: Namespace) -> int:
     from a2a_serverless.cli.serving import check, say, until_signal
     from a2a_serverless.http.app import create_app
     from a2a_serverless.http.card import load_card, load_extended_card
+    from a2a_serverless.local.asgi import ASGIApp
     from a2a_serverless.local.http_server import HttpServer, bind
+    from a2a_serverless.local.own_address import OwnAddress
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
     from a2a_serverless.worker.agents import load_agent
@@ -40,7 +44,7 @@ def run(options: Namespace) -> int:
         load_agent(agent_spec(options.agent))
     with until_signal() as ended:
         backends = aws_backends(settings)
-        app = create_app(
+        app: ASGIApp = create_app(
             settings,
             backends,
             card,
@@ -48,7 +52,11 @@ def run(options: Namespace) -> int:
             extended_card=load_extended_card(settings),
         )
         check(backends, settings)
-        with HttpServer(app, bind(options.port)) as server:
+        bound = bind(options.port)
+        if settings.auth == "none":
+            port = bound.getsockname()[1]
+            app = OwnAddress(app, port=port, public_url=settings.public_url)
+        with HttpServer(app, bound) as server:
             say(f"A2A at {server.url}, its card at {server.url}/.well-known/agent-card.json")
             ended.wait()
     return 0

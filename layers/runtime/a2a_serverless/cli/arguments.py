@@ -15,7 +15,7 @@ PROGRAM = "a2a-serverless"
 EXIT_UNUSABLE = 2
 """The exit code if call, agent, card, table or queue is unusable; one sentence says which."""
 
-_HIGHEST_PORT = 65_534  # the stream door takes the next one
+_HIGHEST_PORT = 65_535
 
 _AGENT = Path("functions/worker/agent.py")
 _CARD = Path("functions/api/agent_card.json")

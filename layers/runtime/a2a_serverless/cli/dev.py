@@ -19,10 +19,11 @@ def add(commands: Commands) -> None:
         "dev",
         run,
         summary="the whole stack in one process, for working on an agent",
-        description="Opens two doors as a deployment does. The first one answers at --port through "
-        "API Gateway events and Mangum, each answer in one piece; the second one at the next port, "
-        "streamed. Messages pass through the worker's Lambda handler, and webhooks on this machine "
-        "are called. Without A2A_AUTH every process on this machine may call.",
+        description="Serves the agent at --port as a deployment does: template.yaml says which "
+        "requests are answered while the answer comes, and which through API Gateway events and "
+        "Mangum, in one piece. Messages pass through the worker's Lambda handler, and webhooks on "
+        "this machine are called. Without A2A_AUTH every program on this machine may call, and no "
+        "page in a browser.",
     )
     dev.add_agent()
     dev.add_card()
@@ -57,10 +58,8 @@ def run(options: Namespace) -> int:
         push=not options.no_push,
     )
     with named_aws_errors(), until_signal() as ended, Stack(settings, how) as stack:
-        say(f"agent        {how.agent}, on {how.backend}")
-        say(f"API door     {stack.url}   through Mangum, each answer in one piece")
-        say(f"stream door  {stack.stream_url}   the card names it first")
-        say(f"card         {stack.url}/.well-known/agent-card.json")
+        say(f"agent {how.agent}, on {how.backend}")
+        say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
         say("Ctrl-C ends it")
         ended.wait()
     return 0

@@ -30,6 +30,8 @@ from a2a_serverless.tasks.identity import Scope, digest
 
 LEGACY_EXTENSION_HEADER = "X-A2A-Extensions"
 """The header's name until 0.3."""
+INVOCATION_HEADER = "x-amzn-lambda-context"
+"""The header in which the Lambda Web Adapter passes Lambda's context of an invocation on."""
 
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "x-api-key"})
 _CHOSEN_ID = "a2a_serverless.chosen_id"
@@ -271,7 +273,7 @@ def request_id(headers: Mapping[str, str]) -> str | None:
 
 def _invocation(headers: Mapping[str, str]) -> Mapping[str, Any]:
     """Return Lambda's context of the invocation, as the Lambda Web Adapter passes it on."""
-    return address.from_header(headers, "x-amzn-lambda-context")
+    return address.from_header(headers, INVOCATION_HEADER)
 
 
 def _headers(context: ServerCallContext) -> Mapping[str, str]:

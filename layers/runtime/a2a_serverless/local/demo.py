@@ -71,7 +71,7 @@ def show(out: TextIO, *, agent: str, card: Path) -> None:
 
 
 async def _show(transcript: Transcript, stack: Stack) -> None:
-    async with asyncio.timeout(LIMIT_S), _Agent.at(stack.url, stack.stream_url) as agent:
+    async with asyncio.timeout(LIMIT_S), _Agent.at(stack.url) as agent:
         transcript.fact("agent", f"{agent.card.name}, {stack.url}/.well-known/agent-card.json")
         transcript.fact("client", f"a2a-sdk {version('a2a-sdk')}, streaming from {agent.url}")
 
@@ -117,29 +117,26 @@ def _expect(task: Task, state: TaskState) -> None:
 
 
 class _Agent:
-    """The agent by its cards: streams come from the one entrypoint, tasks from the other."""
+    """The agent by its card."""
 
-    def __init__(self, card: AgentCard, streaming: Client, plain: Client) -> None:
+    def __init__(self, card: AgentCard, client: Client) -> None:
         self.card = card
         self.url = card.supported_interfaces[0].url
-        self._streaming = streaming
-        self._plain = plain
+        self._client = client
 
     @classmethod
     @asynccontextmanager
-    async def at(cls, url: str, stream_url: str) -> AsyncIterator[_Agent]:
+    async def at(cls, url: str) -> AsyncIterator[_Agent]:
         # Without the environment's proxies: everything is on this machine.
         async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as http:
-            plain = await A2ACardResolver(http, url).get_agent_card()
-            card = await A2ACardResolver(http, stream_url).get_agent_card()
-            factory = ClientFactory(ClientConfig(httpx_client=http))
-            yield cls(card, factory.create(card), factory.create(plain))
+            card = await A2ACardResolver(http, url).get_agent_card()
+            yield cls(card, ClientFactory(ClientConfig(httpx_client=http)).create(card))
 
     def send(self, message: Message) -> AsyncIterator[StreamResponse]:
-        return self._streaming.send_message(SendMessageRequest(message=message))
+        return self._client.send_message(SendMessageRequest(message=message))
 
     async def load(self, task_id: str) -> Task:
-        return await self._plain.get_task(GetTaskRequest(id=task_id))
+        return await self._client.get_task(GetTaskRequest(id=task_id))
 
 
 class Transcript:

@@ -52,6 +52,40 @@ class _Invocation:
     answer: Future[Any]
 
 
+class ThrottledError(Exception):
+    """The account runs as many invocations as it may; this one was not started."""
+
+
+class Concurrency:
+    """The invocations that run at the same time in an account, of all its functions together.
+
+    Args:
+        limit: the most of them; 0: any number.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def take(self, function: str) -> None:
+        """Count one more invocation, until it is given back.
+
+        Raises:
+            ThrottledError: there are `limit` of them.
+        """
+        with self._lock:
+            if self._limit and self._running >= self._limit:
+                msg = f"{function} is throttled: {self._limit} invocations run in this account."
+                raise ThrottledError(msg)
+            self._running += 1
+
+    def give_back(self) -> None:
+        """Count an invocation no more."""
+        with self._lock:
+            self._running -= 1
+
+
 class Environments:
     """Up to `limit` environments of one function, started as concurrent invocations need them.
 
@@ -61,6 +95,7 @@ class Environments:
             callbacks that it puts on the stack run when the environment ends.
         limit: concurrent invocations; more of them wait.
         timeout_s: the function's timeout, as its context shows it. It stops nothing.
+        concurrency: of the account; None: its functions have no limit together.
     """
 
     def __init__(
@@ -70,11 +105,13 @@ class Environments:
         *,
         limit: int,
         timeout_s: float,
+        concurrency: Concurrency | None = None,
     ) -> None:
         self.name = name
         self.limit = limit
         self._make_handler = make_handler
         self._timeout_s = timeout_s
+        self._concurrency = concurrency or Concurrency(0)
         self._invocations: queue.SimpleQueue[_Invocation | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._free = 0
@@ -86,11 +123,14 @@ class Environments:
 
         Raises:
             RuntimeError: the environments are closed.
+            ThrottledError: the account runs as many invocations as it may.
         """
         answer: Future[Any] = Future()
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"{self.name} is closed.")
+            self._concurrency.take(self.name)
+            answer.add_done_callback(lambda _: self._concurrency.give_back())
             if self._free:
                 self._free -= 1
             elif len(self._threads) < self.limit:

@@ -41,22 +41,6 @@ def bind(port: int) -> socket.socket:
     return bound
 
 
-def bind_neighbours(port: int) -> tuple[socket.socket, socket.socket]:
-    """Return sockets on `port` and `port + 1`; 0 takes a free pair.
-
-    Raises:
-        ConfigurationError: one of the ports is taken.
-    """
-    while True:
-        first = bind(port)
-        try:
-            return first, bind(first.getsockname()[1] + 1)
-        except (ConfigurationError, OverflowError):
-            first.close()
-            if port:
-                raise
-
-
 class HttpServer:
     """A server on a bound socket, which runs for a `with` block.
 

@@ -1,4 +1,4 @@
-"""The whole stack in one process: entrypoints, worker and push with their sources, sweeper."""
+"""The whole stack in one process: gateway, functions and their event sources, sweeper."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from typing import Any, Literal, Self
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
-from a2a_serverless.http.function import lambda_handler
+from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.local.asgi import ASGIApp
 from a2a_serverless.local.background import Background
-from a2a_serverless.local.environments import Environments, Handler
-from a2a_serverless.local.front_door import INTEGRATION_TIMEOUT_S, FrontDoor
-from a2a_serverless.local.http_server import HttpServer, bind_neighbours
+from a2a_serverless.local.environments import Concurrency, Environments, Handler
+from a2a_serverless.local.gateway import Gateway
+from a2a_serverless.local.http_server import HttpServer, bind
+from a2a_serverless.local.own_address import OwnAddress
 from a2a_serverless.local.pumps import QueuePump, StreamFilter
 from a2a_serverless.local.pushing import PushSources, aws_sources, pushing
+from a2a_serverless.local.routes import Routes, refusals
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
 from a2a_serverless.local.sources import EventSource, MemorySource, MemoryStream, SqsSource
 from a2a_serverless.local.sweeping import SweepRounds
+from a2a_serverless.local.template import Template
+from a2a_serverless.local.web_adapter import WebAdapter
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory import MemoryStorage
@@ -33,6 +38,15 @@ BackendName = Literal["memory", "moto", "aws"]
 
 API_ENVIRONMENTS = 100
 """Requests at the same time: a thread each, most of which wait for a task."""
+
+API_TIMEOUT_S = 30.0
+"""ApiFunction's timeout."""
+
+STREAM_MARGIN_S = 15.0
+"""Seconds by which StreamFunction's timeout is longer than the longest stream."""
+
+ACCOUNT_CONCURRENCY = 1000
+"""Requests that Lambda answers at the same time, open streams among them, in a new account."""
 
 PUSH_ENVIRONMENTS = 10
 """Webhooks that are called at the same time."""
@@ -54,12 +68,15 @@ class Options:
     concurrency: int = 4
     push: bool = False
     """True to offer and call webhooks; on `aws` only if A2A_PUSH_QUEUE is set."""
+    stage: str = ""
+    """The first part of all paths, as a deployment's own URL has it; empty: none."""
 
 
 class Stack:
     """A stack that runs for a `with` block. Enter it outside of any event loop.
 
-    `url` is the API's entrypoint (buffered, through Mangum), `stream_url` the streaming one.
+    `url` is the address of the agent, without a `/` at its end. Where callers are not known it is
+    the only one that is served.
 
     Raises (on entry):
         ConfigurationError: agent, card, table, queue or port cannot be used.
@@ -70,7 +87,7 @@ class Stack:
         self.options = options
         self._card = load_card(options.card)
         self._extended_card = load_extended_card(settings)
-        self.url = self.stream_url = ""
+        self.url = ""
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
@@ -85,11 +102,9 @@ class Stack:
     def _start(self, starting: ExitStack) -> None:
         """Start from the back end to the front; the end of the block stops in reverse order."""
         load_agent(self.options.agent)  # a mistake in it stops the start, not the first task
-        api_socket, stream_socket = bind_neighbours(self.options.port)
-        starting.callback(api_socket.close)
-        starting.callback(stream_socket.close)
-        self.url = f"http://127.0.0.1:{api_socket.getsockname()[1]}"
-        self.stream_url = f"http://127.0.0.1:{stream_socket.getsockname()[1]}"
+        bound = bind(self.options.port)
+        starting.callback(bound.close)
+        self.url = f"http://127.0.0.1:{bound.getsockname()[1]}/{self.options.stage}".rstrip("/")
         if self.options.backend == "moto":
             self._take(starting.enter_context(simulated_aws()).environment())
         self._choose_push()
@@ -98,7 +113,7 @@ class Stack:
         if backends.push is not None:
             self._start_push(starting, backends)
         self._start_back(starting, backends)
-        self._start_front(starting, backends, api_socket, stream_socket)
+        self._start_front(starting, backends, bound)
 
     def _take(self, environment: dict[str, str]) -> None:
         names = {name.removeprefix("A2A_").lower(): value for name, value in environment.items()}
@@ -150,22 +165,34 @@ class Stack:
         rounds = SweepRounds(backends, self.settings, self._dead_letters())
         starting.enter_context(Background("sweeper", rounds.forever))
 
-    def _start_front(
-        self,
-        starting: ExitStack,
-        backends: Backends,
-        api_socket: socket.socket,
-        stream_socket: socket.socket,
-    ) -> None:
-        function = Environments(
-            "api",
+    def _start_front(self, starting: ExitStack, backends: Backends, bound: socket.socket) -> None:
+        concurrency = Concurrency(ACCOUNT_CONCURRENCY)
+        api = Environments(
+            "ApiFunction",
             lambda _: lambda_handler(self._app(backends, "api")),
             limit=API_ENVIRONMENTS,
-            timeout_s=INTEGRATION_TIMEOUT_S,
+            timeout_s=API_TIMEOUT_S,
+            concurrency=concurrency,
         )
-        starting.callback(function.close)
-        starting.enter_context(HttpServer(self._app(backends, "stream"), stream_socket))
-        starting.enter_context(HttpServer(FrontDoor(function), api_socket, lifespan=False))
+        starting.callback(api.close)
+        stream = WebAdapter(
+            "StreamFunction",
+            observed(self._app(backends, "stream")),
+            timeout_s=self.settings.stream_limit_s + STREAM_MARGIN_S,
+            concurrency=concurrency,
+        )
+        template = Template.load()
+        app: ASGIApp = Gateway(
+            Routes.of(template),
+            refusals(template),
+            buffered={api.name: api},
+            streamed={stream.name: stream},
+            stage=self.options.stage,
+        )
+        if self.settings.auth == "none":
+            port = bound.getsockname()[1]
+            app = OwnAddress(app, port=port, public_url=self.settings.public_url)
+        starting.enter_context(HttpServer(app, bound, lifespan=False))
 
     def _app(self, backends: Backends, entrypoint: Entrypoint) -> Any:
         return create_app(

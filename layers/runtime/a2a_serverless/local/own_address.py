@@ -1,0 +1,63 @@
+"""What an endpoint on this machine without authentication refuses: other addresses than its own.
+
+Every page in a browser on this machine can send requests to `127.0.0.1`. The browser says in
+`Origin` which page it was; and a page whose own name was made to lead here (DNS rebinding) is known
+by that name in `Host`. Programs send no `Origin`, and in `Host` the address that they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from a2a_serverless.http.errors import RefusedError, quoted, response_of
+from a2a_serverless.local.asgi import ASGIApp, Receive, Scope, Send
+
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+_HTTP_PORT: Final = 80
+
+
+class OwnAddress:
+    """Passes on what is meant for this machine's own address, and answers the rest with 403.
+
+    Args:
+        app: the application.
+        port: on which it is served, on the loopback.
+        public_url: the address that its operator has given it; empty: none.
+    """
+
+    def __init__(self, app: ASGIApp, *, port: int, public_url: str = "") -> None:
+        self._app = app
+        self._url = f"http://127.0.0.1:{port}"
+        names = [f"{name}:{port}" for name in _LOOPBACK]
+        if port == _HTTP_PORT:
+            names += _LOOPBACK
+        self._allowed = {
+            "host": set(names),
+            "origin": {f"http://{name}" for name in names},
+        }
+        if public_url:
+            public = urlsplit(public_url)
+            self._allowed["host"].add(public.netloc.lower())
+            self._allowed["origin"].add(f"{public.scheme}://{public.netloc}".lower())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        foreign = next(self._foreign(scope), None) if scope["type"] == "http" else None
+        if foreign is None:
+            await self._app(scope, receive, send)
+            return
+        error = RefusedError("ForeignAddress", 403, self._sentence(*foreign))
+        await response_of(error, scope["path"])(scope, receive, send)
+
+    def _foreign(self, scope: Scope) -> Iterator[tuple[str, str]]:
+        for raw_name, raw_value in scope["headers"]:
+            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+            if name in self._allowed and value.strip().lower() not in self._allowed[name]:
+                yield name.title(), value
+
+    def _sentence(self, name: str, value: str) -> str:
+        return (
+            f"The header {name} says {quoted(value)}, and without authentication only"
+            f" {self._url} is served: use that URL, or start with A2A_AUTH=api-key."
+        )

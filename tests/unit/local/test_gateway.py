@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from a2a_serverless.local import gateway
+from a2a_serverless.local.asgi import ASGIApp, Message, Receive, Scope, Send
+from a2a_serverless.local.environments import Concurrency, Environments, Handler
+from a2a_serverless.local.gateway import Gateway
+from a2a_serverless.local.routes import Routes, refusals
+from a2a_serverless.local.template import Template
+from a2a_serverless.local.web_adapter import WebAdapter
+from tests.support.asgi_streams import live
+from tests.support.gateway import rest_event
+
+ROOT = Path(__file__).parents[3]
+HOST = "127.0.0.1:8000"
+BUFFERED, STREAMED = "/tasks", "/message:stream"
+
+Open = Callable[..., Gateway]
+
+
+@pytest.fixture(scope="module")
+def template() -> Template:
+    return Template.load(ROOT / "template.yaml")
+
+
+def echo(event: dict[str, Any], _: Any) -> dict[str, Any]:
+    """Answer with the event itself."""
+    return {"statusCode": 200, "body": json.dumps(event)}
+
+
+async def echo_request(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the request that came through the adapter."""
+    message = await receive()
+    told = {
+        "method": scope["method"],
+        "path": scope["path"],
+        "raw_path": scope["raw_path"].decode(),
+        "query": scope["query_string"].decode(),
+        "headers": [[name.decode(), value.decode()] for name, value in scope["headers"]],
+        "body": message["body"].decode(),
+    }
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": json.dumps(told).encode()})
+
+
+@pytest.fixture
+def open_gateway(template: Template) -> Iterator[Open]:
+    """Makes a gateway whose functions are the given handler and application."""
+    with ExitStack() as closing:
+
+        def open_(
+            handler: Handler = echo,
+            app: ASGIApp = echo_request,
+            *,
+            stage: str = "",
+            concurrency: Concurrency | None = None,
+        ) -> Gateway:
+            function = Environments(
+                "ApiFunction", lambda _: handler, limit=4, timeout_s=30, concurrency=concurrency
+            )
+            closing.callback(function.close)
+            adapter = WebAdapter("StreamFunction", app, timeout_s=315, concurrency=concurrency)
+            return Gateway(
+                Routes.of(template),
+                refusals(template),
+                buffered={function.name: function},
+                streamed={adapter.name: adapter},
+                stage=stage,
+            )
+
+        yield open_
+
+
+def client_of(gateway: Gateway) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(gateway, client=("198.51.100.7", 1))
+    return httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}")
+
+
+def shape(value: Any) -> Any:
+    """The names in an event, at every depth but that of what the client has sent."""
+    if not isinstance(value, Mapping):
+        return None
+    sent = re.compile("eaders$|arameters$")
+    return {name: None if sent.search(name) else shape(inner) for name, inner in value.items()}
+
+
+def check_refusal(response: httpx.Response, template: Template, kind: str) -> None:
+    """An answer of the gateway's own, as the template has it."""
+    refusal = refusals(template)[kind]
+    assert response.status_code == refusal.status
+    assert response.json() == json.loads(refusal.body)
+    assert response.headers["content-type"] == "application/json"
+    for name, value in refusal.headers.items():
+        assert response.headers[name] == value
+
+
+def fail(*_: Any) -> Any:
+    raise LookupError("secret")
+
+
+async def fail_at_once(*_: Any) -> None:
+    raise LookupError("secret")
+
+
+async def test_an_event_has_the_form_of_a_rest_apis(open_gateway: Open) -> None:
+    """It has what the sample of a deployment's event has; repeated names have all their values."""
+    sample = json.loads((ROOT / "events" / "api-rest-get-task.json").read_text())
+    async with client_of(open_gateway()) as client:
+        answer = await client.get(
+            "/tasks?status=a&status=b%20c&page=1", headers=[("Accept", "x/1"), ("Accept", "x/2")]
+        )
+        variable = (await client.get("/a%20b/tasks")).json()
+    event = answer.json()
+
+    assert shape(event) == shape(sample)
+    assert shape(event) == shape(rest_event("GET", "/tasks"))
+    assert event["multiValueQueryStringParameters"] == {"status": ["a", "b c"], "page": ["1"]}
+    assert event["queryStringParameters"] == {"status": "b c", "page": "1"}
+    assert event["headers"]["accept"] == "x/2"
+    assert event["multiValueHeaders"]["accept"][-2:] == ["x/1", "x/2"]
+    assert event["requestContext"]["identity"]["sourceIp"] == "198.51.100.7"
+    assert (variable["path"], variable["pathParameters"]) == ("/a%20b/tasks", {"tenant": "a b"})
+
+
+async def test_a_body_is_text(open_gateway: Open) -> None:
+    """There are no binary types: what is no text in a body is lost, as in a deployment."""
+    async with client_of(open_gateway()) as client:
+        text = (await client.post("/tasks", json={"ü": 1})).json()
+        binary = (await client.post("/tasks", content=b"a\xff")).json()
+        none = (await client.post("/tasks")).json()
+        streamed = (await client.post(STREAMED, content=b"a\xff")).json()
+
+    assert (text["isBase64Encoded"], json.loads(text["body"])) == (False, {"ü": 1})
+    assert (binary["isBase64Encoded"], binary["body"]) == (False, "a\ufffd")
+    assert none["body"] is None
+    assert streamed["body"] == "a\ufffd"
+
+
+async def test_an_answer_is_unpacked(open_gateway: Open) -> None:
+    """Status, headers and body come out as an HTTP response; base64 stays as it is.
+
+    `WWW-Authenticate`, which a deployment renames, keeps its name: here a client understands it.
+    """
+
+    def handler(_: dict[str, Any], __: Any) -> dict[str, Any]:
+        return {
+            "statusCode": 418,
+            "headers": {"X-Kind": "tea", "content-length": "999", "WWW-Authenticate": "Bearer"},
+            "multiValueHeaders": {"x-kind": ["green", "black"]},
+            "body": "AAE=",
+            "isBase64Encoded": True,
+        }
+
+    async with client_of(open_gateway(handler)) as client:
+        response = await client.get(BUFFERED)
+
+    assert (response.status_code, response.content) == (418, b"AAE=")
+    assert response.headers.get_list("x-kind") == ["green", "black"]
+    assert response.headers["content-length"] == "4"
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+async def test_routes_are_the_templates(open_gateway: Open, template: Template) -> None:
+    """The function that the template names gets a request; a path without one is not found."""
+    async with client_of(open_gateway()) as client:
+        assert "requestContext" in (await client.get(BUFFERED)).json()
+        assert "raw_path" in (await client.post(STREAMED)).json()
+        assert Routes.of(template).find("GET", "/a//b") is None
+        check_refusal(await client.get("/a//b"), template, "MISSING_AUTHENTICATION_TOKEN")
+
+
+async def test_the_adapter_says_address_and_invocation(open_gateway: Open) -> None:
+    """A streaming application gets both contexts as headers, and never those of a client.
+
+    Of a repeated header it gets the last value.
+    """
+    forged = {"x-amzn-request-context": '{"domainName": "evil"}', "x-amzn-lambda-context": "{}"}
+    async with client_of(open_gateway()) as client:
+        sent = [*forged.items(), ("x-kind", "first"), ("x-kind", "last")]
+        told = (await client.post("/t%3A/message:stream?a=1&a=b%20c", headers=sent)).json()
+    headers = dict(told["headers"])
+    context = json.loads(headers["x-amzn-request-context"])
+    invocation = json.loads(headers["x-amzn-lambda-context"])
+
+    assert len(headers) == len(told["headers"])
+    assert headers["x-kind"] == "last"
+    assert (context["domainName"], context["path"]) == (HOST, "/t%3A/message:stream")
+    assert set(invocation) >= {"request_id", "deadline", "env_config", "invoked_function_arn"}
+    assert invocation["deadline"] - context["requestTimeEpoch"] == pytest.approx(315_000, abs=2000)
+    assert (told["path"], told["raw_path"]) == ("/t:/message:stream", "/t%3A/message:stream")
+    assert told["query"] == "a=1&a=b+c"
+
+
+async def test_the_stage_is_in_no_path_of_the_application(open_gateway: Open) -> None:
+    """Below a stage stands the API; beside it is nothing, and its path is in the context alone."""
+    async with client_of(open_gateway(stage="a2a")) as client:
+        event = (await client.get("/a2a/tasks")).json()
+        streamed = (await client.post("/a2a/message:stream")).json()
+        root = (await client.get("/a2a")).json()
+        beside = [await client.get(path) for path in ("/tasks", "/a2ab/tasks", "/")]
+
+    assert (event["path"], event["requestContext"]["path"]) == ("/tasks", "/a2a/tasks")
+    assert event["requestContext"]["stage"] == "a2a"
+    assert streamed["path"] == "/message:stream"
+    assert root["path"] == "/"
+    assert [(each.status_code, each.json()) for each in beside] == [
+        (403, {"message": "Forbidden"})
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        {},
+        {"statusCode": "x"},
+        {"statusCode": 200, "body": "x" * gateway.PAYLOAD_LIMIT},
+        {"statusCode": 200, "body": object()},
+    ],
+)
+async def test_an_unusable_answer_is_the_gateways_own(
+    open_gateway: Open, template: Template, answer: object
+) -> None:
+    """An answer without a status, or beyond Lambda's 6 MB, is the gateway's own."""
+    async with client_of(open_gateway(lambda *_: answer)) as client:
+        check_refusal(await client.get(BUFFERED), template, "DEFAULT_5XX")
+
+
+@pytest.mark.parametrize("target", [("GET", BUFFERED), ("POST", STREAMED)])
+async def test_a_failing_function_shows_no_details(
+    open_gateway: Open, template: Template, target: tuple[str, str]
+) -> None:
+    """What a function raises stays in the log."""
+    async with client_of(open_gateway(fail, fail_at_once)) as client:
+        check_refusal(await client.request(*target), template, "DEFAULT_5XX")
+
+
+@pytest.mark.parametrize("target", [BUFFERED, STREAMED])
+async def test_a_long_request_is_refused(
+    open_gateway: Open, template: Template, target: str
+) -> None:
+    """API Gateway takes 10 MB, Lambda 6 MB as an event; the function is not asked."""
+    async with client_of(open_gateway(fail, fail_at_once)) as client:
+        for length in (gateway.PAYLOAD_LIMIT, gateway.BODY_LIMIT + 1):
+            response = await client.post(target, content=b"x" * length)
+            check_refusal(response, template, "REQUEST_TOO_LARGE")
+        quotes = await client.post(target, content=b'"' * (gateway.PAYLOAD_LIMIT // 2))
+        check_refusal(quotes, template, "REQUEST_TOO_LARGE")
+
+
+async def test_long_headers_are_refused(open_gateway: Open, template: Template) -> None:
+    """API Gateway takes 10,240 bytes of request line and headers together."""
+    async with client_of(open_gateway()) as client:
+        taken = await client.get(BUFFERED, headers={"x-long": "x" * 9_000})
+        refused = await client.get(BUFFERED, headers={"x-long": "x" * 10_240})
+        check_refusal(refused, template, "DEFAULT_4XX")
+    assert taken.status_code == 200
+
+
+@pytest.fixture
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway waits 50 ms for every answer."""
+    find = Routes.find
+
+    def find_quick(self: Routes, method: str, path: str) -> Any:
+        route = find(self, method, path)
+        return route and replace(route, timeout_s=0.05)
+
+    monkeypatch.setattr(Routes, "find", find_quick)
+
+
+async def test_a_slow_function_is_given_up(
+    open_gateway: Open, template: Template, in_a_hurry: None
+) -> None:
+    """API Gateway gives up on a function after the route's time limit, which is the template's."""
+    go_on = threading.Event()
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async with client_of(open_gateway(lambda *_: go_on.wait(10), never)) as client:
+        check_refusal(await client.get(BUFFERED), template, "INTEGRATION_TIMEOUT")
+        check_refusal(await client.post(STREAMED), template, "INTEGRATION_TIMEOUT")
+    go_on.set()
+
+
+def test_the_time_limits_are_api_gateways(template: Template) -> None:
+    """29 s for an answer in one piece, 15 minutes for one that is streamed."""
+    routes = Routes.of(template)
+    limits = [routes.find("GET", BUFFERED), routes.find("POST", STREAMED)]
+    assert [route and route.timeout_s for route in limits] == [29, 900]
+
+
+async def first_then(send: Send, then: Callable[[], Any]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"first", "more_body": True})
+    await then()
+    await send({"type": "http.response.body", "body": b"last"})
+
+
+async def test_a_stream_is_passed_on_while_it_comes(open_gateway: Open) -> None:
+    """Each chunk reaches the client before the next one is made."""
+    seen = asyncio.Event()
+
+    async def app(_: Scope, __: Receive, send: Send) -> None:
+        await first_then(send, seen.wait)
+
+    chunks = []
+    async with live(open_gateway(app=app), "POST", STREAMED) as response:
+        async for chunk in response.chunks():
+            chunks.append(chunk)
+            seen.set()
+    assert chunks == [b"first", b"last"]
+
+
+async def test_an_application_learns_that_its_client_has_left(open_gateway: Open) -> None:
+    """Other than on Lambda: an abandoned stream would hold the machine up."""
+    got: list[Message] = []
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+
+        async def until_gone() -> None:
+            got.append(await receive())
+
+        await first_then(send, until_gone)
+
+    async with live(open_gateway(app=app), "POST", STREAMED):
+        pass
+    assert got == [{"type": "http.disconnect"}]
+
+
+async def test_a_stream_that_fails_is_cut_off(open_gateway: Open) -> None:
+    """After its first byte there is no other answer: the body has no end."""
+    async with live(
+        open_gateway(app=lambda _, __, send: first_then(send, fail_at_once)), "POST", STREAMED
+    ) as response:
+        assert [chunk async for chunk in response.chunks()] == [b"first"]
+
+
+async def test_functions_share_the_accounts_concurrency(
+    open_gateway: Open, template: Template
+) -> None:
+    """Above it nothing starts: what the gateway says then is the service's "try again".
+
+    Each invocation gives its place back when it ends, also one that fails.
+    """
+    seen = asyncio.Event()
+    one = Concurrency(1)
+
+    async def app(_: Scope, __: Receive, send: Send) -> None:
+        await first_then(send, seen.wait)
+
+    gateway = open_gateway(app=app, concurrency=one)
+    async with client_of(gateway) as client:
+        async with live(gateway, "POST", STREAMED) as response:
+            check_refusal(await client.get(BUFFERED), template, "DEFAULT_5XX")
+            check_refusal(await client.post(STREAMED), template, "DEFAULT_5XX")
+            seen.set()
+            assert await response.body() == b"firstlast"
+        assert (await client.get(BUFFERED)).status_code == 200
+        assert (await client.post(STREAMED)).status_code == 200
+    failing = open_gateway(fail, fail_at_once, concurrency=one)
+    async with client_of(failing) as client:
+        for verb, target in (("GET", BUFFERED), ("POST", STREAMED)) * 2:
+            check_refusal(await client.request(verb, target), template, "DEFAULT_5XX")
+    async with client_of(open_gateway(concurrency=one)) as client:
+        assert (await client.get(BUFFERED)).status_code == 200
