@@ -1,0 +1,191 @@
+"""Open streams in an account whose functions answer 1,000 requests at a time: they stop nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import httpx
+from a2a.types import AgentCapabilities, AgentCard, AgentSkill
+from pydantic import SecretStr
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.function import lambda_handler, observed
+from a2a_serverless.http.streams import TOO_MANY
+from a2a_serverless.local.environments import Concurrency, Environments
+from a2a_serverless.local.gateway import Gateway
+from a2a_serverless.local.routes import Routes, refusals
+from a2a_serverless.local.stack import ACCOUNT_CONCURRENCY
+from a2a_serverless.local.template import Template
+from a2a_serverless.local.web_adapter import WebAdapter
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends, memory_backends
+from tests.support.asgi_streams import LiveResponse, ServerEvent, live
+
+STREAMS = ACCOUNT_CONCURRENCY
+OTHER = "other"
+CALLERS = [f"caller-{number}" for number in range(STREAMS)]
+CARD = AgentCard(
+    name="Storyteller",
+    description="Tells one story.",
+    version="1.0.0",
+    capabilities=AgentCapabilities(streaming=True),
+    default_input_modes=["text/plain"],
+    default_output_modes=["text/plain"],
+    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
+)
+UNLIMITED = {"streams_per_caller": 0, "streams_in_all": 0}
+
+
+def key_of(caller: str) -> str:
+    return f"the-secret-key-of-{caller}"
+
+
+@contextmanager
+def deployed(**limits: int) -> Iterator[Gateway]:
+    """Both functions behind the gateway, in one account. No worker: a task stays as it was sent."""
+    keys = ", ".join(f"{caller}={key_of(caller)}" for caller in [OTHER, *CALLERS])
+    settings = Settings(
+        auth="api-key",
+        api_keys=SecretStr(keys),
+        blocking_limit_s=0.05,
+        cancel_timeout_s=0.05,
+        **limits,  # type: ignore[arg-type] - names of settings that are numbers
+    )
+    backends: Backends = memory_backends(settings)
+    concurrency = Concurrency(ACCOUNT_CONCURRENCY)
+    api = Environments(
+        "ApiFunction",
+        lambda _: lambda_handler(create_app(settings, backends, CARD)),
+        limit=1,
+        timeout_s=30,
+        concurrency=concurrency,
+    )
+    stream = WebAdapter(
+        "StreamFunction",
+        observed(create_app(settings, backends, CARD, entrypoint="stream")),
+        timeout_s=315,
+        concurrency=concurrency,
+    )
+    template = Template.load(Path(__file__).parents[3] / "template.yaml")
+    try:
+        yield Gateway(
+            Routes.of(template),
+            refusals(template),
+            buffered={api.name: api},
+            streamed={stream.name: stream},
+        )
+    finally:
+        api.close()
+
+
+def a_message() -> dict[str, Any]:
+    parts = [{"text": "tell"}]
+    return {"message": {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": parts}}
+
+
+class Caller:
+    """A caller of the agent, over HTTP+JSON."""
+
+    def __init__(self, gateway: Gateway, name: str) -> None:
+        self._gateway = gateway
+        self._headers = {"x-api-key": key_of(name), "a2a-version": "1.0"}
+        transport = httpx.ASGITransport(gateway)
+        self._http = httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", headers=self._headers
+        )
+
+    async def send(self) -> httpx.Response:
+        return await self._http.post("/message:send", json=a_message())
+
+    async def get(self, task_id: str) -> httpx.Response:
+        return await self._http.get(f"/tasks/{task_id}")
+
+    async def cancel(self, task_id: str) -> httpx.Response:
+        return await self._http.post(f"/tasks/{task_id}:cancel", json={})
+
+    def stream(self, task_id: str = "") -> Any:
+        """A stream of a new message, or of a task."""
+        target = f"/tasks/{task_id}:subscribe" if task_id else "/message:stream"
+        body = {} if task_id else a_message()
+        return live(self._gateway, "POST", target, body=body, headers=self._headers)
+
+
+@asynccontextmanager
+async def streams_of_one(gateway: Gateway) -> AsyncIterator[list[LiveResponse]]:
+    """1,000 subscriptions of one caller to its task."""
+    caller = Caller(gateway, CALLERS[0])
+    task_id = (await caller.send()).json()["task"]["id"]
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(caller.stream(task_id)) for _ in range(STREAMS)]
+
+
+@asynccontextmanager
+async def streams_of_all(gateway: Gateway) -> AsyncIterator[list[LiveResponse]]:
+    """A stream of each of 1,000 callers."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Caller(gateway, name).stream()) for name in CALLERS]
+
+
+async def ended(streams: Sequence[LiveResponse], count: int) -> None:
+    """Wait until so many of the streams have ended: resumable, and with a word about why.
+
+    All others are open.
+    """
+
+    async def read(stream: LiveResponse) -> tuple[list[ServerEvent], list[str]]:
+        return [event async for event in stream.events()], stream.comments
+
+    reading = [asyncio.create_task(read(stream)) for stream in streams]
+    for next_one in islice(asyncio.as_completed(reading, timeout=30), count):
+        events, comments = await next_one
+        assert [("task" in event.data, bool(event.id)) for event in events] == [(True, True)]
+        assert TOO_MANY in comments
+    assert sum(task.done() for task in reading) == count
+    for task in reading:
+        task.cancel()
+    await asyncio.wait(reading)
+
+
+async def check_that_another_is_answered(gateway: Gateway) -> None:
+    """Another caller sends, gets and cancels its task."""
+    other = Caller(gateway, OTHER)
+    sent = await other.send()
+    assert sent.status_code == 200, sent.text
+    task_id = sent.json()["task"]["id"]
+    assert (await other.get(task_id)).json()["id"] == task_id
+    canceled = (await other.cancel(task_id)).json()
+    assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
+
+
+async def test_streams_of_one_caller_stop_nobody() -> None:
+    """A caller that opens 1,000 keeps as many as one may have: all others are answered."""
+    with deployed() as gateway:
+        async with streams_of_one(gateway) as streams:
+            await ended(streams, STREAMS - Settings().streams_per_caller)
+            await check_that_another_is_answered(gateway)
+
+
+async def test_streams_of_all_callers_stop_nobody() -> None:
+    """Of 1,000 callers with a stream each, as many are kept as are allowed in all."""
+    with deployed() as gateway:
+        async with streams_of_all(gateway) as streams:
+            await ended(streams, STREAMS - Settings().streams_in_all)
+            await check_that_another_is_answered(gateway)
+
+
+async def test_without_leases_streams_stop_everybody() -> None:
+    """That is what leases are for: 1,000 streams are all that the account's functions answer."""
+    with deployed(**UNLIMITED) as gateway:
+        async with streams_of_one(gateway) as streams:
+            await ended(streams, 0)
+            other = Caller(gateway, OTHER)
+            answers = [await other.send(), await other.get("any"), await other.cancel("any")]
+            assert [answer.status_code for answer in answers] == [503] * 3
+            assert {answer.headers["retry-after"] for answer in answers} == {"1"}
+        await check_that_another_is_answered(gateway)  # they have come free
