@@ -111,6 +111,21 @@ def test_dev_without_push(tmp_path: Path) -> None:
         assert httpx.get(f"{url}/.well-known/jwks.json").status_code == 404
 
 
+@pytest.mark.emulators
+def test_api_without_authentication_is_for_programs_here(
+    provisioned: dict[str, str], tmp_path: Path
+) -> None:
+    """As `dev` it refuses requests of pages; with keys it does not ask where they come from."""
+    foreign = {"Origin": "https://elsewhere.example", "A2A-Version": "1.0"}
+    serving = ("api", "--card", CARD, "--port", "0")
+    for auth, status in (("none", 403), ("api-key", 401)):
+        env = environment(**provisioned, A2A_AUTH=auth, A2A_API_KEYS="ann=a-key-of-twenty-or-more")
+        with running(*serving, env=env, output=tmp_path / auth) as api:
+            url = api.wait_for(r"A2A at (\S+),")
+            response = httpx.get(f"{url}/tasks", headers=foreign, trust_env=False)
+            assert response.status_code == status, response.text
+
+
 async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
     """An open stream and an agent at work do not hold the end up, nor fill the terminal."""
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 
-from a2a_serverless.http.app import create_app
 from a2a_serverless.local.http_server import HttpServer, bind
+from a2a_serverless.local.stack import front
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.support.gateway import STAGE, staged
+from tests.support.gateway import STAGE
 from tests.support.required import report_not_run
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -69,9 +69,12 @@ def backends() -> Backends:
 
 @pytest.fixture
 def url(backends: Backends) -> Iterator[str]:
-    """The application behind a real server, below a stage; a client's URL ends with a slash."""
-    app = create_app(Settings(auth="none", keep_alive_s=0.05), backends, CARD, entrypoint="stream")
-    with HttpServer(staged(app), bind(0), lifespan=False) as server:
+    """The API below its stage; a client's URL ends with a slash."""
+    settings = Settings(auth="none", keep_alive_s=0.05)
+    with (
+        front(settings, backends, CARD, stage=STAGE) as gateway,
+        HttpServer(gateway, bind(0), lifespan=False) as server,
+    ):
         yield f"{server.url}/{STAGE}/"
 
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import httpx
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from pydantic import SecretStr
 
-from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.http.streams import TOO_MANY
-from a2a_serverless.local.environments import Concurrency, Environments
 from a2a_serverless.local.gateway import Gateway
-from a2a_serverless.local.routes import Routes, refusals
-from a2a_serverless.local.stack import ACCOUNT_CONCURRENCY
-from a2a_serverless.local.template import Template
-from a2a_serverless.local.web_adapter import WebAdapter
+from a2a_serverless.local.stack import ACCOUNT_CONCURRENCY, front
 from a2a_serverless.settings import Settings
-from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.wiring import memory_backends
 from tests.support.asgi_streams import LiveResponse, ServerEvent, live
 
 STREAMS = ACCOUNT_CONCURRENCY
@@ -46,42 +39,16 @@ def key_of(caller: str) -> str:
     return f"the-secret-key-of-{caller}"
 
 
-@contextmanager
-def deployed(**limits: int) -> Iterator[Gateway]:
-    """Both functions behind the gateway, in one account. No worker: a task stays as it was sent."""
+def deployed(**limits: int) -> AbstractContextManager[Gateway]:
+    """The API, in one account. No worker: a task stays as it was sent."""
     keys = ", ".join(f"{caller}={key_of(caller)}" for caller in [OTHER, *CALLERS])
     settings = Settings(
         auth="api-key",
         api_keys=SecretStr(keys),
         blocking_limit_s=0.05,
         cancel_timeout_s=0.05,
-        **limits,  # type: ignore[arg-type] - names of settings that are numbers
-    )
-    backends: Backends = memory_backends(settings)
-    concurrency = Concurrency(ACCOUNT_CONCURRENCY)
-    api = Environments(
-        "ApiFunction",
-        lambda _: lambda_handler(create_app(settings, backends, CARD)),
-        limit=1,
-        timeout_s=30,
-        concurrency=concurrency,
-    )
-    stream = WebAdapter(
-        "StreamFunction",
-        observed(create_app(settings, backends, CARD, entrypoint="stream")),
-        timeout_s=315,
-        concurrency=concurrency,
-    )
-    template = Template.load(Path(__file__).parents[3] / "template.yaml")
-    try:
-        yield Gateway(
-            Routes.of(template),
-            refusals(template),
-            buffered={api.name: api},
-            streamed={stream.name: stream},
-        )
-    finally:
-        api.close()
+    ).model_copy(update=limits)
+    return front(settings, memory_backends(settings), CARD)
 
 
 def a_message() -> dict[str, Any]:

@@ -31,9 +31,8 @@ def run(options: Namespace) -> int:
     from a2a_serverless.cli.serving import check, say, until_signal
     from a2a_serverless.http.app import create_app
     from a2a_serverless.http.card import load_card, load_extended_card
-    from a2a_serverless.local.asgi import ASGIApp
     from a2a_serverless.local.http_server import HttpServer, bind
-    from a2a_serverless.local.own_address import OwnAddress
+    from a2a_serverless.local.own_address import guarded
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
     from a2a_serverless.worker.agents import load_agent
@@ -44,7 +43,7 @@ def run(options: Namespace) -> int:
         load_agent(agent_spec(options.agent))
     with until_signal() as ended:
         backends = aws_backends(settings)
-        app: ASGIApp = create_app(
+        app = create_app(
             settings,
             backends,
             card,
@@ -53,10 +52,8 @@ def run(options: Namespace) -> int:
         )
         check(backends, settings)
         bound = bind(options.port)
-        if settings.auth == "none":
-            port = bound.getsockname()[1]
-            app = OwnAddress(app, port=port, public_url=settings.public_url)
-        with HttpServer(app, bound) as server:
+        served = guarded(app, settings, bound.getsockname()[1])
+        with HttpServer(served, bound) as server:
             say(f"A2A at {server.url}, its card at {server.url}/.well-known/agent-card.json")
             ended.wait()
     return 0

@@ -13,9 +13,20 @@ from urllib.parse import urlsplit
 
 from a2a_serverless.http.errors import RefusedError, quoted, response_of
 from a2a_serverless.local.asgi import ASGIApp, Receive, Scope, Send
+from a2a_serverless.settings import Settings
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _HTTP_PORT: Final = 80
+
+
+def guarded(app: ASGIApp, settings: Settings, port: int) -> ASGIApp:
+    """Return the application for `port` of the loopback, behind `OwnAddress` if anybody may call.
+
+    With authentication it is returned as it is: a page in a browser has no key and no token.
+    """
+    if settings.auth == "none":
+        return OwnAddress(app, port=port, public_url=settings.public_url)
+    return app
 
 
 class OwnAddress:

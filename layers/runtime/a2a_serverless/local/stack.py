@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
+
+from a2a.types import AgentCard
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.http.handler import Entrypoint
-from a2a_serverless.local.asgi import ASGIApp
 from a2a_serverless.local.background import Background
 from a2a_serverless.local.environments import Concurrency, Environments, Handler
 from a2a_serverless.local.gateway import Gateway
 from a2a_serverless.local.http_server import HttpServer, bind
-from a2a_serverless.local.own_address import OwnAddress
+from a2a_serverless.local.own_address import guarded
 from a2a_serverless.local.pumps import QueuePump, StreamFilter
 from a2a_serverless.local.pushing import PushSources, aws_sources, pushing
 from a2a_serverless.local.routes import Routes, refusals
@@ -166,42 +168,17 @@ class Stack:
         starting.enter_context(Background("sweeper", rounds.forever))
 
     def _start_front(self, starting: ExitStack, backends: Backends, bound: socket.socket) -> None:
-        concurrency = Concurrency(ACCOUNT_CONCURRENCY)
-        api = Environments(
-            "ApiFunction",
-            lambda _: lambda_handler(self._app(backends, "api")),
-            limit=API_ENVIRONMENTS,
-            timeout_s=API_TIMEOUT_S,
-            concurrency=concurrency,
+        gateway = starting.enter_context(
+            front(
+                self.settings,
+                backends,
+                self._card,
+                extended_card=self._extended_card,
+                stage=self.options.stage,
+            )
         )
-        starting.callback(api.close)
-        stream = WebAdapter(
-            "StreamFunction",
-            observed(self._app(backends, "stream")),
-            timeout_s=self.settings.stream_limit_s + STREAM_MARGIN_S,
-            concurrency=concurrency,
-        )
-        template = Template.load()
-        app: ASGIApp = Gateway(
-            Routes.of(template),
-            refusals(template),
-            buffered={api.name: api},
-            streamed={stream.name: stream},
-            stage=self.options.stage,
-        )
-        if self.settings.auth == "none":
-            port = bound.getsockname()[1]
-            app = OwnAddress(app, port=port, public_url=self.settings.public_url)
+        app = guarded(gateway, self.settings, bound.getsockname()[1])
         starting.enter_context(HttpServer(app, bound, lifespan=False))
-
-    def _app(self, backends: Backends, entrypoint: Entrypoint) -> Any:
-        return create_app(
-            self.settings,
-            backends,
-            self._card,
-            entrypoint=entrypoint,
-            extended_card=self._extended_card,
-        )
 
     def _worker_handler(self, backends: Backends, environment: ExitStack) -> Handler:
         function = WorkerFunction(backends, load_agent(self.options.agent), self.settings)
@@ -224,4 +201,56 @@ class Stack:
             queue,
             wait_s=0 if is_simulated else LONG_POLL_S,
             pause_s=MOTO_POLL_S if is_simulated else 0,
+        )
+
+
+@contextmanager
+def front(
+    settings: Settings,
+    backends: Backends,
+    card: AgentCard,
+    *,
+    extended_card: AgentCard | None = None,
+    stage: str = "",
+) -> Iterator[Gateway]:
+    """Yield the API as template.yaml has it, with both functions behind it, in one account.
+
+    Args:
+        settings: as for `create_app`.
+        backends: as for `create_app`.
+        card: as for `create_app`.
+        extended_card: as for `create_app`.
+        stage: as for `Gateway`.
+
+    Raises:
+        ConfigurationError: the settings or template.yaml cannot be used.
+    """
+
+    def app(entrypoint: Entrypoint) -> Any:
+        return create_app(
+            settings, backends, card, entrypoint=entrypoint, extended_card=extended_card
+        )
+
+    template = Template.load()
+    concurrency = Concurrency(ACCOUNT_CONCURRENCY)
+    stream = WebAdapter(
+        "StreamFunction",
+        observed(app("stream")),
+        timeout_s=settings.stream_limit_s + STREAM_MARGIN_S,
+        concurrency=concurrency,
+    )
+    api = Environments(
+        "ApiFunction",
+        lambda _: lambda_handler(app("api")),
+        limit=API_ENVIRONMENTS,
+        timeout_s=API_TIMEOUT_S,
+        concurrency=concurrency,
+    )
+    with closing(api):
+        yield Gateway(
+            Routes.of(template),
+            refusals(template),
+            buffered={api.name: api},
+            streamed={stream.name: stream},
+            stage=stage,
         )

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+
+from a2a_serverless.local.own_address import OwnAddress
+
+PORT = 8000
+OWN = f"127.0.0.1:{PORT}"
+
+
+async def served(_: Request) -> PlainTextResponse:
+    return PlainTextResponse("served")
+
+
+async def ask(
+    headers: Any,
+    *,
+    path: str = "/tasks",
+    port: int = PORT,
+    public_url: str = "",
+) -> httpx.Response:
+    inner = Starlette()
+    for each in ("/", "/tasks"):
+        inner.add_route(each, served)
+    app = OwnAddress(inner, port=port, public_url=public_url)
+    url = f"http://{OWN}"
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url) as client:
+        return await client.get(path, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Host": f"localhost:{PORT}"},
+        {"Host": f"LocalHost:{PORT}"},
+        {"Host": f"[::1]:{PORT}"},
+        {"Origin": f"http://{OWN}"},
+        {"Host": f"localhost:{PORT}", "Origin": f"http://localhost:{PORT}"},
+    ],
+)
+async def test_the_own_address_is_served(headers: dict[str, str]) -> None:
+    """The names of this machine with the right port are, and requests without Origin."""
+    assert (await ask(headers)).text == "served"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Host", f"evil.example:{PORT}"),
+        ("Host", "127.0.0.1:8001"),
+        ("Host", "127.0.0.1"),
+        ("Host", f"127.0.0.1.evil.example:{PORT}"),
+        ("Host", ""),
+        ("Origin", "https://evil.example"),
+        ("Origin", f"https://{OWN}"),
+        ("Origin", f"http://evil.example:{PORT}"),
+        ("Origin", "http://localhost:3000"),
+        ("Origin", "http://localhost"),
+        ("Origin", "null"),
+        ("Origin", ""),
+    ],
+)
+async def test_other_addresses_are_refused(name: str, value: str) -> None:
+    """One sentence says which header it was, what it said, and what to do."""
+    response = await ask({name: value})
+    assert response.status_code == 403
+    assert response.json()["error"]["message"] == (
+        f"The header {name} says '{value}', and without authentication only http://{OWN} is"
+        " served: use that URL, or start with A2A_AUTH=api-key."
+    )
+
+
+async def test_every_value_counts() -> None:
+    """A header that stands twice is refused if one of its values is foreign."""
+    own, foreign = ("Origin", f"http://{OWN}"), ("Origin", "https://evil.example")
+    for headers in ([own, foreign], [foreign, own]):
+        assert (await ask(headers)).status_code == 403
+
+
+async def test_json_rpc_is_refused_in_its_form() -> None:
+    """At the path of JSON-RPC the sentence is in an error of JSON-RPC; what it quotes is cut."""
+    response = await ask({"Origin": b"https://" + b"\xfc" * 500}, path="/")
+    says = response.json()["error"]["message"]
+    assert (response.status_code, response.json()["jsonrpc"]) == (403, "2.0")
+    assert says.isascii()
+    assert len(says) < 700
+
+
+async def test_the_usual_port_may_be_left_out() -> None:
+    """At port 80 clients do not name the port."""
+    for host in ("127.0.0.1", "127.0.0.1:80", "localhost"):
+        assert (await ask({"Host": host}, port=80)).text == "served"
+    assert (await ask({"Host": "evil.example"}, port=80)).status_code == 403
+
+
+async def test_the_public_url_is_an_address_too() -> None:
+    """Its operator has named it: a proxy of the operator's passes it on."""
+    public = "https://agent.example/team"
+    headers = {"Host": "agent.example", "Origin": "https://agent.example"}
+    assert (await ask(headers, public_url=public)).text == "served"
+    assert (await ask({"Host": OWN}, public_url=public)).text == "served"
+    for foreign in ({"Host": "example"}, {"Origin": "http://agent.example"}):
+        assert (await ask(foreign, public_url=public)).status_code == 403

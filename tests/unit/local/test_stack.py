@@ -1,0 +1,52 @@
+"""The local stack's numbers and choices, where template.yaml has them too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from pydantic import SecretStr
+
+from a2a_serverless.local.stack import API_TIMEOUT_S, STREAM_MARGIN_S, Options, Stack
+from a2a_serverless.local.template import _Loader
+from a2a_serverless.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+AGENT = f"{ROOT / 'functions' / 'worker' / 'agent.py'}:agent"
+CARD = ROOT / "functions" / "api" / "agent_card.json"
+KEY = "a-key-of-twenty-characters"
+FOREIGN = {"Origin": "https://elsewhere.example"}
+
+
+def test_timeouts_are_those_of_the_functions() -> None:
+    """ApiFunction has the time-out of all functions; StreamFunction's is longer than a stream."""
+    template = yaml.load((ROOT / "template.yaml").read_text(), _Loader)  # noqa: S506 - a SafeLoader
+    assert template["Globals"]["Function"]["Timeout"] == API_TIMEOUT_S
+    for longest, times in template["Mappings"]["StreamTimeouts"].items():
+        assert times["FunctionTimeout"] == int(longest) + STREAM_MARGIN_S
+
+
+@pytest.mark.parametrize("auth", ["none", "api-key"])
+def test_pages_are_refused_where_callers_are_not_known(auth: str) -> None:
+    """Whoever has a key may ask from anywhere; a page has none."""
+    settings = Settings.model_validate({"auth": auth, "api_keys": SecretStr(f"ann={KEY}")})
+    options = Options(agent=AGENT, card=CARD)
+    with Stack(settings, options) as stack, httpx.Client(trust_env=False) as http:
+        headers = {"A2A-Version": "1.0", "X-API-Key": KEY}
+        assert http.get(f"{stack.url}/tasks", headers=headers).status_code == 200
+        foreign = http.get(f"{stack.url}/tasks", headers=headers | FOREIGN)
+    assert foreign.status_code == (403 if auth == "none" else 200)
+
+
+def test_a_stack_may_stand_below_a_stage() -> None:
+    """Its URL has the stage then, and so has its card; beside the stage is nothing."""
+    options = Options(agent=AGENT, card=CARD, stage="a2a")
+    with Stack(Settings(auth="none"), options) as stack, httpx.Client(trust_env=False) as http:
+        card = http.get(f"{stack.url}/.well-known/agent-card.json").json()
+        beside = http.get(stack.url.removesuffix("/a2a") + "/.well-known/agent-card.json")
+    assert stack.url.endswith("/a2a")
+    urls = {interface["url"].rstrip("/") for interface in card["supportedInterfaces"]}
+    assert urls == {stack.url}
+    assert beside.status_code == 403
