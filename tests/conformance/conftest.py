@@ -1,41 +1,42 @@
-"""An agent behind each of its doors, spoken to in each binding.
+"""An agent behind each of the two functions that the REST API reaches, in each binding.
 
-`asgi` is the application as the streaming function runs it, `mangum` the one behind API Gateway,
-which answers in one piece.
+`api` is ApiFunction, which answers in one piece, `stream` StreamFunction. Which of them a request
+comes to in a deployment, its path and method decide (`tests/infrastructure/test_routes.py`); both
+hold every rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
+from starlette.types import ASGIApp
 
-from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import lambda_handler
-from a2a_serverless.local.environments import Environments
-from a2a_serverless.local.front_door import FrontDoor
+from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
 from tests.support.a2a_calls import JSONRPC, REST, Agent, target
 from tests.support.asgi_streams import ServerEvent, live
+from tests.support.gateway import deployed
 from tests.support.scripted_worker import ScriptedWorker
 
-DOORS = [f"{binding}-{front}" for binding in (JSONRPC, REST) for front in ("asgi", "mangum")]
+FUNCTIONS: tuple[Entrypoint, ...] = ("api", "stream")
+WAYS = [(binding, function) for binding in (JSONRPC, REST) for function in FUNCTIONS]
 
 
-class Door(Agent):
-    """An agent behind one door, in one binding."""
+class ServedAgent(Agent):
+    """An agent behind one of the functions, spoken to in one binding."""
 
     def __init__(
-        self, app: Any, client: httpx.AsyncClient, binding: str, *, is_buffered: bool
+        self, app: ASGIApp, client: httpx.AsyncClient, binding: str, function: Entrypoint
     ) -> None:
         super().__init__(client, binding)
         self.app = app
-        self.is_buffered = is_buffered
+        self.function = function
 
     @asynccontextmanager
     async def stream(
@@ -98,29 +99,21 @@ async def worker(backends: Backends) -> AsyncIterator[ScriptedWorker]:
 
 
 @asynccontextmanager
-async def opened(
-    name: str, settings: Settings, backends: Backends, card: AgentCard
-) -> AsyncIterator[Door]:
-    """The door called `<binding>-<front>`."""
-    binding, _, front = name.partition("-")
-    async with AsyncExitStack() as stack:
-        app: Any
-        if front == "asgi":
-            app = create_app(settings, backends, card, entrypoint="stream")
-        else:
-            inner = create_app(settings, backends, card, entrypoint="api")
-            function = Environments("api", lambda _: lambda_handler(inner), limit=8, timeout_s=30)
-            stack.callback(function.close)
-            app = FrontDoor(function)
+async def serving(
+    binding: str, function: Entrypoint, settings: Settings, backends: Backends, card: AgentCard
+) -> AsyncIterator[ServedAgent]:
+    with deployed(function, settings, backends, card) as app:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30)
-        await stack.enter_async_context(client)
-        yield Door(app, client, binding, is_buffered=front == "mangum")
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://test", timeout=30
+        ) as client:
+            yield ServedAgent(app, client, binding, function)
 
 
-@pytest.fixture(params=DOORS)
-async def door(
+@pytest.fixture(params=WAYS, ids="-".join)
+async def agent(
     request: pytest.FixtureRequest, settings: Settings, backends: Backends, card: AgentCard
-) -> AsyncIterator[Door]:
-    async with opened(request.param, settings, backends, card) as door:
-        yield door
+) -> AsyncIterator[ServedAgent]:
+    binding, function = request.param
+    async with serving(binding, function, settings, backends, card) as agent:
+        yield agent

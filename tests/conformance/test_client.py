@@ -1,7 +1,6 @@
 """The official SDK's client against the application, unchanged: a conversation from start to end.
 
-Over both bindings and both dialects, through a real server, and through Mangum as API Gateway
-calls it.
+Over both bindings and both dialects, through a real server and each of the functions.
 """
 
 from __future__ import annotations
@@ -45,13 +44,11 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 
-from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import lambda_handler
-from a2a_serverless.local.environments import Environments
-from a2a_serverless.local.front_door import FrontDoor
 from a2a_serverless.local.http_server import bind
 from a2a_serverless.settings import Settings
-from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.wiring import memory_backends
+from tests.conformance.conftest import FUNCTIONS
+from tests.support.gateway import deployed
 from tests.support.scripted_worker import ScriptedWorker
 
 CARD = AgentCard(
@@ -81,22 +78,6 @@ async def served(app: Any) -> AsyncIterator[str]:
         listening.close()
 
 
-@asynccontextmanager
-async def door(name: str, settings: Settings, backends: Backends) -> AsyncIterator[str]:
-    """The application behind one of its doors."""
-    if name == "stream":
-        async with served(create_app(settings, backends, CARD, entrypoint="stream")) as url:
-            yield url
-        return
-    app = create_app(settings, backends, CARD, entrypoint="api")
-    function = Environments("api", lambda _: lambda_handler(app), limit=8, timeout_s=30)
-    try:
-        async with served(FrontDoor(function)) as url:
-            yield url
-    finally:
-        function.close()
-
-
 @dataclass(frozen=True)
 class World:
     """A running agent."""
@@ -119,16 +100,17 @@ class World:
         return ClientFactory(config).create(card)
 
 
-@pytest.fixture(params=["stream", "api"])
+@pytest.fixture(params=FUNCTIONS)
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     settings = Settings(auth="none", cancel_timeout_s=5, push_queue="pushes.fifo")
     backends = memory_backends(settings)
-    async with (
-        ScriptedWorker(backends).running() as worker,
-        door(request.param, settings, backends) as url,
-        httpx.AsyncClient(timeout=30) as http,
-    ):
-        yield World(url, worker, http)
+    with deployed(request.param, settings, backends, CARD) as app:
+        async with (
+            ScriptedWorker(backends).running() as worker,
+            served(app) as url,
+            httpx.AsyncClient(timeout=30) as http,
+        ):
+            yield World(url, worker, http)
 
 
 def request(text: str, **fields: Any) -> SendMessageRequest:

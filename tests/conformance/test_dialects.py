@@ -16,8 +16,9 @@ from a2a.types import AgentCard
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
-from tests.conformance.conftest import Door, opened
+from tests.conformance.conftest import FUNCTIONS, ServedAgent, serving
 from tests.conformance.older_clients import Client01, Client03, RpcError, Seen, Talker, sent
+from tests.support.a2a_calls import JSONRPC
 from tests.support.followers import Followers
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -25,10 +26,10 @@ SUBMIT_PATH = "/api/a2a/tasks"
 STORY = "Once upon a time."
 WAITING = 2
 """The version at which the agents of "wait" and "auth" wait."""
-TALKERS: dict[str, Callable[[Door], Talker]] = {
-    "0.3 over JSON-RPC": lambda door: Client03(door.client, "JSONRPC"),
-    "0.3 over HTTP+JSON": lambda door: Client03(door.client, "HTTP+JSON"),
-    "0.1": lambda door: Client01(door.client),
+TALKERS: dict[str, Callable[[ServedAgent], Talker]] = {
+    "0.3 over JSON-RPC": lambda agent: Client03(agent.client, "JSONRPC"),
+    "0.3 over HTTP+JSON": lambda agent: Client03(agent.client, "HTTP+JSON"),
+    "0.1": lambda agent: Client01(agent.client),
 }
 
 
@@ -37,27 +38,29 @@ def settings() -> Settings:
     return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=20, older_dialects=True)
 
 
-@pytest.fixture(params=["jsonrpc-asgi", "jsonrpc-mangum"])
-async def door(
+@pytest.fixture(params=FUNCTIONS)
+async def agent(
     request: pytest.FixtureRequest,
     settings: Settings,
     backends: Backends,
     card: AgentCard,
     worker: ScriptedWorker,
-) -> AsyncIterator[Door]:
-    async with opened(request.param, settings, backends, card) as door:
-        yield door
+) -> AsyncIterator[ServedAgent]:
+    async with serving(JSONRPC, request.param, settings, backends, card) as agent:
+        yield agent
 
 
 @pytest.fixture
-def client(door: Door) -> Client01:
-    return Client01(door.client)
+def client(agent: ServedAgent) -> Client01:
+    return Client01(agent.client)
 
 
 @pytest.mark.parametrize("talker", TALKERS.values(), ids=TALKERS.keys())
-async def test_the_same_conversation(door: Door, talker: Callable[[Door], Talker]) -> None:
+async def test_the_same_conversation(
+    agent: ServedAgent, talker: Callable[[ServedAgent], Talker]
+) -> None:
     """Send, stream, pause, resume and cancel, with the same outcome in every dialect."""
-    client = talker(door)
+    client = talker(agent)
 
     told = await client.send("go")
     assert (told.states, told.text) == (["completed"], STORY)
@@ -79,11 +82,11 @@ async def test_the_same_conversation(door: Door, talker: Callable[[Door], Talker
     assert await client.cancel(waiting) == "canceled"
 
 
-async def test_a_0_3_client_without_a_header(door: Door, client: Client01) -> None:
+async def test_a_0_3_client_without_a_header(agent: ServedAgent, client: Client01) -> None:
     """The names that 0.1 and 0.3 share are answered so that 0.3 can read them."""
     seen = await client.send("go")
     body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": seen.task_id}}
-    answer = (await door.client.post("/", json=body)).json()
+    answer = (await agent.client.post("/", json=body)).json()
     task = types_v03.GetTaskSuccessResponse.model_validate(answer).result
     assert task.kind == "task"
     assert task.status.state == types_v03.TaskState.completed
@@ -263,8 +266,8 @@ class TestRepetition:
 
 class TestSubmitting:
     @pytest.fixture(params=[SUBMIT_PATH, "/"])
-    def client(self, request: pytest.FixtureRequest, door: Door) -> Client01:
-        return Client01(door.client, request.param)
+    def client(self, request: pytest.FixtureRequest, agent: ServedAgent) -> Client01:
+        return Client01(agent.client, request.param)
 
     @staticmethod
     def submission(text: str, task_id: str = "test-1") -> dict[str, Any]:
@@ -350,19 +353,19 @@ class TestSwitchedOff:
         assert caught.value.code == -32601
 
     @pytest.mark.parametrize("path", [SUBMIT_PATH, "/.well-known/agent.json"])
-    async def test_nor_do_their_paths(self, door: Door, path: str) -> None:
+    async def test_nor_do_their_paths(self, agent: ServedAgent, path: str) -> None:
         """404."""
-        assert (await door.client.get(path)).status_code == 404
+        assert (await agent.client.get(path)).status_code == 404
 
 
-async def test_a_version_that_is_named_is_spoken(door: Door) -> None:
+async def test_a_version_that_is_named_is_spoken(agent: ServedAgent) -> None:
     """`tasks/send` with A2A-Version 1.0 is no method of 1.0, whatever is switched on."""
     body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/send", "params": sent("go")}
-    response = await door.client.post("/", json=body, headers={"A2A-Version": "1.0"})
+    response = await agent.client.post("/", json=body, headers={"A2A-Version": "1.0"})
     assert response.json()["error"]["code"] == -32601
 
 
-async def test_the_card_is_where_older_clients_look(door: Door) -> None:
+async def test_the_card_is_where_older_clients_look(agent: ServedAgent) -> None:
     """Until 0.2 it was `agent.json`; it has the URL that 0.1 reads."""
-    card = (await door.client.get("/.well-known/agent.json")).json()
-    assert card["url"] == "http://test/"
+    card = (await agent.client.get("/.well-known/agent.json")).json()
+    assert card["url"] == "https://test/"

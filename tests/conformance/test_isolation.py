@@ -1,6 +1,6 @@
 """A task exists for its owner alone (A2A 1.0.1, sections 3.3.2 and 13.1).
 
-Every operation of every version, from every caller, in both bindings and through both doors:
+Every operation of every version, from every caller, in both bindings and to each function:
 whoever is not the owner gets, for what exists, the answer that somebody else gets for what does not
 exist, byte for byte, and the same requests of AWS are made for it. The owner's own answers show
 that each operation would work.
@@ -13,7 +13,7 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,18 +22,18 @@ import pytest
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from moto.backends import get_backend
 from pydantic import SecretStr
+from starlette.types import ASGIApp
 
 from a2a_serverless import aws
-from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import lambda_handler
-from a2a_serverless.local.environments import Environments
-from a2a_serverless.local.front_door import FrontDoor
+from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb_layout import task_partition
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
-from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer, message, target
+from tests.conformance.conftest import FUNCTIONS, WAYS
+from tests.support.a2a_calls import JSONRPC, Agent, Answer, message, target
+from tests.support.gateway import deployed
 from tests.support.stream_calls import open_stream
 
 KEYS = {f"user-{number}": f"key-{number}-of-twenty-or-more" for number in range(1000)}
@@ -280,7 +280,7 @@ class Calls:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    doors: Mapping[str, Any]
+    functions: Mapping[Entrypoint, ASGIApp]
     backends: Backends
     calls: Calls
     table: str
@@ -296,7 +296,7 @@ def leave_out_stream(table: str) -> None:
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """Both doors of one application on a simulated AWS, for all tests; each has its own tasks."""
+    """The functions over a simulated AWS, for all tests; each has its own tasks."""
     card = AgentCard(
         name="Storyteller",
         description="Tells one story.",
@@ -331,16 +331,14 @@ def stack() -> Iterator[Stack]:
         for service in ("dynamodb", "sqs"):
             events = aws.client(service).meta.events
             events.register(f"provide-client-params.{service}", calls)
-        stream = create_app(settings, backends, card, entrypoint="stream", extended_card=extended)
-        api = create_app(settings, backends, card, entrypoint="api", extended_card=extended)
-        function = Environments("api", lambda _: lambda_handler(api), limit=1, timeout_s=30)
-        yield Stack(
-            doors={"asgi": stream, "mangum": FrontDoor(function)},
-            backends=backends,
-            calls=calls,
-            table=settings.table,
-        )
-        function.close()
+        with ExitStack() as deployment:
+            functions = {
+                name: deployment.enter_context(
+                    deployed(name, settings, backends, card, extended_card=extended)
+                )
+                for name in FUNCTIONS
+            }
+            yield Stack(functions=functions, backends=backends, calls=calls, table=settings.table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,8 +371,8 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
-    """A door of the stack, spoken to in one binding."""
+class Function:
+    """One of the functions, called in one binding."""
 
     stack: Stack
     client: httpx.AsyncClient
@@ -404,24 +402,23 @@ def _neutral(text: str, ids: Ids) -> str:
 
 
 @asynccontextmanager
-async def opened(stack: Stack, binding: str, front: str) -> AsyncIterator[Door]:
-    transport = httpx.ASGITransport(stack.doors[front])
+async def calling(stack: Stack, binding: str, name: Entrypoint) -> AsyncIterator[Function]:
+    transport = httpx.ASGITransport(stack.functions[name])
     async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30) as client:
-        yield Door(stack=stack, client=client, binding=binding)
+        yield Function(stack=stack, client=client, binding=binding)
 
 
-@pytest.fixture(params=[f"{b}-{d}" for b in (JSONRPC, REST) for d in ("asgi", "mangum")])
-async def door(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Door]:
-    binding, _, front = request.param.partition("-")
-    async with opened(stack, binding, front) as door:
-        yield door
+@pytest.fixture(params=WAYS, ids="-".join)
+async def function(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Function]:
+    async with calling(stack, *request.param) as function:
+        yield function
 
 
-@pytest.fixture(params=["asgi", "mangum"])
-async def older_door(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Door]:
-    """A door for operations that say their binding themselves."""
-    async with opened(stack, "", request.param) as door:
-        yield door
+@pytest.fixture(params=FUNCTIONS)
+async def older_function(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Function]:
+    """For operations that say their binding themselves."""
+    async with calling(stack, "", request.param) as function:
+        yield function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -469,7 +466,7 @@ def owned_in_no_tenant(stack: Stack) -> Owned:
 async def make_owned(stack: Stack, tenant: str) -> Owned:
     """Two tasks of a new owner; the first one is known to everybody by all its ids."""
     owner, ids = new_caller(tenant), Ids()
-    transport = httpx.ASGITransport(stack.doors["asgi"])
+    transport = httpx.ASGITransport(stack.functions["stream"])
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         agent = Agent(client, JSONRPC)
 
@@ -487,7 +484,7 @@ async def make_owned(stack: Stack, tenant: str) -> Owned:
         listed = await call(Operation("ListTasks", {"pageSize": 1}))
         ids = replace(ids, page=listed.result["nextPageToken"])
         async with open_stream(
-            stack.doors["asgi"],
+            stack.functions["stream"],
             JSONRPC,
             "SubscribeToTask",
             {"id": ids.task, "tenant": tenant},
@@ -506,16 +503,16 @@ NOT_FOUND = {"TASK_NOT_FOUND", "-32001"}
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 async def test_somebody_elses_task_is_no_task(
-    door: Door, owned: Owned, operation: Operation
+    function: Function, owned: Owned, operation: Operation
 ) -> None:
     """The same status, headers, body and requests of AWS as for a task that nobody has."""
-    nowhere = await door.ask(new_caller(new_tenant()), operation, Ids(event=owned.ids.event))
+    nowhere = await function.ask(new_caller(new_tenant()), operation, Ids(event=owned.ids.event))
     assert nowhere.reason() == "TASK_NOT_FOUND"
     assert nowhere.calls
     for name, stranger in strangers_to(owned.owner).items():
-        there = await door.ask(stranger, operation, owned.ids)
+        there = await function.ask(stranger, operation, owned.ids)
         if name == "anonymous":
-            assert there == await door.ask(stranger, operation, Ids())
+            assert there == await function.ask(stranger, operation, Ids())
             assert (there.status, there.calls) == (401, [])
         else:
             assert (name, there) == (name, nowhere)
@@ -524,7 +521,7 @@ async def test_somebody_elses_task_is_no_task(
 
 @pytest.mark.parametrize("operation", ELSEWHERE.values(), ids=ELSEWHERE)
 async def test_somebody_elses_contexts_and_keys_are_free(
-    door: Door, owned: Owned, operation: Operation
+    function: Function, owned: Owned, operation: Operation
 ) -> None:
     """Who uses them gets what somebody new gets, with ids that nobody has used.
 
@@ -532,11 +529,11 @@ async def test_somebody_elses_contexts_and_keys_are_free(
     """
     strangers = strangers_to(owned.owner)
     del strangers["no tenant"]  # has tasks there by now; it is one more tenant, called ""
-    nowhere = await door.ask(new_caller(new_tenant()), operation, Ids())
+    nowhere = await function.ask(new_caller(new_tenant()), operation, Ids())
     for name, stranger in strangers.items():
-        there = await door.ask(stranger, operation, owned.ids)
+        there = await function.ask(stranger, operation, owned.ids)
         if name == "anonymous":
-            assert there == await door.ask(stranger, operation, Ids())
+            assert there == await function.ask(stranger, operation, Ids())
             assert (there.status, there.calls) == (401, [])
         else:
             assert (name, there.comparable()) == (name, nowhere.comparable())
@@ -546,19 +543,19 @@ async def test_somebody_elses_contexts_and_keys_are_free(
 
 @pytest.mark.parametrize("operation", OLDER_OPERATIONS.values(), ids=OLDER_OPERATIONS)
 async def test_nor_is_it_one_in_older_versions(
-    older_door: Door, owned: Owned, owned_in_no_tenant: Owned, operation: Operation
+    older_function: Function, owned: Owned, owned_in_no_tenant: Owned, operation: Operation
 ) -> None:
     """Neither another user's task nor one's own in a tenant, which 0.3 cannot name."""
     unknown = Ids(event=owned.ids.event)
-    nowhere = await older_door.ask(new_caller(""), operation, unknown)
+    nowhere = await older_function.ask(new_caller(""), operation, unknown)
     is_status = operation.method == "tasks/status"
     assert nowhere.reason() in ({""} if is_status else NOT_FOUND)
     assert ("not_found" in nowhere.body) == is_status
     assert nowhere.calls
-    assert await older_door.ask(new_caller(""), operation, owned_in_no_tenant.ids) == nowhere
-    assert await older_door.ask(owned.owner, operation, owned.ids) == nowhere
-    anonymous = await older_door.ask(Caller(""), operation, owned_in_no_tenant.ids)
-    assert anonymous == await older_door.ask(Caller(""), operation, unknown)
+    assert await older_function.ask(new_caller(""), operation, owned_in_no_tenant.ids) == nowhere
+    assert await older_function.ask(owned.owner, operation, owned.ids) == nowhere
+    anonymous = await older_function.ask(Caller(""), operation, owned_in_no_tenant.ids)
+    assert anonymous == await older_function.ask(Caller(""), operation, unknown)
     assert (anonymous.status, anonymous.calls) == (401, [])
     assert owned.is_unchanged()
     assert owned_in_no_tenant.is_unchanged()
@@ -566,22 +563,22 @@ async def test_nor_is_it_one_in_older_versions(
 
 @pytest.mark.parametrize("operation", OLDER_ELSEWHERE.values(), ids=OLDER_ELSEWHERE)
 async def test_nor_are_ids_taken_in_older_versions(
-    older_door: Door, owned_in_no_tenant: Owned, operation: Operation
+    older_function: Function, owned_in_no_tenant: Owned, operation: Operation
 ) -> None:
     """Contexts, keys, and ids that clients choose: another user's task has another one's id."""
     ids = owned_in_no_tenant.ids
-    nowhere = await older_door.ask(new_caller(""), operation, Ids())
-    there = await older_door.ask(new_caller(""), operation, ids)
+    nowhere = await older_function.ask(new_caller(""), operation, Ids())
+    there = await older_function.ask(new_caller(""), operation, ids)
     assert there.comparable() == nowhere.comparable()
     assert (there.status, there.reason()) == (200, "")
-    anonymous = await older_door.ask(Caller(""), operation, ids)
-    assert anonymous == await older_door.ask(Caller(""), operation, Ids())
+    anonymous = await older_function.ask(Caller(""), operation, ids)
+    assert anonymous == await older_function.ask(Caller(""), operation, Ids())
     assert (anonymous.status, anonymous.calls) == (401, [])
     assert await owned_in_no_tenant.tasks_of_its_context() == 1
     assert owned_in_no_tenant.is_unchanged()
 
 
-async def test_the_owner_is_answered(door: Door) -> None:
+async def test_the_owner_is_answered(function: Function) -> None:
     """Each of these operations does something for the owner.
 
     A message to a task that works is refused as that, and a key that belongs to another message as
@@ -592,20 +589,20 @@ async def test_the_owner_is_answered(door: Door) -> None:
         "stream to a task": "UNSUPPORTED_OPERATION",
         "send to a task, keyed": "INVALID_PARAMS",
     }
-    owned = await make_owned(door.stack, TENANT)
+    owned = await make_owned(function.stack, TENANT)
     in_order = sorted(OPERATIONS.items(), key=lambda named: named[0] == "cancel")
     for name, operation in in_order:
-        there = await door.ask(owned.owner, operation, owned.ids)
+        there = await function.ask(owned.owner, operation, owned.ids)
         assert (name, there.reason()) == (name, refused.get(name, ""))
 
 
-async def test_the_owner_is_answered_in_older_versions(older_door: Door) -> None:
+async def test_the_owner_is_answered_in_older_versions(older_function: Function) -> None:
     """So do those of older versions; a second cancel is refused as that."""
-    owned = await make_owned(older_door.stack, "")
+    owned = await make_owned(older_function.stack, "")
     busy, gone = {"UNSUPPORTED_OPERATION", "-32004"}, {"TASK_NOT_CANCELABLE", "-32002"}
     is_canceled = False
     for name, operation in OLDER_OPERATIONS.items():
-        there = await older_door.ask(owned.owner, operation, owned.ids)
+        there = await older_function.ask(owned.owner, operation, owned.ids)
         expected = {""}
         if "message" in operation.method:
             expected = busy
@@ -615,14 +612,14 @@ async def test_the_owner_is_answered_in_older_versions(older_door: Door) -> None
         assert "not_found" not in there.body
 
 
-async def test_the_extended_card_is_for_all_who_are_known(door: Door, owned: Owned) -> None:
+async def test_the_extended_card_is_for_all_who_are_known(function: Function, owned: Owned) -> None:
     """3.1.11, 13.3: the same for each of them, without a request of AWS; for nobody else."""
     operation = Operation("GetExtendedAgentCard", {})
-    mine = await door.ask(owned.owner, operation, Ids())
+    mine = await function.ask(owned.owner, operation, Ids())
     assert "Tells another story" in mine.body
     assert (mine.headers["cache-control"], mine.calls) == ("no-store", [])
     for name, stranger in strangers_to(owned.owner).items():
-        theirs = await door.ask(stranger, operation, Ids())
+        theirs = await function.ask(stranger, operation, Ids())
         assert (name, theirs.status) == (name, 200 if stranger.name else 401)
         if stranger.name:
             assert theirs == mine

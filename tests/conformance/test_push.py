@@ -17,8 +17,8 @@ from pydantic import SecretStr
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.conformance.conftest import Door, opened
-from tests.support.a2a_calls import Answer, message
+from tests.conformance.conftest import FUNCTIONS, ServedAgent, serving
+from tests.support.a2a_calls import JSONRPC, Answer, message
 from tests.support.scripted_worker import ScriptedWorker
 
 CREATE = "CreateTaskPushNotificationConfig"
@@ -49,14 +49,14 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-async def task_id(door: Door) -> str:
+async def task_id(agent: ServedAgent) -> str:
     """A task that waits for its client."""
-    return str((await door.send("ask")).task["id"])
+    return str((await agent.send("ask")).task["id"])
 
 
-async def ids(door: Door, task_id: str, **params: Any) -> list[str]:
+async def ids(agent: ServedAgent, task_id: str, **params: Any) -> list[str]:
     """The ids of a task's configurations, in the order in which they are listed."""
-    answer = await door.call(LIST, {"taskId": task_id, **params})
+    answer = await agent.call(LIST, {"taskId": task_id, **params})
     assert not answer.reason
     return [config["id"] for config in answer.result.get("configs", [])]
 
@@ -70,9 +70,9 @@ def fields(answer: Answer) -> list[str]:
 
 
 class TestCreate:
-    async def test_what_comes_back(self, door: Door, task_id: str) -> None:
+    async def test_what_comes_back(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.7: the configuration with its id; token and credentials are left out."""
-        created = await door.call(CREATE, {"taskId": task_id, "id": "mine", "url": URL, **SECRETS})
+        created = await agent.call(CREATE, {"taskId": task_id, "id": "mine", "url": URL, **SECRETS})
         assert created.result == {
             "id": "mine",
             "taskId": task_id,
@@ -80,54 +80,56 @@ class TestCreate:
             "authentication": {"scheme": "Bearer"},
         }
 
-    async def test_an_id_is_made(self, door: Door, task_id: str) -> None:
+    async def test_an_id_is_made(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.7: where the client names none; two of them are two configurations."""
         made = [
-            (await door.call(CREATE, {"taskId": task_id, "url": URL})).result["id"]
+            (await agent.call(CREATE, {"taskId": task_id, "url": URL})).result["id"]
             for _ in range(2)
         ]
         assert made[0] != made[1]
-        assert await ids(door, task_id) == sorted(made)
+        assert await ids(agent, task_id) == sorted(made)
 
-    async def test_one_id_on_two_tasks(self, door: Door, task_id: str) -> None:
+    async def test_one_id_on_two_tasks(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.7: an id belongs to its task, so that clients may use one for all of them."""
-        other = (await door.send("ask")).task["id"]
+        other = (await agent.send("ask")).task["id"]
         for task, url in ((task_id, URL), (other, f"{URL}/other")):
-            await door.call(CREATE, {"taskId": task, "id": "mine", "url": url})
-        found = [(await door.call(GET, {"taskId": t, "id": "mine"})) for t in (task_id, other)]
+            await agent.call(CREATE, {"taskId": task, "id": "mine", "url": url})
+        found = [(await agent.call(GET, {"taskId": t, "id": "mine"})) for t in (task_id, other)]
         assert [answer.result["url"] for answer in found] == [URL, f"{URL}/other"]
 
-    async def test_the_same_id_replaces(self, door: Door, task_id: str) -> None:
+    async def test_the_same_id_replaces(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.7: a second configuration of an id takes the first one's place, secrets included."""
-        await door.call(CREATE, {"taskId": task_id, "id": "mine", "url": URL, **SECRETS})
-        await door.call(CREATE, {"taskId": task_id, "id": "mine", "url": f"{URL}/2"})
-        found = await door.call(GET, {"taskId": task_id, "id": "mine"})
+        await agent.call(CREATE, {"taskId": task_id, "id": "mine", "url": URL, **SECRETS})
+        await agent.call(CREATE, {"taskId": task_id, "id": "mine", "url": f"{URL}/2"})
+        found = await agent.call(GET, {"taskId": task_id, "id": "mine"})
         assert found.result == {"id": "mine", "taskId": task_id, "url": f"{URL}/2"}
 
-    async def test_a_task_that_has_ended(self, door: Door) -> None:
+    async def test_a_task_that_has_ended(self, agent: ServedAgent) -> None:
         """3.1.7: takes configurations like any other."""
-        done = (await door.send("go")).task["id"]
-        created = await door.call(CREATE, {"taskId": done, "url": URL})
+        done = (await agent.send("go")).task["id"]
+        created = await agent.call(CREATE, {"taskId": done, "url": URL})
         assert created.result["taskId"] == done
 
-    async def test_there_is_a_limit(self, door: Door, task_id: str) -> None:
+    async def test_there_is_a_limit(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.7: ten configurations a task; an eleventh is refused, a replacement is not."""
         for number in range(10):
-            await door.call(CREATE, {"taskId": task_id, "id": f"config-{number}", "url": URL})
-        refused = await door.call(CREATE, {"taskId": task_id, "id": "config-10", "url": URL})
+            await agent.call(CREATE, {"taskId": task_id, "id": f"config-{number}", "url": URL})
+        refused = await agent.call(CREATE, {"taskId": task_id, "id": "config-10", "url": URL})
         assert refused.reason == "INVALID_PARAMS"
-        replaced = await door.call(CREATE, {"taskId": task_id, "id": "config-3", "url": URL})
+        replaced = await agent.call(CREATE, {"taskId": task_id, "id": "config-3", "url": URL})
         assert not replaced.reason
 
-    async def test_receivers_that_the_deployment_allows(self, door: Door, task_id: str) -> None:
+    async def test_receivers_that_the_deployment_allows(
+        self, agent: ServedAgent, task_id: str
+    ) -> None:
         """13.2: an address of A2A_PUSH_ALLOWED_HOSTS may be private and without TLS."""
-        allowed = await door.call(CREATE, {"taskId": task_id, "url": "http://127.0.0.2:8080/"})
+        allowed = await agent.call(CREATE, {"taskId": task_id, "url": "http://127.0.0.2:8080/"})
         assert allowed.result["url"] == "http://127.0.0.2:8080/"
 
-    async def test_the_scheme_is_case_insensitive(self, door: Door, task_id: str) -> None:
+    async def test_the_scheme_is_case_insensitive(self, agent: ServedAgent, task_id: str) -> None:
         """RFC 9110, 11.1: and shown as it was given."""
         config = {"taskId": task_id, "url": URL, "authentication": {"scheme": "bASIC"}}
-        assert (await door.call(CREATE, config)).result["authentication"] == {"scheme": "bASIC"}
+        assert (await agent.call(CREATE, config)).result["authentication"] == {"scheme": "bASIC"}
 
 
 BAD: Mapping[str, tuple[dict[str, Any], list[str]]] = {
@@ -170,79 +172,81 @@ BAD: Mapping[str, tuple[dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize(("change", "named"), BAD.values(), ids=BAD.keys())
 async def test_bad_configurations(
-    door: Door, task_id: str, change: dict[str, Any], named: list[str]
+    agent: ServedAgent, task_id: str, change: dict[str, Any], named: list[str]
 ) -> None:
     """13.2: InvalidParamsError with the fields, not their values; and nothing is stored."""
     config = {"id": "mine", "url": URL, **SECRETS, **change}
-    refused = await door.call(CREATE, {"taskId": task_id, **config})
+    refused = await agent.call(CREATE, {"taskId": task_id, **config})
     assert refused.reason == "INVALID_PARAMS"
     assert fields(refused) == named
-    assert await ids(door, task_id) == []
+    assert await ids(agent, task_id) == []
 
-    sent = await door.send("go", configuration={"taskPushNotificationConfig": config})
+    sent = await agent.send("go", configuration={"taskPushNotificationConfig": config})
     assert sent.reason == "INVALID_PARAMS"
     assert [field.rpartition("onfig.")[2] for field in fields(sent)] == named
-    assert (await door.call("ListTasks", {})).result["totalSize"] == 1
+    assert (await agent.call("ListTasks", {})).result["totalSize"] == 1
 
 
 class TestGet:
-    async def test_it_is_there(self, door: Door, task_id: str) -> None:
+    async def test_it_is_there(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.8: what Create has answered, however often it is asked for; no secrets."""
-        created = await door.call(CREATE, {"taskId": task_id, "url": URL, **SECRETS})
+        created = await agent.call(CREATE, {"taskId": task_id, "url": URL, **SECRETS})
         asked = {"taskId": task_id, "id": created.result["id"]}
-        assert (await door.call(GET, asked)).result == created.result
+        assert (await agent.call(GET, asked)).result == created.result
 
     @pytest.mark.parametrize("config_id", ["nobody", "a b", "x" * 2000])
-    async def test_it_is_not(self, door: Door, task_id: str, config_id: str) -> None:
+    async def test_it_is_not(self, agent: ServedAgent, task_id: str, config_id: str) -> None:
         """3.1.8: TaskNotFoundError for a configuration that does not exist."""
         asked = {"taskId": task_id, "id": config_id}
-        assert (await door.call(GET, asked)).reason == "TASK_NOT_FOUND"
+        assert (await agent.call(GET, asked)).reason == "TASK_NOT_FOUND"
 
 
 class TestList:
-    async def test_none(self, door: Door, task_id: str) -> None:
+    async def test_none(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.9: a task without configurations has an empty list."""
-        assert await ids(door, task_id) == []
+        assert await ids(agent, task_id) == []
 
-    async def test_all_of_them(self, door: Door, task_id: str) -> None:
+    async def test_all_of_them(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.9: every configuration of the task, without secrets."""
         for name in ("b", "c", "a"):
-            await door.call(CREATE, {"taskId": task_id, "id": name, "url": URL, **SECRETS})
-        listed = await door.call(LIST, {"taskId": task_id})
+            await agent.call(CREATE, {"taskId": task_id, "id": name, "url": URL, **SECRETS})
+        listed = await agent.call(LIST, {"taskId": task_id})
         assert [config["id"] for config in listed.result["configs"]] == ["a", "b", "c"]
         assert TOKEN not in listed.response.text
         assert CREDENTIALS not in listed.response.text
         assert not listed.result.get("nextPageToken")
 
-    async def test_pages(self, door: Door, task_id: str) -> None:
+    async def test_pages(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.9: each configuration once; one that is deleted meanwhile does not shift the rest."""
         for name in "abcde":
-            await door.call(CREATE, {"taskId": task_id, "id": name, "url": URL})
-        first = await door.call(LIST, {"taskId": task_id, "pageSize": 2})
+            await agent.call(CREATE, {"taskId": task_id, "id": name, "url": URL})
+        first = await agent.call(LIST, {"taskId": task_id, "pageSize": 2})
         assert [config["id"] for config in first.result["configs"]] == ["a", "b"]
-        await door.call(DELETE, {"taskId": task_id, "id": "b"})
+        await agent.call(DELETE, {"taskId": task_id, "id": "b"})
         token = first.result["nextPageToken"]
-        second = await door.call(LIST, {"taskId": task_id, "pageSize": 2, "pageToken": token})
+        second = await agent.call(LIST, {"taskId": task_id, "pageSize": 2, "pageToken": token})
         assert [config["id"] for config in second.result["configs"]] == ["c", "d"]
         token = second.result["nextPageToken"]
-        assert await ids(door, task_id, pageSize=2, pageToken=token) == ["e"]
+        assert await ids(agent, task_id, pageSize=2, pageToken=token) == ["e"]
 
     @pytest.mark.parametrize("params", [{"pageSize": -1}, {"pageToken": "not ours"}])
-    async def test_bad_pages(self, door: Door, task_id: str, params: dict[str, Any]) -> None:
+    async def test_bad_pages(
+        self, agent: ServedAgent, task_id: str, params: dict[str, Any]
+    ) -> None:
         """3.1.9: InvalidParamsError."""
         asked = {"taskId": task_id, **params}
-        assert (await door.call(LIST, asked)).reason == "INVALID_PARAMS"
+        assert (await agent.call(LIST, asked)).reason == "INVALID_PARAMS"
 
 
-async def test_delete(door: Door, task_id: str) -> None:
+async def test_delete(agent: ServedAgent, task_id: str) -> None:
     """3.1.10: gone for good, others are not; and once more is the same as once."""
     for name in ("mine", "other"):
-        await door.call(CREATE, {"taskId": task_id, "id": name, "url": URL})
+        await agent.call(CREATE, {"taskId": task_id, "id": name, "url": URL})
     for _ in range(2):
-        deleted = await door.call(DELETE, {"taskId": task_id, "id": "mine"})
+        deleted = await agent.call(DELETE, {"taskId": task_id, "id": "mine"})
         assert not deleted.reason
-    assert (await door.call(GET, {"taskId": task_id, "id": "mine"})).reason == "TASK_NOT_FOUND"
-    assert await ids(door, task_id) == ["other"]
+    assert (await agent.call(GET, {"taskId": task_id, "id": "mine"})).reason == "TASK_NOT_FOUND"
+    assert await ids(agent, task_id) == ["other"]
 
 
 EVERY: list[tuple[str, dict[str, Any]]] = [
@@ -255,26 +259,26 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("method", "params"), EVERY)
 async def test_a_task_that_the_caller_does_not_see(
-    door: Door, method: str, params: dict[str, Any]
+    agent: ServedAgent, method: str, params: dict[str, Any]
 ) -> None:
     """3.3.2, 13.1: TaskNotFoundError for another tenant's task as for none, and nothing is done."""
-    sent = await door.call("SendMessage", {"message": message("ask"), "tenant": "acme"})
+    sent = await agent.call("SendMessage", {"message": message("ask"), "tenant": "acme"})
     theirs = {"taskId": sent.task["id"], "tenant": "acme"}
-    await door.call(CREATE, {**theirs, "id": "mine", "url": f"{URL}/acme"})
+    await agent.call(CREATE, {**theirs, "id": "mine", "url": f"{URL}/acme"})
     for task_id in (sent.task["id"], "nobody"):
-        refused = await door.call(method, {**params, "taskId": task_id})
+        refused = await agent.call(method, {**params, "taskId": task_id})
         assert refused.reason == "TASK_NOT_FOUND"
-    kept = await door.call(GET, {**theirs, "id": "mine"})
+    kept = await agent.call(GET, {**theirs, "id": "mine"})
     assert (kept.result["url"], kept.result["tenant"]) == (f"{URL}/acme", "acme")
 
 
 class TestInline:
-    async def test_a_new_task(self, door: Door) -> None:
+    async def test_a_new_task(self, agent: ServedAgent) -> None:
         """3.2.2: the configuration of a message is its task's from the beginning."""
         config = {"id": "mine", "url": URL, **SECRETS}
-        sent = await door.send("ask", configuration={"taskPushNotificationConfig": config})
+        sent = await agent.send("ask", configuration={"taskPushNotificationConfig": config})
         assert CREDENTIALS not in sent.response.text
-        found = await door.call(GET, {"taskId": sent.task["id"], "id": "mine"})
+        found = await agent.call(GET, {"taskId": sent.task["id"], "id": "mine"})
         assert found.result == {
             "id": "mine",
             "taskId": sent.task["id"],
@@ -282,46 +286,46 @@ class TestInline:
             "authentication": {"scheme": "Bearer"},
         }
 
-    async def test_a_stream(self, door: Door) -> None:
+    async def test_a_stream(self, agent: ServedAgent) -> None:
         """3.2.2: in a streamed message too."""
         configuration = {"taskPushNotificationConfig": {"id": "mine", "url": URL}}
-        events = await door.events(
+        events = await agent.events(
             "SendStreamingMessage", {"message": message("go"), "configuration": configuration}
         )
-        assert await ids(door, events[0]["task"]["id"]) == ["mine"]
+        assert await ids(agent, events[0]["task"]["id"]) == ["mine"]
 
-    async def test_a_bad_one_in_a_stream(self, door: Door) -> None:
+    async def test_a_bad_one_in_a_stream(self, agent: ServedAgent) -> None:
         """13.2: is an error and no stream, and nothing was created."""
         config = {"url": "https://10.0.0.7/", **SECRETS}
         params = {
             "message": message("go"),
             "configuration": {"taskPushNotificationConfig": config},
         }
-        assert (await door.call("SendStreamingMessage", params)).reason == "INVALID_PARAMS"
-        assert (await door.call("ListTasks", {})).result["totalSize"] == 0
+        assert (await agent.call("SendStreamingMessage", params)).reason == "INVALID_PARAMS"
+        assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
-    async def test_a_follow_up(self, door: Door, task_id: str) -> None:
+    async def test_a_follow_up(self, agent: ServedAgent, task_id: str) -> None:
         """3.2.2: a task's next message may bring another one; naming its task is allowed."""
-        await door.call(CREATE, {"taskId": task_id, "id": "first", "url": URL})
+        await agent.call(CREATE, {"taskId": task_id, "id": "first", "url": URL})
         config = {"id": "second", "taskId": task_id, "url": URL}
         configuration = {"taskPushNotificationConfig": config}
-        await door.send("go", taskId=task_id, configuration=configuration)
-        assert await ids(door, task_id) == ["first", "second"]
+        await agent.send("go", taskId=task_id, configuration=configuration)
+        assert await ids(agent, task_id) == ["first", "second"]
 
-    async def test_another_task(self, door: Door, task_id: str) -> None:
+    async def test_another_task(self, agent: ServedAgent, task_id: str) -> None:
         """3.2.2: one that names another task than its message is refused with the message."""
         config = {"taskId": "another", "url": URL}
         configuration = {"taskPushNotificationConfig": config}
         for text in (message("go"), message("go", taskId=task_id)):
             params = {"message": text, "configuration": configuration}
-            refused = await door.call("SendMessage", params)
+            refused = await agent.call("SendMessage", params)
             assert fields(refused) == ["configuration.taskPushNotificationConfig.taskId"]
-        assert (await door.call("GetTask", {"id": task_id})).state == "INPUT_REQUIRED"
+        assert (await agent.call("GetTask", {"id": task_id})).state == "INPUT_REQUIRED"
 
 
-async def test_the_card_offers_push(door: Door) -> None:
+async def test_the_card_offers_push(agent: ServedAgent) -> None:
     """3.3.4: the capability is declared where there is a queue for notifications."""
-    card = (await door.client.get("/.well-known/agent-card.json")).json()
+    card = (await agent.client.get("/.well-known/agent-card.json")).json()
     assert card["capabilities"]["pushNotifications"] is True
 
 
@@ -330,16 +334,16 @@ class TestWithoutPush:
     def settings(self) -> Settings:
         return Settings(auth="none", blocking_limit_s=4)
 
-    async def test_no_keys(self, door: Door) -> None:
+    async def test_no_keys(self, agent: ServedAgent) -> None:
         """4.3.3: where nothing is signed there are no keys to check it with."""
-        assert (await door.client.get("/.well-known/jwks.json")).status_code == 404
+        assert (await agent.client.get("/.well-known/jwks.json")).status_code == 404
 
-    async def test_inline(self, door: Door) -> None:
+    async def test_inline(self, agent: ServedAgent) -> None:
         """3.3.4: PushNotificationNotSupportedError, and nothing was created."""
         configuration = {"taskPushNotificationConfig": {"url": URL}}
-        refused = await door.send("go", configuration=configuration)
+        refused = await agent.send("go", configuration=configuration)
         assert refused.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
-        assert (await door.call("ListTasks", {})).result["totalSize"] == 0
+        assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
 
 ALICE = {"X-API-Key": "the-key-of-alice-0001"}
@@ -357,21 +361,23 @@ class TestCallers:
         )
 
     @pytest.mark.parametrize(("method", "params"), EVERY)
-    async def test_each_has_his_own(self, door: Door, method: str, params: dict[str, Any]) -> None:
+    async def test_each_has_his_own(
+        self, agent: ServedAgent, method: str, params: dict[str, Any]
+    ) -> None:
         """13.1: another caller's task does not exist, nor do its configurations."""
-        theirs = (await door.send("ask", headers=ALICE)).task["id"]
+        theirs = (await agent.send("ask", headers=ALICE)).task["id"]
         config = {"taskId": theirs, "id": "mine", "url": URL}
-        assert not (await door.call(CREATE, config, ALICE)).reason
-        refused = await door.call(method, {**params, "taskId": theirs}, BOB)
+        assert not (await agent.call(CREATE, config, ALICE)).reason
+        refused = await agent.call(method, {**params, "taskId": theirs}, BOB)
         assert refused.reason == "TASK_NOT_FOUND"
-        assert (await door.call(GET, config, ALICE)).result["url"] == URL
+        assert (await agent.call(GET, config, ALICE)).result["url"] == URL
 
-    async def test_keys_are_for_everybody(self, door: Door, backends: Backends) -> None:
+    async def test_keys_are_for_everybody(self, agent: ServedAgent, backends: Backends) -> None:
         """13.2: receivers have no credentials; they may keep the set for five minutes."""
         assert backends.push is not None
         jwk = {"kty": "EC", "crv": "P-256", "x": "x", "y": "y", "kid": "k", "use": "sig"}
         await backends.push.keys.publish(jwk)
-        response = await door.client.get("/.well-known/jwks.json")
+        response = await agent.client.get("/.well-known/jwks.json")
         assert response.json() == {"keys": [jwk]}
         assert response.headers["Cache-Control"] == "public, max-age=300"
         assert response.headers["Content-Type"] == "application/json"
@@ -382,11 +388,11 @@ class TestCallers:
 OLDER = "tasks/pushNotificationConfig/"
 
 
-async def rpc(door: Door, method: str, params: Any) -> dict[str, Any]:
+async def rpc(agent: ServedAgent, method: str, params: Any) -> dict[str, Any]:
     """A call of 0.3 over JSON-RPC: the answer's body."""
     # ASCII, so that a lone surrogate can be sent as its escape.
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-    answered = await door.client.post("/", content=body)
+    answered = await agent.client.post("/", content=body)
     result: dict[str, Any] = answered.json()
     return result
 
@@ -394,8 +400,8 @@ async def rpc(door: Door, method: str, params: Any) -> dict[str, Any]:
 class TestOlderJsonRpc:
     """The methods of 0.3, which the SDK translates."""
 
-    @pytest.fixture(params=["jsonrpc-asgi", "jsonrpc-mangum"])
-    async def door(
+    @pytest.fixture(params=FUNCTIONS)
+    async def agent(
         self,
         request: pytest.FixtureRequest,
         settings: Settings,
@@ -403,10 +409,10 @@ class TestOlderJsonRpc:
         card: AgentCard,
         worker: ScriptedWorker,
     ) -> Any:
-        async with opened(request.param, settings, backends, card) as door:
-            yield door
+        async with serving(JSONRPC, request.param, settings, backends, card) as agent:
+            yield agent
 
-    async def test_from_set_to_delete(self, door: Door, task_id: str) -> None:
+    async def test_from_set_to_delete(self, agent: ServedAgent, task_id: str) -> None:
         """0.3, 7.5 to 7.8: the same configurations, in 0.3's form and without their secrets."""
         config = {
             "id": "mine",
@@ -423,17 +429,17 @@ class TestOlderJsonRpc:
             },
         }
         params = {"taskId": task_id, "pushNotificationConfig": config}
-        assert (await rpc(door, f"{OLDER}set", params))["result"] == shown
+        assert (await rpc(agent, f"{OLDER}set", params))["result"] == shown
         named = {"id": task_id, "pushNotificationConfigId": "mine"}
-        assert (await rpc(door, f"{OLDER}get", named))["result"] == shown
-        assert (await rpc(door, f"{OLDER}get", {"id": task_id}))["result"] == shown
-        assert (await rpc(door, f"{OLDER}list", {"id": task_id}))["result"] == [shown]
-        deleted = await rpc(door, f"{OLDER}delete", named)
+        assert (await rpc(agent, f"{OLDER}get", named))["result"] == shown
+        assert (await rpc(agent, f"{OLDER}get", {"id": task_id}))["result"] == shown
+        assert (await rpc(agent, f"{OLDER}list", {"id": task_id}))["result"] == [shown]
+        deleted = await rpc(agent, f"{OLDER}delete", named)
         assert "error" not in deleted
-        assert (await rpc(door, f"{OLDER}get", {"id": task_id}))["error"]["code"] == -32001
-        assert (await rpc(door, f"{OLDER}list", {"id": task_id}))["result"] == []
+        assert (await rpc(agent, f"{OLDER}get", {"id": task_id}))["error"]["code"] == -32001
+        assert (await rpc(agent, f"{OLDER}list", {"id": task_id}))["result"] == []
 
-    async def test_inline(self, door: Door) -> None:
+    async def test_inline(self, agent: ServedAgent) -> None:
         """0.3, 7.1: `pushNotificationConfig` in a message's configuration."""
         sent = {
             "kind": "message",
@@ -443,11 +449,11 @@ class TestOlderJsonRpc:
         }
         config = {"id": "mine", "url": URL, "token": TOKEN}
         answered = await rpc(
-            door,
+            agent,
             "message/send",
             {"message": sent, "configuration": {"pushNotificationConfig": config}},
         )
-        listed = await rpc(door, f"{OLDER}list", {"id": answered["result"]["id"]})
+        listed = await rpc(agent, f"{OLDER}list", {"id": answered["result"]["id"]})
         assert [c["pushNotificationConfig"]["id"] for c in listed["result"]] == ["mine"]
 
     @pytest.mark.parametrize(
@@ -462,10 +468,10 @@ class TestOlderJsonRpc:
             TOKEN,
         ],
     )
-    async def test_bad_ones(self, door: Door, task_id: str, config: Any) -> None:
+    async def test_bad_ones(self, agent: ServedAgent, task_id: str, config: Any) -> None:
         """0.3, 8.2: invalid params, and nothing of what was sent."""
         body = {"taskId": task_id, "pushNotificationConfig": config}
-        answered = await rpc(door, f"{OLDER}set", body)
+        answered = await rpc(agent, f"{OLDER}set", body)
         assert answered["error"]["code"] == -32602
         assert TOKEN not in str(answered)
 
@@ -473,17 +479,17 @@ class TestOlderJsonRpc:
     @pytest.mark.parametrize(
         "params", [{}, {"id": 7}, {"id": "\ud800"}, {"id": "t", "pushNotificationConfigId": 7}, "t"]
     )
-    async def test_bad_queries(self, door: Door, verb: str, params: Any) -> None:
+    async def test_bad_queries(self, agent: ServedAgent, verb: str, params: Any) -> None:
         """0.3, 8.2: invalid params."""
-        assert (await rpc(door, f"{OLDER}{verb}", params))["error"]["code"] == -32602
+        assert (await rpc(agent, f"{OLDER}{verb}", params))["error"]["code"] == -32602
 
-    async def test_delete_names_what_it_means(self, door: Door, task_id: str) -> None:
+    async def test_delete_names_what_it_means(self, agent: ServedAgent, task_id: str) -> None:
         """0.3, 7.8: nothing is deleted without the id of the configuration."""
-        refused = await rpc(door, f"{OLDER}delete", {"id": task_id})
+        refused = await rpc(agent, f"{OLDER}delete", {"id": task_id})
         assert refused["error"]["code"] == -32602
 
 
-async def test_older_rest(door: Door, task_id: str) -> None:
+async def test_older_rest(agent: ServedAgent, task_id: str) -> None:
     """0.3, 7.5 to 7.7: over HTTP+JSON set, get and list; the SDK has no route of 0.3 for delete."""
     configs = f"/v1/tasks/{task_id}/pushNotificationConfigs"
     config = {"id": "mine", "url": URL, "token": TOKEN}
@@ -492,15 +498,15 @@ async def test_older_rest(door: Door, task_id: str) -> None:
         "configId": "mine",
         "config": {"pushNotificationConfig": config},
     }
-    made = await door.client.post(configs, json=body)
+    made = await agent.client.post(configs, json=body)
     assert made.json() == {
         "name": f"tasks/{task_id}/pushNotificationConfigs/mine",
         "pushNotificationConfig": {"id": "mine", "url": URL},
     }
-    assert (await door.client.get(f"{configs}/mine")).json() == made.json()
-    assert (await door.client.get(configs)).json() == {"configs": [made.json()]}
+    assert (await agent.client.get(f"{configs}/mine")).json() == made.json()
+    assert (await agent.client.get(configs)).json() == {"configs": [made.json()]}
     body["config"]["pushNotificationConfig"] = {"url": [TOKEN]}  # type: ignore[index]
-    refused = await door.client.post(configs, json=body)
+    refused = await agent.client.post(configs, json=body)
     assert refused.status_code == 400
     assert TOKEN not in refused.text
 
@@ -509,7 +515,7 @@ async def test_older_rest(door: Door, task_id: str) -> None:
 
 
 async def test_secrets_are_never_logged(
-    door: Door, task_id: str, caplog: pytest.LogCaptureFixture
+    agent: ServedAgent, task_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """13.2: not even at debug level, whatever is wrong with the request."""
     caplog.set_level(logging.DEBUG)
@@ -525,16 +531,16 @@ async def test_secrets_are_never_logged(
         {**config, "token": {"value": TOKEN}},
     ]
     for sent in broken:
-        await door.call(CREATE, {"taskId": task_id, **sent})
-        await door.send("go", configuration={"taskPushNotificationConfig": sent})
+        await agent.call(CREATE, {"taskId": task_id, **sent})
+        await agent.send("go", configuration={"taskPushNotificationConfig": sent})
         older = {"taskId": task_id, "pushNotificationConfig": sent}
-        await rpc(door, f"{OLDER}set", older)
+        await rpc(agent, f"{OLDER}set", older)
         body = {"jsonrpc": "1.0", "id": 1, "method": f"{OLDER}set", "params": older}
-        await door.client.post("/", json=body)
+        await agent.client.post("/", json=body)
         body = {"parent": f"tasks/{task_id}", "config": {"pushNotificationConfig": sent}}
-        await door.client.post(f"/v1/tasks/{task_id}/pushNotificationConfigs", json=body)
+        await agent.client.post(f"/v1/tasks/{task_id}/pushNotificationConfigs", json=body)
     for method in (GET, LIST, DELETE):
-        await door.call(method, {"taskId": task_id, "id": "mine"})
+        await agent.call(method, {"taskId": task_id, "id": "mine"})
     logged = caplog.text + "".join(str(vars(record)) for record in caplog.records)
     assert TOKEN not in logged
     assert CREDENTIALS not in logged

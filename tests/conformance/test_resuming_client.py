@@ -1,4 +1,4 @@
-"""The resuming client at the application: behind each of its doors, over both bindings."""
+"""The resuming client at the application: behind each of the functions, over both bindings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 
 from a2a_serverless.client import ResumingClient, resuming
 from a2a_serverless.settings import Settings
-from tests.conformance.conftest import Door
+from tests.conformance.conftest import ServedAgent
 from tests.support.a2a_calls import JSONRPC
 from tests.support.messages import request
 from tests.support.scripted_worker import ScriptedWorker
@@ -39,19 +39,19 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def making(door: Door) -> Making:
+def making(agent: ServedAgent) -> Making:
     """Make a client as its user does, from the served card."""
 
     async def make(*, streaming: bool = True, version: str = "1.0") -> ResumingClient:
-        card = await A2ACardResolver(door.client, "http://test").get_agent_card()
+        card = await A2ACardResolver(agent.client, "http://test").get_agent_card()
         spoken = [i for i in card.supported_interfaces if i.protocol_version == version]
         del card.supported_interfaces[:]
         card.supported_interfaces.extend(spoken)
-        binding = "JSONRPC" if door.binding == JSONRPC else "HTTP+JSON"
+        binding = "JSONRPC" if agent.binding == JSONRPC else "HTTP+JSON"
         config = ClientConfig(
-            httpx_client=door.client, supported_protocol_bindings=[binding], streaming=streaming
+            httpx_client=agent.client, supported_protocol_bindings=[binding], streaming=streaming
         )
-        return resuming(ClientFactory(config).create(card), door.client)
+        return resuming(ClientFactory(config).create(card), agent.client)
 
     return make
 
@@ -59,11 +59,11 @@ def making(door: Door) -> Making:
 class Requests:
     """Counts what is asked for. After some requests it opens the gate of a waiting agent."""
 
-    def __init__(self, door: Door, worker: ScriptedWorker) -> None:
+    def __init__(self, agent: ServedAgent, worker: ScriptedWorker) -> None:
         self.last_ids: list[str | None] = []
         self.were_enough = asyncio.Event()
         self._worker = worker
-        door.client.event_hooks["request"].append(self.note)
+        agent.client.event_hooks["request"].append(self.note)
 
     async def note(self, asked: httpx.Request) -> None:
         if "agent-card" in asked.url.path:
@@ -75,8 +75,8 @@ class Requests:
 
 
 @pytest.fixture
-def requests(door: Door, worker: ScriptedWorker) -> Requests:
-    return Requests(door, worker)
+def requests(agent: ServedAgent, worker: ScriptedWorker) -> Requests:
+    return Requests(agent, worker)
 
 
 def shown(events: list[StreamResponse]) -> list[str]:
@@ -113,7 +113,9 @@ async def test_a_send_that_the_server_does_not_wait_for(making: Making, requests
     assert len(event.task.artifacts) == 1
 
 
-async def test_an_answer_that_is_lost(making: Making, door: Door, worker: ScriptedWorker) -> None:
+async def test_an_answer_that_is_lost(
+    making: Making, agent: ServedAgent, worker: ScriptedWorker
+) -> None:
     """The message is sent again, counts once, and its task is shown to its end."""
     lost = [2]
 
@@ -123,7 +125,7 @@ async def test_an_answer_that_is_lost(making: Making, door: Door, worker: Script
             await response.aread()
             raise httpx.ReadError("connection reset", request=response.request)
 
-    door.client.event_hooks["response"].append(lose)
+    agent.client.event_hooks["response"].append(lose)
     client = await making()
     events = await collect(client.send_message(request("go")))
     assert shown(events)[-1] == "COMPLETED"

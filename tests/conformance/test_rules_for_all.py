@@ -11,7 +11,7 @@ from a2a.types import AgentCard
 from pydantic import SecretStr
 
 from a2a_serverless.settings import Settings
-from tests.conformance.conftest import Door
+from tests.conformance.conftest import ServedAgent
 from tests.support.a2a_calls import JSONRPC, REST, message
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -39,14 +39,14 @@ pytestmark = pytest.mark.usefixtures("worker")
 
 
 @pytest.mark.parametrize(("method", "params"), PUSH_CALLS)
-async def test_push_is_not_offered(door: Door, method: str, params: dict[str, Any]) -> None:
+async def test_push_is_not_offered(agent: ServedAgent, method: str, params: dict[str, Any]) -> None:
     """3.3.4: PushNotificationNotSupportedError on every operation of push configurations."""
-    assert (await door.call(method, params)).reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
+    assert (await agent.call(method, params)).reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
 
 
-async def test_there_is_no_extended_card(door: Door) -> None:
+async def test_there_is_no_extended_card(agent: ServedAgent) -> None:
     """3.3.4, 13.3: UnsupportedOperationError where the card does not speak of one."""
-    assert (await door.call("GetExtendedAgentCard", {})).reason == "UNSUPPORTED_OPERATION"
+    assert (await agent.call("GetExtendedAgentCard", {})).reason == "UNSUPPORTED_OPERATION"
 
 
 class TestPromisedExtendedCard:
@@ -55,10 +55,10 @@ class TestPromisedExtendedCard:
         card.capabilities.extended_agent_card = True
         return card
 
-    async def test_it_is_not_promised_without_a_file(self, door: Door) -> None:
+    async def test_it_is_not_promised_without_a_file(self, agent: ServedAgent) -> None:
         """3.3.4, 13.3: the card promises what A2A_EXTENDED_CARD gives, whatever its file says."""
-        assert "extendedAgentCard" not in (await door.client.get(CARD)).json()["capabilities"]
-        answer = await door.call("GetExtendedAgentCard", {})
+        assert "extendedAgentCard" not in (await agent.client.get(CARD)).json()["capabilities"]
+        answer = await agent.call("GetExtendedAgentCard", {})
         assert answer.reason == "UNSUPPORTED_OPERATION"
 
 
@@ -70,56 +70,56 @@ class TestRequiredExtension:
         card.capabilities.extensions.add(uri=self.URI, required=True)
         return card
 
-    async def test_it_has_to_be_declared(self, door: Door) -> None:
+    async def test_it_has_to_be_declared(self, agent: ServedAgent) -> None:
         """3.3.4, 4.6.3: ExtensionSupportRequiredError for whoever does not declare it."""
         headers = {"A2A-Extensions": "urn:test:extension"}
-        reasons = [(await door.call(*call, headers)).reason for call in EVERY_CALL]
+        reasons = [(await agent.call(*call, headers)).reason for call in EVERY_CALL]
         assert set(reasons) == {"EXTENSION_SUPPORT_REQUIRED"}
 
-    async def test_it_is_declared(self, door: Door) -> None:
+    async def test_it_is_declared(self, agent: ServedAgent) -> None:
         """4.6.3: with the header the call goes through, and the answer names what is active."""
-        answer = await door.send("go", headers={"A2A-Extensions": f"urn:other, {self.URI}"})
+        answer = await agent.send("go", headers={"A2A-Extensions": f"urn:other, {self.URI}"})
         assert answer.state == "COMPLETED"
         assert answer.response.headers["A2A-Extensions"] == self.URI
 
 
-async def test_an_unknown_extension_is_ignored(door: Door) -> None:
+async def test_an_unknown_extension_is_ignored(agent: ServedAgent) -> None:
     """4.6.3: one that the agent does not have takes no part, and is not named as active."""
-    answer = await door.send("go", headers={"A2A-Extensions": "urn:unknown"})
+    answer = await agent.send("go", headers={"A2A-Extensions": "urn:unknown"})
     assert answer.state == "COMPLETED"
     assert "A2A-Extensions" not in answer.response.headers
 
 
-async def test_a_tenant_is_part_of_every_operation(door: Door) -> None:
+async def test_a_tenant_is_part_of_every_operation(agent: ServedAgent) -> None:
     """4.4.6, 13.1: a task lives under its tenant, and nowhere else."""
-    sent = await door.call("SendMessage", {"message": message("ask"), "tenant": "acme"})
+    sent = await agent.call("SendMessage", {"message": message("ask"), "tenant": "acme"})
     task_id = sent.task["id"]
-    assert (await door.call("GetTask", {"id": task_id, "tenant": "acme"})).reason == ""
-    assert (await door.call("ListTasks", {"tenant": "acme"})).result["totalSize"] == 1
-    assert (await door.call("CancelTask", {"id": task_id})).reason == "TASK_NOT_FOUND"
-    assert (await door.call("CancelTask", {"id": task_id, "tenant": "acme"})).state == "CANCELED"
+    assert (await agent.call("GetTask", {"id": task_id, "tenant": "acme"})).reason == ""
+    assert (await agent.call("ListTasks", {"tenant": "acme"})).result["totalSize"] == 1
+    assert (await agent.call("CancelTask", {"id": task_id})).reason == "TASK_NOT_FOUND"
+    assert (await agent.call("CancelTask", {"id": task_id, "tenant": "acme"})).state == "CANCELED"
 
 
 class TestVersions:
     @pytest.mark.parametrize("version", ["99.0", "1.1", "0.2", "", "one"])
-    async def test_another_one(self, door: Door, version: str) -> None:
+    async def test_another_one(self, agent: ServedAgent, version: str) -> None:
         """3.6.2: VersionNotSupportedError; an empty header means 0.3, which has other methods."""
         headers = {"A2A-Version": version}
-        reasons = [(await door.call(*call, headers)).reason for call in EVERY_CALL]
+        reasons = [(await agent.call(*call, headers)).reason for call in EVERY_CALL]
         assert set(reasons) == {"VERSION_NOT_SUPPORTED"}
 
-    async def test_patches_do_not_count(self, door: Door) -> None:
+    async def test_patches_do_not_count(self, agent: ServedAgent) -> None:
         """3.6: 1.0.7 is 1.0."""
-        assert (await door.call("ListTasks", {}, {"A2A-Version": "1.0.7"})).reason == ""
+        assert (await agent.call("ListTasks", {}, {"A2A-Version": "1.0.7"})).reason == ""
 
-    async def test_the_query_may_name_it(self, door: Door) -> None:
+    async def test_the_query_may_name_it(self, agent: ServedAgent) -> None:
         """3.6.1: for clients that set no headers."""
         body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
         query = "?A2A-Version=1.0"
         response = (
-            await door.client.post(f"/{query}", json=body)
-            if door.binding == JSONRPC
-            else await door.client.get(f"/tasks{query}")
+            await agent.client.post(f"/{query}", json=body)
+            if agent.binding == JSONRPC
+            else await agent.client.get(f"/tasks{query}")
         )
         assert "error" not in response.json()
 
@@ -143,48 +143,50 @@ class TestErrors:
         ],
     )
     async def test_codes(
-        self, door: Door, method: str, params: dict[str, Any], reason: str, code: int, status: int
+        self,
+        agent: ServedAgent,
+        method: str,
+        params: dict[str, Any],
+        reason: str,
+        code: int,
+        status: int,
     ) -> None:
         """5.4: JSON-RPC's code and HTTP's status; 9.5, 11.6: with the reason as ErrorInfo."""
-        done = (await door.send("go")).task["id"]
+        done = (await agent.send("go")).task["id"]
         asked = {**params, "id": done} if params.get("id") == "done" else params
-        answer = await door.call(method, asked)
+        answer = await agent.call(method, asked)
         assert answer.reason == reason
         error = answer.response.json()["error"]
-        details = error["data"] if door.binding == JSONRPC else error["details"]
+        details = error["data"] if agent.binding == JSONRPC else error["details"]
         assert isinstance(details, list)
         assert all("@type" in detail for detail in details)
         assert {d["domain"] for d in details if "domain" in d} == {"a2a-protocol.org"}
-        if door.binding == JSONRPC:
+        if agent.binding == JSONRPC:
             assert (answer.response.status_code, answer.code) == (200, code)
         else:
             assert answer.response.status_code == error["code"] == status
             assert answer.response.headers["content-type"] == "application/json"
 
-    async def test_violations_name_their_field(self, door: Door) -> None:
+    async def test_violations_name_their_field(self, agent: ServedAgent) -> None:
         """3.3.2: a validation error says which field is wrong."""
-        answer = await door.send("", parts=[{"text": "a"}, {"mediaType": "text/plain"}])
+        answer = await agent.send("", parts=[{"text": "a"}, {"mediaType": "text/plain"}])
         assert "message.parts[1]" in answer.response.text
 
 
 async def test_both_bindings_show_the_same_task(
-    door: Door, worker: ScriptedWorker, request: pytest.FixtureRequest
+    agent: ServedAgent, worker: ScriptedWorker, request: pytest.FixtureRequest
 ) -> None:
     """5.1: what one binding made the other one shows, field by field."""
-    sent = await door.send("go")
-    there = Door(
-        door.app,
-        door.client,
-        REST if door.binding == JSONRPC else JSONRPC,
-        is_buffered=door.is_buffered,
-    )
+    sent = await agent.send("go")
+    other = REST if agent.binding == JSONRPC else JSONRPC
+    there = ServedAgent(agent.app, agent.client, other, agent.function)
     assert (await there.call("GetTask", {"id": sent.task["id"]})).task == sent.task
 
 
 class TestCard:
-    async def test_it_says_how_to_reach_the_agent(self, door: Door) -> None:
+    async def test_it_says_how_to_reach_the_agent(self, agent: ServedAgent) -> None:
         """4.4.1, 8.2: at the well-known path, without any header, with all required fields."""
-        card = (await door.client.get(CARD)).json()
+        card = (await agent.client.get(CARD)).json()
         for name in (
             "name",
             "description",
@@ -199,12 +201,12 @@ class TestCard:
         ways = {(i["protocolBinding"], i["protocolVersion"]) for i in card["supportedInterfaces"]}
         assert {("JSONRPC", "1.0"), ("HTTP+JSON", "1.0")} <= ways
 
-    async def test_it_can_be_cached(self, door: Door) -> None:
+    async def test_it_can_be_cached(self, agent: ServedAgent) -> None:
         """8.6.1: Cache-Control, ETag and Last-Modified; 304 for the tag that is known."""
-        response = await door.client.get(CARD)
+        response = await agent.client.get(CARD)
         assert re.search(r"max-age=\d+", response.headers["cache-control"])
         assert response.headers["last-modified"].endswith("GMT")
-        again = await door.client.get(CARD, headers={"If-None-Match": response.headers["etag"]})
+        again = await agent.client.get(CARD, headers={"If-None-Match": response.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
 
 
@@ -215,29 +217,29 @@ class TestAuthentication:
         return Settings(auth="api-key", api_keys=keys, blocking_limit_s=20)
 
     @pytest.fixture
-    def keyed(self, door: Door) -> Door:
-        door.client.headers["X-API-Key"] = KEY
-        return door
+    def keyed(self, agent: ServedAgent) -> ServedAgent:
+        agent.client.headers["X-API-Key"] = KEY
+        return agent
 
-    async def test_every_operation_needs_it(self, door: Door) -> None:
+    async def test_every_operation_needs_it(self, agent: ServedAgent) -> None:
         """7.4, 13.1: 401 and a challenge, whatever the call would have been answered."""
         for call in EVERY_CALL:
-            response = (await door.call(*call)).response
+            response = (await agent.call(*call)).response
             assert response.status_code == 401
             assert "www-authenticate" in response.headers
 
-    async def test_it_comes_before_everything(self, door: Door) -> None:
+    async def test_it_comes_before_everything(self, agent: ServedAgent) -> None:
         """13.1: who may not call learns nothing of versions, media types and tasks."""
-        response: httpx.Response = await door.client.post(
+        response: httpx.Response = await agent.client.post(
             "/", content=b"{", headers={"A2A-Version": "9.9", "Content-Type": "text/plain"}
         )
         assert response.status_code == 401
 
-    async def test_the_card_is_public_and_says_so(self, door: Door) -> None:
+    async def test_the_card_is_public_and_says_so(self, agent: ServedAgent) -> None:
         """4.5, 8.2: it names the schemes by which the agent is called."""
-        card = (await door.client.get(CARD)).json()
+        card = (await agent.client.get(CARD)).json()
         assert set(card["securitySchemes"]) == {"apiKey", "bearer"}
 
-    async def test_with_it_the_agent_answers(self, keyed: Door) -> None:
+    async def test_with_it_the_agent_answers(self, keyed: ServedAgent) -> None:
         """7.4: as without authentication."""
         assert (await keyed.send("go")).state == "COMPLETED"

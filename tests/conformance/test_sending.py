@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import Door
+from tests.conformance.conftest import ServedAgent
 from tests.support.a2a_calls import JSONRPC, message
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -15,17 +15,17 @@ IMMEDIATELY = {"returnImmediately": True}
 pytestmark = pytest.mark.usefixtures("worker")
 
 
-async def test_the_answer_is_a_task(door: Door) -> None:
+async def test_the_answer_is_a_task(agent: ServedAgent) -> None:
     """3.1.1: a Task, with an id of its own and the context."""
-    answer = await door.send("go")
+    answer = await agent.send("go")
     assert list(answer.result) == ["task"]
     assert answer.task["id"]
     assert answer.task["contextId"]
 
 
-async def test_the_answer_is_a_message(door: Door) -> None:
+async def test_the_answer_is_a_message(agent: ServedAgent) -> None:
     """3.1.1, 3.4.1: or a Message, which names the context that was made for it."""
-    answer = await door.send("reply please")
+    answer = await agent.send("reply please")
     assert list(answer.result) == ["message"]
     assert answer.result["message"]["role"] == "ROLE_AGENT"
     assert answer.result["message"]["contextId"]
@@ -40,132 +40,136 @@ async def test_the_answer_is_a_message(door: Door) -> None:
         ("auth", "AUTH_REQUIRED"),
     ],
 )
-async def test_a_send_waits_for_an_end_or_a_pause(door: Door, text: str, state: str) -> None:
+async def test_a_send_waits_for_an_end_or_a_pause(
+    agent: ServedAgent, text: str, state: str
+) -> None:
     """3.2.2: the default blocks until a terminal or an interrupted state."""
-    assert (await door.send(text)).state == state
+    assert (await agent.send(text)).state == state
 
 
-async def test_a_blocking_answer_is_complete(door: Door) -> None:
+async def test_a_blocking_answer_is_complete(agent: ServedAgent) -> None:
     """3.2.2: it has the last status and every artifact."""
-    task = (await door.send("go")).task
+    task = (await agent.send("go")).task
     assert task["status"]["message"]["parts"] == [{"text": "Done."}]
     assert [p["text"] for p in task["artifacts"][0]["parts"]] == ["Once upon ", "a time."]
 
 
-async def test_auth_required_says_what_it_needs(door: Door) -> None:
+async def test_auth_required_says_what_it_needs(agent: ServedAgent) -> None:
     """7.6.1: a Task in AUTH_REQUIRED carries the message that explains it."""
-    task = (await door.send("auth")).task
+    task = (await agent.send("auth")).task
     assert task["status"]["message"]["parts"] == [{"text": "Log in, please."}]
 
 
-async def test_return_immediately(door: Door) -> None:
+async def test_return_immediately(agent: ServedAgent) -> None:
     """3.2.2: the answer comes right after the creation, while the agent works."""
-    assert (await door.send("wait", configuration=IMMEDIATELY)).state in {"SUBMITTED", "WORKING"}
+    assert (await agent.send("wait", configuration=IMMEDIATELY)).state in {"SUBMITTED", "WORKING"}
 
 
 @pytest.mark.parametrize("text", ["go", "fail"])
-async def test_a_finished_task_takes_no_message(door: Door, text: str) -> None:
+async def test_a_finished_task_takes_no_message(agent: ServedAgent, text: str) -> None:
     """3.1.1: UnsupportedOperationError for a task in a terminal state, which cannot restart."""
-    done = await door.send(text)
-    answer = await door.send("more", taskId=done.task["id"], messageId="m-2")
+    done = await agent.send(text)
+    answer = await agent.send("more", taskId=done.task["id"], messageId="m-2")
     assert answer.reason == "UNSUPPORTED_OPERATION"
-    assert (await door.call("GetTask", {"id": done.task["id"]})).task == done.task
+    assert (await agent.call("GetTask", {"id": done.task["id"]})).task == done.task
 
 
-async def test_an_unknown_task_takes_no_message(door: Door) -> None:
+async def test_an_unknown_task_takes_no_message(agent: ServedAgent) -> None:
     """3.1.1, 3.4.2: TaskNotFoundError; a client cannot choose the id of a new task."""
-    assert (await door.send("go", taskId="my-own-id")).reason == "TASK_NOT_FOUND"
-    assert (await door.call("ListTasks", {})).result["totalSize"] == 0
+    assert (await agent.send("go", taskId="my-own-id")).reason == "TASK_NOT_FOUND"
+    assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
 
-async def test_the_server_makes_unique_ids(door: Door) -> None:
+async def test_the_server_makes_unique_ids(agent: ServedAgent) -> None:
     """3.4.2: every new task gets one, whatever is repeated in the message."""
-    first, second = await door.send("go"), await door.send("go")
+    first, second = await agent.send("go"), await agent.send("go")
     assert first.task["id"] != second.task["id"]
 
 
-async def test_a_part_of_a_type_that_is_not_taken(door: Door) -> None:
+async def test_a_part_of_a_type_that_is_not_taken(agent: ServedAgent) -> None:
     """3.1.1: ContentTypeNotSupportedError for a part's media type; nothing is created."""
-    answer = await door.send("", parts=[{"raw": "AAAA", "mediaType": "video/mp4"}])
+    answer = await agent.send("", parts=[{"raw": "AAAA", "mediaType": "video/mp4"}])
     assert answer.reason == "CONTENT_TYPE_NOT_SUPPORTED"
-    assert (await door.call("ListTasks", {})).result["totalSize"] == 0
+    assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
 
-async def test_the_context_follows_from_the_task(door: Door) -> None:
+async def test_the_context_follows_from_the_task(agent: ServedAgent) -> None:
     """3.4.3: a message that names its task alone stays in the task's context."""
-    asked = await door.send("ask")
-    told = await door.send("go", taskId=asked.task["id"])
+    asked = await agent.send("ask")
+    told = await agent.send("go", taskId=asked.task["id"])
     assert told.task["contextId"] == asked.task["contextId"]
     assert {m["contextId"] for m in told.task["history"]} == {asked.task["contextId"]}
 
 
-async def test_task_and_context_have_to_fit(door: Door) -> None:
+async def test_task_and_context_have_to_fit(agent: ServedAgent) -> None:
     """3.4.3: a task and another context than its own are refused."""
-    asked = await door.send("ask")
-    answer = await door.send("go", taskId=asked.task["id"], contextId="another")
+    asked = await agent.send("ask")
+    answer = await agent.send("go", taskId=asked.task["id"], contextId="another")
     assert answer.reason == "INVALID_PARAMS"
 
 
-async def test_a_context_alone_opens_a_task_in_it(door: Door) -> None:
+async def test_a_context_alone_opens_a_task_in_it(agent: ServedAgent) -> None:
     """3.4.1, 3.4.3: the client's context is kept, and a new task is made in it."""
-    first = await door.send("go", contextId="ours", messageId="m-1")
-    second = await door.send("go", contextId="ours", messageId="m-2")
+    first = await agent.send("go", contextId="ours", messageId="m-1")
+    second = await agent.send("go", contextId="ours", messageId="m-2")
     assert first.task["contextId"] == second.task["contextId"] == "ours"
     assert first.task["id"] != second.task["id"]
 
 
-async def test_a_context_that_is_not_taken_is_refused(door: Door) -> None:
+async def test_a_context_that_is_not_taken_is_refused(agent: ServedAgent) -> None:
     """3.4.1: an error, and never another context in its place."""
-    answer = await door.send("go", contextId="x" * 513)
+    answer = await agent.send("go", contextId="x" * 513)
     assert answer.reason == "INVALID_PARAMS"
 
 
 @pytest.mark.parametrize(("asked", "kept"), [(None, 3), (0, None), (1, 1), (2, 2), (99, 3)])
-async def test_history_length(door: Door, asked: int | None, kept: int | None) -> None:
+async def test_history_length(agent: ServedAgent, asked: int | None, kept: int | None) -> None:
     """3.2.4: unset is no limit, 0 leaves the field out, n is at most the n newest."""
-    paused = await door.send("ask")
+    paused = await agent.send("ask")
     configuration = {} if asked is None else {"historyLength": asked}
-    told = await door.send("go", taskId=paused.task["id"], configuration=configuration)
+    told = await agent.send("go", taskId=paused.task["id"], configuration=configuration)
     history = told.task.get("history")
     assert (None if history is None else len(history)) == kept
     if history:
         assert history[-1]["parts"] == [{"text": "go"}]
 
 
-async def test_a_repeated_message_in_its_context(door: Door, worker: ScriptedWorker) -> None:
+async def test_a_repeated_message_in_its_context(
+    agent: ServedAgent, worker: ScriptedWorker
+) -> None:
     """3.3.1: by messageId in a context the client named, a repetition is recognised."""
-    first = await door.send("go", contextId="ours")
-    second = await door.send("go", contextId="ours")
+    first = await agent.send("go", contextId="ours")
+    second = await agent.send("go", contextId="ours")
     assert first.task == second.task
     assert len(worker.started) == 1
 
 
-async def test_a_paused_task_takes_messages(door: Door) -> None:
+async def test_a_paused_task_takes_messages(agent: ServedAgent) -> None:
     """3.3.3: the answer to a question opens the task's next turn."""
-    asked = await door.send("ask")
-    again = await door.send("ask", taskId=asked.task["id"], messageId="m-2")
-    told = await door.send("go", taskId=asked.task["id"], messageId="m-3")
+    asked = await agent.send("ask")
+    again = await agent.send("ask", taskId=asked.task["id"], messageId="m-2")
+    told = await agent.send("go", taskId=asked.task["id"], messageId="m-3")
     assert (again.state, told.state) == ("INPUT_REQUIRED", "COMPLETED")
 
 
 async def test_a_task_that_waits_for_credentials_takes_messages(
-    door: Door, worker: ScriptedWorker
+    agent: ServedAgent, worker: ScriptedWorker
 ) -> None:
     """7.6.1: a message to a task in AUTH_REQUIRED is accepted."""
-    waiting = await door.send("auth")
-    accepted = await door.send("go", taskId=waiting.task["id"], configuration=IMMEDIATELY)
+    waiting = await agent.send("auth")
+    accepted = await agent.send("go", taskId=waiting.task["id"], configuration=IMMEDIATELY)
     assert accepted.reason == ""
     worker.gate.set()
 
 
-async def test_a_turn_reaches_the_agent_whole(door: Door, worker: ScriptedWorker) -> None:
+async def test_a_turn_reaches_the_agent_whole(agent: ServedAgent, worker: ScriptedWorker) -> None:
     """3.4.3, 4.1.4: output modes, referenced tasks and metadata come to the agent as sent."""
     params = {
         "message": message("go", referenceTaskIds=["t-1", "t-2"], metadata={"a": 1}),
         "configuration": {"acceptedOutputModes": ["text/plain", "image/png"]},
         "metadata": {"b": True},
     }
-    await door.call("SendMessage", params)
+    await agent.call("SendMessage", params)
     request = worker.started[0].request
     assert list(request.message.reference_task_ids) == ["t-1", "t-2"]
     assert list(request.configuration.accepted_output_modes) == ["text/plain", "image/png"]
@@ -173,10 +177,10 @@ async def test_a_turn_reaches_the_agent_whole(door: Door, worker: ScriptedWorker
     assert request.metadata["b"] is True
 
 
-async def test_an_inline_push_configuration_needs_push(door: Door) -> None:
+async def test_an_inline_push_configuration_needs_push(agent: ServedAgent) -> None:
     """3.3.4: PushNotificationNotSupportedError where the card does not offer it."""
     push = {"taskPushNotificationConfig": {"url": "https://client.example/hook"}}
-    answer = await door.send("go", configuration=push)
+    answer = await agent.send("go", configuration=push)
     assert answer.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
 
 
@@ -193,32 +197,34 @@ async def test_an_inline_push_configuration_needs_push(door: Door) -> None:
     ],
     ids=["text", "url", "raw", "object", "array", "string", "metadata"],
 )
-async def test_every_kind_of_part_comes_back_as_sent(door: Door, part: dict[str, Any]) -> None:
+async def test_every_kind_of_part_comes_back_as_sent(
+    agent: ServedAgent, part: dict[str, Any]
+) -> None:
     """4.1.6: text, url, raw and data, with their names, types and metadata."""
-    answer = await door.send("", parts=[{"text": "go"}, part])
+    answer = await agent.send("", parts=[{"text": "go"}, part])
     assert answer.task["history"][0]["parts"][1] == part
 
 
-async def test_unknown_fields_are_ignored(door: Door) -> None:
+async def test_unknown_fields_are_ignored(agent: ServedAgent) -> None:
     """5.7: on every level, for clients of later versions."""
-    answer = await door.send("go", mood="sunny", configuration={"speed": {"fast": True}})
+    answer = await agent.send("go", mood="sunny", configuration={"speed": {"fast": True}})
     assert answer.state == "COMPLETED"
 
 
-async def test_times_are_utc(door: Door) -> None:
+async def test_times_are_utc(agent: ServedAgent) -> None:
     """5.6.1: ISO 8601 with a Z, to the millisecond at most."""
-    stamp = (await door.send("go")).task["status"]["timestamp"]
+    stamp = (await agent.send("go")).task["status"]["timestamp"]
     assert stamp.endswith("Z")
     assert len(stamp) <= len("2026-01-01T00:00:00.000Z")
 
 
-async def test_the_jsonrpc_envelope(door: Door) -> None:
+async def test_the_jsonrpc_envelope(agent: ServedAgent) -> None:
     """9.1: the answer repeats the request's id, and has a result or an error."""
-    if door.binding != JSONRPC:
+    if agent.binding != JSONRPC:
         pytest.skip("of JSON-RPC alone")
     for request_id in (1, "one", None):
         body = {"jsonrpc": "2.0", "id": request_id, "method": "GetTask", "params": {"id": "x"}}
-        answer = (await door.client.post("/", json=body, headers={"A2A-Version": "1.0"})).json()
+        answer = (await agent.client.post("/", json=body, headers={"A2A-Version": "1.0"})).json()
         assert answer["id"] == request_id
         assert answer["jsonrpc"] == "2.0"
         assert ("result" in answer) != ("error" in answer)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from a2a.types import AgentCapabilities, AgentCard
 
-from tests.conformance.conftest import Door, states
+from tests.conformance.conftest import ServedAgent, states
 from tests.support.a2a_calls import message
 from tests.support.followers import Followers
 from tests.support.scripted_worker import ScriptedWorker
@@ -26,64 +26,64 @@ def said(text: str, **fields: Any) -> dict[str, Any]:
     return {"message": message(text, **fields)}
 
 
-async def task_id_of(door: Door, text: str) -> str:
-    answer = await door.send(text, configuration=IMMEDIATELY)
+async def task_id_of(agent: ServedAgent, text: str) -> str:
+    answer = await agent.send(text, configuration=IMMEDIATELY)
     return str(answer.task["id"])
 
 
 class TestSending:
-    async def test_a_stream_is_a_task_and_its_updates(self, door: Door) -> None:
+    async def test_a_stream_is_a_task_and_its_updates(self, agent: ServedAgent) -> None:
         """3.1.2: first the Task, then updates, closed at the terminal state."""
-        events = await door.events(SEND, said("go"))
+        events = await agent.events(SEND, said("go"))
         kinds = [next(iter(event)) for event in events]
         assert kinds[0] == "task"
         assert set(kinds[1:]) == {"statusUpdate", "artifactUpdate"}
         assert states(events) == ["SUBMITTED", "WORKING", "COMPLETED"]
         assert next(iter(events[-1])) == "statusUpdate"
 
-    async def test_events_come_in_the_order_of_their_making(self, door: Door) -> None:
+    async def test_events_come_in_the_order_of_their_making(self, agent: ServedAgent) -> None:
         """3.5.2: chunk after chunk, and none after the end."""
-        events = await door.events(SEND, said("go"))
+        events = await agent.events(SEND, said("go"))
         chunks = [e["artifactUpdate"] for e in events if "artifactUpdate" in e]
         assert [c["artifact"]["parts"][0]["text"] for c in chunks] == ["Once upon ", "a time."]
         assert [c.get("lastChunk", False) for c in chunks] == [False, True]
         assert {c["taskId"] for c in chunks} == {events[0]["task"]["id"]}
 
-    async def test_an_answer_that_is_a_message(self, door: Door) -> None:
+    async def test_an_answer_that_is_a_message(self, agent: ServedAgent) -> None:
         """3.1.2: the task that made it durable comes first, and its last status has the message."""
-        events = await door.events(SEND, said("reply please"))
+        events = await agent.events(SEND, said("reply please"))
         assert "task" in events[0]
         assert states(events)[-1] == "COMPLETED"
 
-    async def test_a_stream_closes_at_a_question(self, door: Door) -> None:
+    async def test_a_stream_closes_at_a_question(self, agent: ServedAgent) -> None:
         """11.7: an interrupted state ends the stream of a turn."""
-        assert states(await door.events(SEND, said("ask")))[-1] == "INPUT_REQUIRED"
+        assert states(await agent.events(SEND, said("ask")))[-1] == "INPUT_REQUIRED"
 
     async def test_a_stream_stays_open_for_credentials(
-        self, door: Door, worker: ScriptedWorker, followers: Followers
+        self, agent: ServedAgent, worker: ScriptedWorker, followers: Followers
     ) -> None:
         """7.6.1: at AUTH_REQUIRED it goes on, and shows what the agent does with them."""
-        streaming = asyncio.create_task(door.events(SEND, said("auth")))
+        streaming = asyncio.create_task(agent.events(SEND, said("auth")))
         await followers.reach(1, version=AUTH_REQUIRED)
         worker.gate.set()
         shown = states(await streaming)
         assert shown[-2:] == ["AUTH_REQUIRED", "COMPLETED"]
 
-    async def test_the_next_turn_begins_with_the_task(self, door: Door) -> None:
+    async def test_the_next_turn_begins_with_the_task(self, agent: ServedAgent) -> None:
         """3.1.2, 3.4.3: so does the stream of a follow-up, with the context of its task."""
-        asked = await door.send("ask")
-        events = await door.events(SEND, said("go", taskId=asked.task["id"]))
+        asked = await agent.send("ask")
+        events = await agent.events(SEND, said("go", taskId=asked.task["id"]))
         assert events[0]["task"]["contextId"] == asked.task["contextId"]
         assert states(events)[-1] == "COMPLETED"
 
-    async def test_return_immediately_does_not_matter(self, door: Door) -> None:
+    async def test_return_immediately_does_not_matter(self, agent: ServedAgent) -> None:
         """3.2.2: a stream goes to its end."""
-        events = await door.events(SEND, {**said("go"), "configuration": IMMEDIATELY})
+        events = await agent.events(SEND, {**said("go"), "configuration": IMMEDIATELY})
         assert states(events)[-1] == "COMPLETED"
 
-    async def test_history_length(self, door: Door) -> None:
+    async def test_history_length(self, agent: ServedAgent) -> None:
         """3.2.4: it holds for the Task that opens the stream."""
-        events = await door.events(SEND, {**said("go"), "configuration": {"historyLength": 0}})
+        events = await agent.events(SEND, {**said("go"), "configuration": {"historyLength": 0}})
         assert "history" not in events[0]["task"]
 
     @pytest.mark.parametrize(
@@ -95,26 +95,26 @@ class TestSending:
         ],
     )
     async def test_errors_are_those_of_a_send(
-        self, door: Door, params: dict[str, Any], reason: str
+        self, agent: ServedAgent, params: dict[str, Any], reason: str
     ) -> None:
         """3.1.2: the same errors as SendMessage, as an answer and not as a stream."""
-        assert (await door.call(SEND, params)).reason == reason
+        assert (await agent.call(SEND, params)).reason == reason
 
-    async def test_a_finished_task(self, door: Door) -> None:
+    async def test_a_finished_task(self, agent: ServedAgent) -> None:
         """3.1.1, 3.1.2: UnsupportedOperationError."""
-        done = await door.send("go")
-        answer = await door.call(SEND, said("go", taskId=done.task["id"], messageId="m-2"))
+        done = await agent.send("go")
+        answer = await agent.call(SEND, said("go", taskId=done.task["id"], messageId="m-2"))
         assert answer.reason == "UNSUPPORTED_OPERATION"
 
 
 class TestSubscribing:
     async def test_it_begins_with_the_task_as_it_is(
-        self, door: Door, worker: ScriptedWorker, followers: Followers
+        self, agent: ServedAgent, worker: ScriptedWorker, followers: Followers
     ) -> None:
         """3.1.6: the first event is the Task at the time of the subscription."""
-        task_id = await task_id_of(door, "wait")
+        task_id = await task_id_of(agent, "wait")
         await worker.waiting.wait()
-        following = asyncio.create_task(door.events(SUBSCRIBE, {"id": task_id}))
+        following = asyncio.create_task(agent.events(SUBSCRIBE, {"id": task_id}))
         await followers.reach(1)
         worker.gate.set()
         events = await following
@@ -122,28 +122,28 @@ class TestSubscribing:
         assert states(events) == ["WORKING", "COMPLETED"]
 
     async def test_it_stays_through_a_pause_to_the_end(
-        self, door: Door, followers: Followers
+        self, agent: ServedAgent, followers: Followers
     ) -> None:
         """3.1.6: a task that waits for its user is followed into its next turns."""
-        task_id = (await door.send("ask")).task["id"]
+        task_id = (await agent.send("ask")).task["id"]
         followers.forget()
-        following = asyncio.create_task(door.events(SUBSCRIBE, {"id": task_id}))
+        following = asyncio.create_task(agent.events(SUBSCRIBE, {"id": task_id}))
         await followers.reach(1)
-        await door.send("ask", taskId=task_id, messageId="m-2")
-        await door.send("go", taskId=task_id, messageId="m-3")
+        await agent.send("ask", taskId=task_id, messageId="m-2")
+        await agent.send("go", taskId=task_id, messageId="m-3")
         shown = states(await following)
         assert shown[0] == "INPUT_REQUIRED"
         assert shown.count("INPUT_REQUIRED") == 2
         assert shown[-1] == "COMPLETED"
 
     async def test_all_subscribers_see_the_same(
-        self, door: Door, worker: ScriptedWorker, followers: Followers
+        self, agent: ServedAgent, worker: ScriptedWorker, followers: Followers
     ) -> None:
         """3.5.2: the same events in the same order for every stream of a task."""
-        task_id = await task_id_of(door, "wait")
+        task_id = await task_id_of(agent, "wait")
         await worker.waiting.wait()
         subscriptions = [
-            asyncio.create_task(door.events(SUBSCRIBE, {"id": task_id})) for _ in range(3)
+            asyncio.create_task(agent.events(SUBSCRIBE, {"id": task_id})) for _ in range(3)
         ]
         await followers.reach(3)
         worker.gate.set()
@@ -152,33 +152,33 @@ class TestSubscribing:
         assert len(first) == 4
 
     async def test_one_that_leaves_harms_nobody(
-        self, door: Door, worker: ScriptedWorker, followers: Followers
+        self, agent: ServedAgent, worker: ScriptedWorker, followers: Followers
     ) -> None:
         """3.5.2: neither the other streams nor the task."""
-        if door.is_buffered:
-            pytest.skip("API Gateway hands a stream over when it is complete")
-        async with door.stream(SEND, said("wait")) as leaving:
+        if agent.function == "api":
+            pytest.skip("API Gateway passes ApiFunction's answer on when it is complete")
+        async with agent.stream(SEND, said("wait")) as leaving:
             task_id = (await anext(leaving))["task"]["id"]
             await worker.waiting.wait()
-            staying = asyncio.create_task(door.events(SUBSCRIBE, {"id": task_id}))
+            staying = asyncio.create_task(agent.events(SUBSCRIBE, {"id": task_id}))
             await followers.reach(2)
         worker.gate.set()
         assert states(await staying)[-1] == "COMPLETED"
-        assert (await door.call("GetTask", {"id": task_id})).state == "COMPLETED"
+        assert (await agent.call("GetTask", {"id": task_id})).state == "COMPLETED"
 
-    async def test_a_finished_task_cannot_be_subscribed_to(self, door: Door) -> None:
+    async def test_a_finished_task_cannot_be_subscribed_to(self, agent: ServedAgent) -> None:
         """3.1.6: UnsupportedOperationError."""
-        task_id = (await door.send("go")).task["id"]
-        assert (await door.call(SUBSCRIBE, {"id": task_id})).reason == "UNSUPPORTED_OPERATION"
+        task_id = (await agent.send("go")).task["id"]
+        assert (await agent.call(SUBSCRIBE, {"id": task_id})).reason == "UNSUPPORTED_OPERATION"
 
-    async def test_an_unknown_task_cannot_be_subscribed_to(self, door: Door) -> None:
+    async def test_an_unknown_task_cannot_be_subscribed_to(self, agent: ServedAgent) -> None:
         """3.1.6: TaskNotFoundError."""
-        assert (await door.call(SUBSCRIBE, {"id": "nobody"})).reason == "TASK_NOT_FOUND"
+        assert (await agent.call(SUBSCRIBE, {"id": "nobody"})).reason == "TASK_NOT_FOUND"
 
-    async def test_another_tenants_task_cannot_be_subscribed_to(self, door: Door) -> None:
+    async def test_another_tenants_task_cannot_be_subscribed_to(self, agent: ServedAgent) -> None:
         """13.1: it does not exist."""
-        task_id = await task_id_of(door, "ask")
-        answer = await door.call(SUBSCRIBE, {"id": task_id, "tenant": "acme"})
+        task_id = await task_id_of(agent, "ask")
+        answer = await agent.call(SUBSCRIBE, {"id": task_id, "tenant": "acme"})
         assert answer.reason == "TASK_NOT_FOUND"
 
 
@@ -191,7 +191,9 @@ class TestWithoutTheCapability:
     @pytest.mark.parametrize(
         ("method", "params"), [(SEND, said("go")), (SUBSCRIBE, {"id": "nobody"})]
     )
-    async def test_nothing_streams(self, door: Door, method: str, params: dict[str, Any]) -> None:
+    async def test_nothing_streams(
+        self, agent: ServedAgent, method: str, params: dict[str, Any]
+    ) -> None:
         """3.3.4: UnsupportedOperationError, before anything is looked at."""
-        assert (await door.call(method, params)).reason == "UNSUPPORTED_OPERATION"
-        assert (await door.call("ListTasks", {})).result["totalSize"] == 0
+        assert (await agent.call(method, params)).reason == "UNSUPPORTED_OPERATION"
+        assert (await agent.call("ListTasks", {})).result["totalSize"] == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import Door
+from tests.conformance.conftest import ServedAgent
 from tests.support.a2a_calls import REST
 from tests.support.followers import Followers
 from tests.support.scripted_worker import ScriptedWorker
@@ -18,71 +18,73 @@ pytestmark = pytest.mark.usefixtures("worker")
 
 
 class TestGetting:
-    async def test_a_task(self, door: Door) -> None:
+    async def test_a_task(self, agent: ServedAgent) -> None:
         """3.1.3: as the send has answered it; 3.3.1: as often as it is asked for."""
-        sent = (await door.send("go")).task
-        first = await door.call("GetTask", {"id": sent["id"]})
-        second = await door.call("GetTask", {"id": sent["id"]})
+        sent = (await agent.send("go")).task
+        first = await agent.call("GetTask", {"id": sent["id"]})
+        second = await agent.call("GetTask", {"id": sent["id"]})
         assert first.task == second.task == sent
 
-    async def test_an_unknown_task(self, door: Door) -> None:
+    async def test_an_unknown_task(self, agent: ServedAgent) -> None:
         """3.1.3: TaskNotFoundError."""
-        assert (await door.call("GetTask", {"id": "nobody"})).reason == "TASK_NOT_FOUND"
+        assert (await agent.call("GetTask", {"id": "nobody"})).reason == "TASK_NOT_FOUND"
 
-    async def test_another_tenants_task_is_an_unknown_one(self, door: Door) -> None:
+    async def test_another_tenants_task_is_an_unknown_one(self, agent: ServedAgent) -> None:
         """3.3.2, 13.1: nothing tells a task that is not the caller's from one that is not."""
-        task_id = (await door.send("go")).task["id"]
-        hidden = await door.call("GetTask", {"id": task_id, "tenant": "acme"})
-        missing = await door.call("GetTask", {"id": "nobody", "tenant": "acme"})
+        task_id = (await agent.send("go")).task["id"]
+        hidden = await agent.call("GetTask", {"id": task_id, "tenant": "acme"})
+        missing = await agent.call("GetTask", {"id": "nobody", "tenant": "acme"})
         assert hidden.response.json() == missing.response.json()
 
     @pytest.mark.parametrize(("asked", "kept"), [(None, 3), (0, None), (1, 1), (50, 3)])
-    async def test_history_length(self, door: Door, asked: int | None, kept: int | None) -> None:
+    async def test_history_length(
+        self, agent: ServedAgent, asked: int | None, kept: int | None
+    ) -> None:
         """3.2.4: unset is no limit, 0 leaves the field out, n is at most the n newest."""
-        paused = await door.send("ask")
-        done = await door.send("go", taskId=paused.task["id"])
+        paused = await agent.send("ask")
+        done = await agent.send("go", taskId=paused.task["id"])
         params = {"id": done.task["id"]} | ({} if asked is None else {"historyLength": asked})
-        history = (await door.call("GetTask", params)).task.get("history")
+        history = (await agent.call("GetTask", params)).task.get("history")
         assert (None if history is None else len(history)) == kept
 
-    async def test_a_negative_history_length(self, door: Door) -> None:
+    async def test_a_negative_history_length(self, agent: ServedAgent) -> None:
         """3.2.4: it is no length."""
-        done = await door.send("go")
-        answer = await door.call("GetTask", {"id": done.task["id"], "historyLength": -1})
+        done = await agent.send("go")
+        answer = await agent.call("GetTask", {"id": done.task["id"], "historyLength": -1})
         assert answer.reason == "INVALID_PARAMS"
 
 
 class TestListing:
     @staticmethod
-    async def ids(door: Door, **query: Any) -> list[str]:
-        answer = await door.call("ListTasks", query)
+    async def ids(agent: ServedAgent, **query: Any) -> list[str]:
+        answer = await agent.call("ListTasks", query)
         return [task["id"] for task in answer.result["tasks"]]
 
-    async def test_an_empty_list_has_all_its_fields(self, door: Door) -> None:
+    async def test_an_empty_list_has_all_its_fields(self, agent: ServedAgent) -> None:
         """3.1.4: tasks, nextPageToken, pageSize and totalSize are always there."""
-        assert (await door.call("ListTasks", {})).result == {
+        assert (await agent.call("ListTasks", {})).result == {
             "tasks": [],
             "nextPageToken": "",
             "pageSize": 50,
             "totalSize": 0,
         }
 
-    async def test_the_newest_status_comes_first(self, door: Door) -> None:
+    async def test_the_newest_status_comes_first(self, agent: ServedAgent) -> None:
         """3.1.4: sorted by the time of the last status, descending."""
-        first = (await door.send("ask")).task["id"]
-        second = (await door.send("go")).task["id"]
-        assert await self.ids(door) == [second, first]
-        await door.send("go", taskId=first)
-        assert await self.ids(door) == [first, second]
+        first = (await agent.send("ask")).task["id"]
+        second = (await agent.send("go")).task["id"]
+        assert await self.ids(agent) == [second, first]
+        await agent.send("go", taskId=first)
+        assert await self.ids(agent) == [first, second]
 
-    async def test_pages(self, door: Door) -> None:
+    async def test_pages(self, agent: ServedAgent) -> None:
         """3.1.4: a cursor leads through all of them, and totalSize counts before paging."""
-        made = [(await door.send("go")).task["id"] for _ in range(5)]
+        made = [(await agent.send("go")).task["id"] for _ in range(5)]
         seen: list[str] = []
         token = ""
         while True:
             query = {"pageSize": 2} | ({"pageToken": token} if token else {})
-            page = (await door.call("ListTasks", query)).result
+            page = (await agent.call("ListTasks", query)).result
             assert (page["pageSize"], page["totalSize"]) == (2, 5)
             seen += [task["id"] for task in page["tasks"]]
             token = page["nextPageToken"]
@@ -90,35 +92,35 @@ class TestListing:
                 break
         assert seen == made[::-1]
 
-    async def test_filters(self, door: Door) -> None:
+    async def test_filters(self, agent: ServedAgent) -> None:
         """3.1.4: context, status and time, and all of them at once."""
-        paused = (await door.send("ask", contextId="ours")).task
-        done = (await door.send("go", contextId="theirs")).task
+        paused = (await agent.send("ask", contextId="ours")).task
+        done = (await agent.send("go", contextId="theirs")).task
         asked = "TASK_STATE_INPUT_REQUIRED"
         after = done["status"]["timestamp"]
-        assert await self.ids(door, contextId="ours") == [paused["id"]]
-        assert await self.ids(door, status=asked) == [paused["id"]]
-        assert await self.ids(door, statusTimestampAfter=after) == [done["id"]]
-        assert await self.ids(door, contextId="theirs", status=asked) == []
+        assert await self.ids(agent, contextId="ours") == [paused["id"]]
+        assert await self.ids(agent, status=asked) == [paused["id"]]
+        assert await self.ids(agent, statusTimestampAfter=after) == [done["id"]]
+        assert await self.ids(agent, contextId="theirs", status=asked) == []
 
-    async def test_artifacts_are_left_out_unless_asked_for(self, door: Door) -> None:
+    async def test_artifacts_are_left_out_unless_asked_for(self, agent: ServedAgent) -> None:
         """3.1.4: then the field is absent; asked for, it is there."""
-        await door.send("go")
-        without = (await door.call("ListTasks", {})).result["tasks"][0]
-        among = (await door.call("ListTasks", {"includeArtifacts": True})).result["tasks"][0]
+        await agent.send("go")
+        without = (await agent.call("ListTasks", {})).result["tasks"][0]
+        among = (await agent.call("ListTasks", {"includeArtifacts": True})).result["tasks"][0]
         assert "artifacts" not in without
         assert len(among["artifacts"]) == 1
 
-    async def test_history_length(self, door: Door) -> None:
+    async def test_history_length(self, agent: ServedAgent) -> None:
         """3.1.4, 3.2.4: of each task in the list."""
-        await door.send("go", taskId=(await door.send("ask")).task["id"])
-        (task,) = (await door.call("ListTasks", {"historyLength": 1})).result["tasks"]
+        await agent.send("go", taskId=(await agent.send("ask")).task["id"])
+        (task,) = (await agent.call("ListTasks", {"historyLength": 1})).result["tasks"]
         assert len(task["history"]) == 1
 
-    async def test_only_ones_own_tasks_are_listed(self, door: Door) -> None:
+    async def test_only_ones_own_tasks_are_listed(self, agent: ServedAgent) -> None:
         """3.1.4, 13.1: also where nothing is filtered."""
-        await door.send("go")
-        assert await self.ids(door, tenant="acme") == []
+        await agent.send("go")
+        assert await self.ids(agent, tenant="acme") == []
 
     @pytest.mark.parametrize(
         "query",
@@ -134,60 +136,60 @@ class TestListing:
         ],
         ids=str,
     )
-    async def test_what_is_out_of_range(self, door: Door, query: dict[str, Any]) -> None:
+    async def test_what_is_out_of_range(self, agent: ServedAgent, query: dict[str, Any]) -> None:
         """3.1.4, 6.5: a validation error, and not another list than was asked for."""
-        answer = await door.call("ListTasks", query)
-        assert answer.code == (0 if door.binding == REST else -32602)
-        assert answer.response.status_code == (400 if door.binding == REST else 200)
+        answer = await agent.call("ListTasks", query)
+        assert answer.code == (0 if agent.binding == REST else -32602)
+        assert answer.response.status_code == (400 if agent.binding == REST else 200)
 
 
 class TestCanceling:
-    async def test_a_running_task(self, door: Door) -> None:
+    async def test_a_running_task(self, agent: ServedAgent) -> None:
         """3.1.5: the answer is the canceled Task."""
-        sent = await door.send("obey", configuration=IMMEDIATELY)
-        canceled = await door.call("CancelTask", {"id": sent.task["id"]})
+        sent = await agent.send("obey", configuration=IMMEDIATELY)
+        canceled = await agent.call("CancelTask", {"id": sent.task["id"]})
         assert canceled.state == "CANCELED"
-        assert (await door.call("GetTask", {"id": sent.task["id"]})).task == canceled.task
+        assert (await agent.call("GetTask", {"id": sent.task["id"]})).task == canceled.task
 
-    async def test_a_paused_task(self, door: Door) -> None:
+    async def test_a_paused_task(self, agent: ServedAgent) -> None:
         """3.1.5: one that waits for its user can be canceled, and takes no message after that."""
-        task_id = (await door.send("ask")).task["id"]
-        assert (await door.call("CancelTask", {"id": task_id})).state == "CANCELED"
-        answer = await door.send("go", taskId=task_id, messageId="m-2")
+        task_id = (await agent.send("ask")).task["id"]
+        assert (await agent.call("CancelTask", {"id": task_id})).state == "CANCELED"
+        answer = await agent.send("go", taskId=task_id, messageId="m-2")
         assert answer.reason == "UNSUPPORTED_OPERATION"
 
     async def test_subscribers_see_it(
-        self, door: Door, worker: ScriptedWorker, followers: Followers
+        self, agent: ServedAgent, worker: ScriptedWorker, followers: Followers
     ) -> None:
         """3.1.6: canceled is an end as any other."""
-        sent = await door.send("obey", configuration=IMMEDIATELY)
+        sent = await agent.send("obey", configuration=IMMEDIATELY)
         task_id = sent.task["id"]
-        following = asyncio.create_task(door.events("SubscribeToTask", {"id": task_id}))
+        following = asyncio.create_task(agent.events("SubscribeToTask", {"id": task_id}))
         await followers.reach(1)
-        await door.call("CancelTask", {"id": task_id})
+        await agent.call("CancelTask", {"id": task_id})
         last = (await following)[-1]
         assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
 
     @pytest.mark.parametrize("text", ["go", "fail"])
-    async def test_a_finished_task(self, door: Door, text: str) -> None:
+    async def test_a_finished_task(self, agent: ServedAgent, text: str) -> None:
         """3.1.5: TaskNotCancelableError."""
-        task_id = (await door.send(text)).task["id"]
-        assert (await door.call("CancelTask", {"id": task_id})).reason == "TASK_NOT_CANCELABLE"
+        task_id = (await agent.send(text)).task["id"]
+        assert (await agent.call("CancelTask", {"id": task_id})).reason == "TASK_NOT_CANCELABLE"
 
-    async def test_a_canceled_task(self, door: Door) -> None:
+    async def test_a_canceled_task(self, agent: ServedAgent) -> None:
         """3.3.1: a second cancel changes nothing; 3.1.5: its task is no longer cancelable."""
-        task_id = (await door.send("ask")).task["id"]
-        first = await door.call("CancelTask", {"id": task_id})
-        assert (await door.call("CancelTask", {"id": task_id})).reason == "TASK_NOT_CANCELABLE"
-        assert (await door.call("GetTask", {"id": task_id})).task == first.task
+        task_id = (await agent.send("ask")).task["id"]
+        first = await agent.call("CancelTask", {"id": task_id})
+        assert (await agent.call("CancelTask", {"id": task_id})).reason == "TASK_NOT_CANCELABLE"
+        assert (await agent.call("GetTask", {"id": task_id})).task == first.task
 
-    async def test_an_unknown_task(self, door: Door) -> None:
+    async def test_an_unknown_task(self, agent: ServedAgent) -> None:
         """3.1.5: TaskNotFoundError."""
-        assert (await door.call("CancelTask", {"id": "nobody"})).reason == "TASK_NOT_FOUND"
+        assert (await agent.call("CancelTask", {"id": "nobody"})).reason == "TASK_NOT_FOUND"
 
-    async def test_another_tenants_task(self, door: Door) -> None:
+    async def test_another_tenants_task(self, agent: ServedAgent) -> None:
         """13.1: it does not exist, and goes on."""
-        task_id = (await door.send("ask")).task["id"]
-        answer = await door.call("CancelTask", {"id": task_id, "tenant": "acme"})
+        task_id = (await agent.send("ask")).task["id"]
+        answer = await agent.call("CancelTask", {"id": task_id, "tenant": "acme"})
         assert answer.reason == "TASK_NOT_FOUND"
-        assert (await door.call("GetTask", {"id": task_id})).state == "INPUT_REQUIRED"
+        assert (await agent.call("GetTask", {"id": task_id})).state == "INPUT_REQUIRED"

@@ -1,4 +1,4 @@
-"""The official client, at a door and over a binding of the test's choice."""
+"""The official client, at a URL and over a binding of the test's choice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 import httpx
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.types import (
-    AgentCard,
     GetTaskRequest,
     Message,
     SendMessageRequest,
@@ -34,10 +33,10 @@ async def client_at(
     streaming: bool = True,
     polling: bool = False,
 ) -> AsyncIterator[Client]:
-    """A client of the card at `url` that uses the interfaces of that door alone."""
+    """A client of the card at `url`."""
     limits = httpx.Limits(max_connections=250)
     async with httpx.AsyncClient(trust_env=False, timeout=SETTLE_S, limits=limits) as http:
-        card = at_door(await A2ACardResolver(http, url).get_agent_card(), url)
+        card = await A2ACardResolver(http, url).get_agent_card()
         config = ClientConfig(
             httpx_client=http,
             supported_protocol_bindings=[binding],
@@ -45,19 +44,6 @@ async def client_at(
             polling=polling,
         )
         yield ClientFactory(config).create(card)
-
-
-def at_door(card: AgentCard, url: str) -> AgentCard:
-    """The card with the interfaces of one door."""
-    narrowed = AgentCard()
-    narrowed.CopyFrom(card)
-    del narrowed.supported_interfaces[:]
-    narrowed.supported_interfaces.extend(
-        interface
-        for interface in card.supported_interfaces
-        if interface.url.rstrip("/") == url.rstrip("/")
-    )
-    return narrowed
 
 
 async def send(

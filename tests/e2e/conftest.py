@@ -82,11 +82,11 @@ def provision(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def api_doors(
+def api_urls(
     provisioned: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[str]]:
     """Two `api` processes over one table."""
-    folder = tmp_path_factory.mktemp("api-doors")
+    folder = tmp_path_factory.mktemp("api-urls")
     env = environment(**provisioned, A2A_AUTH="none")
     serving = ("api", "--card", CARD, "--port", "0")
     with ExitStack() as processes:

@@ -91,7 +91,7 @@ class Client:
     """A client with a bad line: what it has of one task, over all its connections."""
 
     http: httpx.AsyncClient
-    doors: list[str]
+    urls: list[str]
     binding: str
     chance: random.Random
     openings: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Client:
         headers = {"A2A-Version": "1.0", "Content-Type": "application/json"}
         if self.last_id:
             headers["Last-Event-ID"] = self.last_id
-        url = self.doors[self.connections % len(self.doors)] + path
+        url = self.urls[self.connections % len(self.urls)] + path
         left = self.chance.randint(0, 2500) if self.connections < CUTS else 1 << 30
         is_first, self.connections = self.connections == 0, self.connections + 1
         async with self.http.stream(verb, url, json=body, headers=headers) as response:
@@ -164,14 +164,14 @@ class Client:
 
 
 async def one_run(
-    storage: DynamoStorage, http: httpx.AsyncClient, doors: list[str], number: int
+    storage: DynamoStorage, http: httpx.AsyncClient, urls: list[str], number: int
 ) -> int:
     """One task, one agent, one client; gives the number of connections."""
     chance = random.Random(number)  # noqa: S311 - repeatable
     binding = (JSONRPC, REST)[number % 2]
     opened = await storage.open_task("context", request())
     task_id = opened.head.task_id
-    client = Client(http, chance.sample(doors, 2), binding, chance)
+    client = Client(http, chance.sample(urls, 2), binding, chance)
     agent = Agent(storage, random.Random(number + 1_000_000))  # noqa: S311 - as above
 
     async def work() -> None:
@@ -193,7 +193,7 @@ async def one_run(
 
 
 async def test_cuts_lose_and_repeat_nothing(
-    storage: DynamoStorage, api_doors: list[str], record_property: Any
+    storage: DynamoStorage, api_urls: list[str], record_property: Any
 ) -> None:
     """The connection is cut at random bytes, and goes on in the other process.
 
@@ -206,7 +206,7 @@ async def test_cuts_lose_and_repeat_nothing(
 
         async def run(number: int) -> int:
             async with free:
-                return await one_run(storage, http, api_doors, number)
+                return await one_run(storage, http, api_urls, number)
 
         connections = await asyncio.gather(*(run(number) for number in range(RUNS)))
     record_property("connections", sum(connections))

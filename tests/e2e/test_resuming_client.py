@@ -24,7 +24,7 @@ from a2a_serverless.client import ResumingClient, Retries, resuming
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.head import TERMINAL
-from tests.e2e.clients import BINDINGS, artifact_text, at_door
+from tests.e2e.clients import BINDINGS, artifact_text
 from tests.e2e.commands import Running, environment, running
 from tests.e2e.conftest import CARD
 from tests.e2e.cutting_proxy import CuttingProxy
@@ -95,7 +95,7 @@ async def clients_at(proxy: CuttingProxy, url: str) -> AsyncIterator[list[Resumi
     """Streaming clients over both bindings, and one that waits for its answers in one piece."""
     timeout = httpx.Timeout(5, read=20)
     async with httpx.AsyncClient(trust_env=False, timeout=timeout) as http:
-        card = at_door(await A2ACardResolver(http, url).get_agent_card(), url)
+        card = await A2ACardResolver(http, url).get_agent_card()
         for interface in card.supported_interfaces:
             interface.url = interface.url.replace(url, proxy.url)
         yield [

@@ -38,7 +38,6 @@ def stream_sh(names: Mapping[str, str], output: Path) -> Iterator[str]:
         **names,
         A2A_AUTH="none",
         A2A_CARD=CARD,
-        A2A_PUBLIC_URL="https://agents.example",
         A2A_STREAM_LIMIT_S="300",
         AWS_LAMBDA_EXEC_WRAPPER="/opt/bootstrap",
         AWS_LAMBDA_FUNCTION_MEMORY_SIZE="512",

@@ -54,15 +54,15 @@ class Subscriber:
         return [int(part.text.split()[0]) for part in parts]
 
 
-async def test_subscribers_in_two_processes_see_the_same(api_doors: list[str], paces: Path) -> None:
+async def test_subscribers_in_two_processes_see_the_same(api_urls: list[str], paces: Path) -> None:
     """The one who sent and nine official clients, each joining at another chunk, two of them slow.
 
     Over both bindings and both processes: the same events in the same order, to the end.
     """
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as following:
         clients = [
-            await stack.enter_async_context(client_at(door, binding=binding))
-            for door in api_doors
+            await stack.enter_async_context(client_at(url, binding=binding))
+            for url in api_urls
             for binding in BINDINGS
         ]
         sent: list[StreamResponse] = []

@@ -1,18 +1,31 @@
-"""Requests to a deployment: as a REST API hands them over, and as the adapter passes them on."""
+"""Requests to a deployment: as a REST API hands them over, and as the adapter passes them on.
+
+`deployed` is one of the two functions that answer clients, behind an API without its routes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
+from a2a.types import AgentCard
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.http.address import from_gateway
-from a2a_serverless.local.gateway import proxy_event
-from a2a_serverless.local.web_adapter import request_of
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.function import lambda_handler, observed
+from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.local.environments import Environments
+from a2a_serverless.local.gateway import proxy_event, response_of
+from a2a_serverless.local.web_adapter import WebAdapter, request_of
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
 
 HOST = "abcdef1234.execute-api.eu-central-1.amazonaws.com"
 """The domain of the API itself, under which its stage is the first segment of a path."""
@@ -59,11 +72,78 @@ def rest_event(
     )
 
 
-def adapted(event: Mapping[str, Any]) -> httpx.Request:
-    """Return the request that the adapter makes of an event."""
+def adapted(event: Mapping[str, Any], *, server: str = "http://127.0.0.1:8080") -> httpx.Request:
+    """Return the request that the adapter makes of an event.
+
+    Args:
+        event: a REST API's.
+        server: the URL of the function's own server, without a path.
+    """
     target, headers = request_of(event, {})
-    url = httpx.URL(scheme="http", host="127.0.0.1", port=8080, raw_path=target.encode())
+    url = httpx.URL(server).copy_with(raw_path=target.encode())
     return httpx.Request(event["httpMethod"], url, headers=headers, content=event["body"])
+
+
+@contextmanager
+def deployed(
+    entrypoint: Entrypoint,
+    settings: Settings,
+    backends: Backends,
+    card: AgentCard,
+    *,
+    extended_card: AgentCard | None = None,
+) -> Iterator[ASGIApp]:
+    """The application as one of the functions has it, behind an API with a domain of its own.
+
+    Unlike in a deployment, every path and method comes to this function, so that what the two have
+    in common can be asked of both.
+
+    Args:
+        entrypoint: `api` is ApiFunction, `stream` StreamFunction.
+        settings: as for `create_app`.
+        backends: as for `create_app`.
+        card: as for `create_app`.
+        extended_card: as for `create_app`.
+    """
+    app = create_app(settings, backends, card, entrypoint=entrypoint, extended_card=extended_card)
+    if entrypoint == "stream":
+        yield _streamed(WebAdapter("stream", observed(app), timeout_s=900))
+        return
+    function = Environments("api", lambda _: lambda_handler(app), limit=8, timeout_s=30)
+    try:
+        yield _buffered(function)
+    finally:
+        function.close()
+
+
+def _buffered(function: Environments) -> ASGIApp:
+    async def gateway(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = function.invoke(await _event(scope, receive))
+        status, headers, content = response_of(await asyncio.wrap_future(answer))
+        response = Response(content, status)
+        response.raw_headers = headers
+        await response(scope, receive, send)
+
+    return gateway
+
+
+def _streamed(function: WebAdapter) -> ASGIApp:
+    async def gateway(scope: Scope, receive: Receive, send: Send) -> None:
+        await function.invoke(await _event(scope, receive), receive, send)
+
+    return gateway
+
+
+async def _event(scope: Scope, receive: Receive) -> dict[str, Any]:
+    """The event of a request, whose bytes are text: UTF-8, what is none replaced."""
+    request = Request(scope, receive)
+    target = scope["raw_path"].decode()
+    if scope["query_string"]:
+        target = f"{target}?{scope['query_string'].decode()}"
+    body = (await request.body()).decode(errors="replace")
+    headers = [line for line in request.headers.items() if line[0] != "host"]
+    domain = request.headers["host"]
+    return rest_event(scope["method"], target, body or None, headers, domain=domain, is_mapped=True)
 
 
 def staged(app: ASGIApp, stage: str = STAGE) -> ASGIApp:

@@ -219,7 +219,7 @@ async def test_an_end_is_counted_once(backends: Backends, state: TaskState) -> N
     assert len(seen.values("TimeToEnd")) == 1
 
 
-async def test_the_streaming_door_writes_its_metrics_with_each_answer() -> None:
+async def test_stream_function_writes_its_metrics_with_each_answer() -> None:
     """Behind the Lambda Web Adapter a request is an invocation, with an id and an end of its own.
 
     A client's header is not taken for Lambda's.
@@ -235,7 +235,7 @@ async def test_the_streaming_door_writes_its_metrics_with_each_answer() -> None:
     transport = httpx.ASGITransport(observed(app))
     invocations = [json.dumps({"request_id": "0a-1b"}), '{"request_id": "<script>"}', "[]", "{"]
     with counted() as seen, logged() as lines:
-        async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             for number, invocation in enumerate(invocations, start=1):
                 await client.get("/", headers={"x-amzn-lambda-context": invocation})
                 assert len(seen.lines) == number

@@ -76,10 +76,8 @@ async def agent_with(
     """Agents with settings of their own on the same backends; over REST."""
     clients: list[httpx.AsyncClient] = []
 
-    def make(settings: Settings, *, door: str = "api") -> Agent:
-        app = create_app(
-            settings, backends, card, entrypoint="stream" if door == "stream" else "api"
-        )
+    def make(settings: Settings) -> Agent:
+        app = create_app(settings, backends, card, entrypoint="api")
         transport = httpx.ASGITransport(app)
         clients.append(httpx.AsyncClient(transport=transport, base_url="http://test"))
         return Agent(clients[-1])

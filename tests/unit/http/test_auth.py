@@ -78,7 +78,7 @@ async def test_json_rpc_gets_its_own_form(client: httpx.AsyncClient) -> None:
         {"X-API-Key": "wrong", "Authorization": f"Bearer {KEY}"},
     ],
 )
-async def test_a_key_opens_the_door(agent: Agent, headers: dict[str, str]) -> None:
+async def test_a_key_is_let_in(agent: Agent, headers: dict[str, str]) -> None:
     """In either header, and one right key is enough."""
     answer = await agent.call("ListTasks", {}, headers)
     assert answer.result["totalSize"] == 0

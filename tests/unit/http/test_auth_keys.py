@@ -221,7 +221,7 @@ async def test_a_broken_secret_locks_nobody_out(
     assert await who(keys, OTHER) == "default"
 
 
-async def test_an_empty_secret_closes_the_door(secrets: Any, clock: ManualClock) -> None:
+async def test_an_empty_secret_lets_in_nobody(secrets: Any, clock: ManualClock) -> None:
     """Whoever takes out all keys means it."""
     keys = stored_keys(clock)
     secrets.put_secret_value(SecretId="keys", SecretString="{}")
@@ -252,13 +252,13 @@ def test_a_broken_secret_stops_the_start(secrets: Any, clock: ManualClock, broke
     assert KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize("door", ["api", "stream"])
+@pytest.mark.parametrize("entrypoint", ["api", "stream"])
 async def test_the_application_reads_them_again(
-    secrets: Any, clock: ManualClock, card: AgentCard, door: Entrypoint
+    secrets: Any, clock: ManualClock, card: AgentCard, entrypoint: Entrypoint
 ) -> None:
-    """Behind either door, as part of the first request that finds them old."""
+    """In either function, as part of the first request that finds them old."""
     settings = Settings(auth="api-key", api_keys_secret="keys")
-    app = create_app(settings, memory_backends(settings, clock), card, entrypoint=door)
+    app = create_app(settings, memory_backends(settings, clock), card, entrypoint=entrypoint)
     secrets.put_secret_value(SecretId="keys", SecretString=json.dumps({"default": OTHER}))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

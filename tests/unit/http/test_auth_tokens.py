@@ -64,23 +64,23 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def door(settings: Settings, clock: ManualClock) -> Authenticator:
+def authenticator(settings: Settings, clock: ManualClock) -> Authenticator:
     authenticator = authenticator_of(settings, clock)
     assert authenticator is not None
     return authenticator
 
 
-async def who(door: Authenticator, *authorization: str) -> str:
+async def who(authenticator: Authenticator, *authorization: str) -> str:
     """The principal of a request with these headers, or why it was refused."""
     headers = [(b"authorization", value.encode("latin-1")) for value in authorization]
     try:
-        return (await door.authenticate(Headers(raw=headers))).display_name
+        return (await authenticator.authenticate(Headers(raw=headers))).display_name
     except RefusedError as error:
         return f"{error.status} {error.reason}"
 
 
-async def shown(door: Authenticator, token: str) -> str:
-    return await who(door, f"Bearer {token}")
+async def shown(authenticator: Authenticator, token: str) -> str:
+    return await who(authenticator, f"Bearer {token}")
 
 
 def alice(issuer: Issuer) -> str:
@@ -94,21 +94,23 @@ ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "EdDSA"])
-async def test_asymmetric_algorithms(door: Authenticator, issuer: Issuer, algorithm: str) -> None:
+async def test_asymmetric_algorithms(
+    authenticator: Authenticator, issuer: Issuer, algorithm: str
+) -> None:
     """Every one that JWA has for public keys, with a key that says its algorithm or not."""
     said: dict[str, Any] = {"alg": algorithm, "use": "sig", "key_ops": ["verify"]}
     for fields in ({}, said):
         issuer.keys = [public_jwk("RS256", "r"), public_jwk(algorithm, "mine", **fields)]
         token = issuer.token(algorithm=algorithm, kid="mine")
-        assert await shown(door, token) == alice(issuer)
+        assert await shown(authenticator, token) == alice(issuer)
 
 
 async def test_issuer_and_subject_are_who_it_is(
-    door: Authenticator, issuer: Issuer, settings: Settings, clock: ManualClock
+    authenticator: Authenticator, issuer: Issuer, settings: Settings, clock: ManualClock
 ) -> None:
     """Neither subject alone nor anything that a user chooses (name, email) is an identity."""
-    same = await shown(door, issuer.token({"name": "root", "email": "a@b.example"}))
-    other = await shown(door, issuer.token({"sub": "Alice"}))
+    same = await shown(authenticator, issuer.token({"name": "root", "email": "a@b.example"}))
+    other = await shown(authenticator, issuer.token({"sub": "Alice"}))
     assert same == alice(issuer)
     assert other != same
 
@@ -124,27 +126,31 @@ async def test_issuer_and_subject_are_who_it_is(
     ids=["just expired", "from the future", "several audiences", "no time of issue"],
 )
 async def test_clocks_may_differ_a_little(
-    door: Authenticator, issuer: Issuer, claims: dict[str, Any]
+    authenticator: Authenticator, issuer: Issuer, claims: dict[str, Any]
 ) -> None:
     """By up to 60 seconds; and a token may be for others, too."""
-    assert await shown(door, issuer.token(claims)) == alice(issuer)
+    assert await shown(authenticator, issuer.token(claims)) == alice(issuer)
 
 
 @pytest.mark.parametrize("kind", ["JWT", "jwt", "at+jwt", "application/at+jwt", None])
-async def test_types_of_token(door: Authenticator, issuer: Issuer, kind: str | None) -> None:
+async def test_types_of_token(
+    authenticator: Authenticator, issuer: Issuer, kind: str | None
+) -> None:
     """An access token of RFC 9068, or one that does not say more than JWT."""
-    assert await shown(door, issuer.token(headers={"typ": kind})) == alice(issuer)
+    assert await shown(authenticator, issuer.token(headers={"typ": kind})) == alice(issuer)
 
 
-async def test_without_kid_the_only_key_is_meant(door: Authenticator, issuer: Issuer) -> None:
+async def test_without_kid_the_only_key_is_meant(
+    authenticator: Authenticator, issuer: Issuer
+) -> None:
     """RFC 7515, section 4.1.4: `kid` is a hint; with several keys it has to be there."""
     issuer.keys = [public_jwk("ES256", "first"), public_jwk("RS256", "second")]
-    assert await shown(door, issuer.token(kid=None)) == alice(issuer)
+    assert await shown(authenticator, issuer.token(kid=None)) == alice(issuer)
 
 
-async def test_the_scheme_is_in_any_case(door: Authenticator, issuer: Issuer) -> None:
+async def test_the_scheme_is_in_any_case(authenticator: Authenticator, issuer: Issuer) -> None:
     """RFC 9110, section 11.1."""
-    assert await who(door, f"bearer  {issuer.token()}") == alice(issuer)
+    assert await who(authenticator, f"bearer  {issuer.token()}") == alice(issuer)
 
 
 # -- tokens that are refused ----------------------------------------------------------------------
@@ -199,13 +205,13 @@ BAD_CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("claims", "reason"), BAD_CLAIMS.values(), ids=BAD_CLAIMS)
 async def test_claims_that_open_nothing(
-    door: Authenticator, issuer: Issuer, claims: dict[str, Any], reason: str
+    authenticator: Authenticator, issuer: Issuer, claims: dict[str, Any], reason: str
 ) -> None:
     """Rightly signed, and still refused: expired, for somebody else, by somebody else."""
-    assert await shown(door, issuer.token(claims)) == f"401 {reason}"
+    assert await shown(authenticator, issuer.token(claims)) == f"401 {reason}"
 
 
-async def test_a_subject_is_a_text(door: Authenticator, issuer: Issuer) -> None:
+async def test_a_subject_is_a_text(authenticator: Authenticator, issuer: Issuer) -> None:
     """A number, a list or nothing is nobody."""
     for subject in (7, ["alice"], {"a": 1}):
         # PyJWT itself makes no such token.
@@ -213,36 +219,36 @@ async def test_a_subject_is_a_text(door: Authenticator, issuer: Issuer) -> None:
         signed = jwt.api_jws.encode(
             json.dumps(payload).encode(), private_key("ES256"), "ES256", {"kid": "first"}
         )
-        assert await shown(door, signed) == "401 MalformedToken"
-    assert await shown(door, issuer.token({"sub": ""})) == "401 MissingClaim"
+        assert await shown(authenticator, signed) == "401 MalformedToken"
+    assert await shown(authenticator, issuer.token({"sub": ""})) == "401 MissingClaim"
 
 
-async def test_unsigned_tokens(door: Authenticator, issuer: Issuer) -> None:
+async def test_unsigned_tokens(authenticator: Authenticator, issuer: Issuer) -> None:
     """`alg: none` in every spelling, with and without a signature, or no `alg` at all."""
     for name in ("none", "None", "NONE", "nOnE", "", None, ["ES256"], {"a": 1}, 5):
         for signature in (b"", b"x" * 64):
             token = forged({"alg": name, "kid": "first"}, issuer, signature)
-            assert await shown(door, token) == "401 ForbiddenAlgorithm"
-    assert await shown(door, forged({"kid": "first"}, issuer)) == "401 ForbiddenAlgorithm"
+            assert await shown(authenticator, token) == "401 ForbiddenAlgorithm"
+    assert await shown(authenticator, forged({"kid": "first"}, issuer)) == "401 ForbiddenAlgorithm"
 
 
-async def test_a_public_key_is_no_secret(door: Authenticator, issuer: Issuer) -> None:
+async def test_a_public_key_is_no_secret(authenticator: Authenticator, issuer: Issuer) -> None:
     """Key confusion: HMAC with the public key, as PEM, as JWK or as the bytes of the set."""
     jwk = public_jwk("ES256", "first")
     for key in (pem(), pem().strip(), json.dumps(jwk).encode(), b""):
-        assert await shown(door, confused(issuer, key)) == "401 ForbiddenAlgorithm"
+        assert await shown(authenticator, confused(issuer, key)) == "401 ForbiddenAlgorithm"
 
 
 async def test_a_symmetric_key_of_the_issuer_is_not_used(
-    door: Authenticator, issuer: Issuer
+    authenticator: Authenticator, issuer: Issuer
 ) -> None:
     """An `oct` key in the set verifies nothing, even when it is the only one."""
     issuer.keys = [{"kty": "oct", "k": segment(b"k" * 32), "kid": "first", "alg": "HS256"}]
-    assert await shown(door, confused(issuer, b"k" * 32)) == "401 ForbiddenAlgorithm"
-    assert await shown(door, issuer.token()) == "401 UnknownKid"
+    assert await shown(authenticator, confused(issuer, b"k" * 32)) == "401 ForbiddenAlgorithm"
+    assert await shown(authenticator, issuer.token()) == "401 UnknownKid"
 
 
-async def test_the_algorithm_is_the_keys(door: Authenticator, issuer: Issuer) -> None:
+async def test_the_algorithm_is_the_keys(authenticator: Authenticator, issuer: Issuer) -> None:
     """A key for RS256 verifies nothing else; a curve verifies with its own hash alone."""
     issuer.keys = [
         public_jwk("RS256", "r", alg="RS256"),
@@ -250,7 +256,7 @@ async def test_the_algorithm_is_the_keys(door: Authenticator, issuer: Issuer) ->
         public_jwk("RS256", "encryption", number=1, use="enc"),
         public_jwk("RS256", "wrapping", number=1, key_ops=["wrapKey"]),
     ]
-    assert await shown(door, issuer.token(algorithm="RS256", kid="r")) == alice(issuer)
+    assert await shown(authenticator, issuer.token(algorithm="RS256", kid="r")) == alice(issuer)
     for algorithm, number, kid in (
         ("PS256", 0, "r"),
         ("RS512", 0, "r"),
@@ -261,23 +267,23 @@ async def test_the_algorithm_is_the_keys(door: Authenticator, issuer: Issuer) ->
         ("RS256", 1, "wrapping"),
     ):
         token = issuer.token(algorithm=algorithm, number=number, kid=kid)
-        assert await shown(door, token) == "401 UnknownKid"
+        assert await shown(authenticator, token) == "401 UnknownKid"
 
 
-async def test_signatures(door: Authenticator, issuer: Issuer) -> None:
+async def test_signatures(authenticator: Authenticator, issuer: Issuer) -> None:
     """Of another key under the right id, of other content, cut, or repeated."""
     good = issuer.token()
     head, body, signature = good.split(".")
     claims = segment({"iss": issuer.url, "aud": AUDIENCE, "sub": "bob", "exp": NOW + HOUR})
-    assert await shown(door, issuer.token(number=1)) == "401 WrongSignature"
-    assert await shown(door, f"{head}.{claims}.{signature}") == "401 WrongSignature"
-    assert await shown(door, f"{head}.{body}.{signature[:-4]}") in {
+    assert await shown(authenticator, issuer.token(number=1)) == "401 WrongSignature"
+    assert await shown(authenticator, f"{head}.{claims}.{signature}") == "401 WrongSignature"
+    assert await shown(authenticator, f"{head}.{body}.{signature[:-4]}") in {
         "401 WrongSignature",
         "401 MalformedToken",
     }
-    assert await shown(door, f"{head}.{body}.") == "401 WrongSignature"
-    assert await shown(door, f"{head}.{body}.{segment(bytes(64))}") == "401 WrongSignature"
-    assert await shown(door, good) == alice(issuer)
+    assert await shown(authenticator, f"{head}.{body}.") == "401 WrongSignature"
+    assert await shown(authenticator, f"{head}.{body}.{segment(bytes(64))}") == "401 WrongSignature"
+    assert await shown(authenticator, good) == alice(issuer)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +301,7 @@ async def test_signatures(door: Authenticator, issuer: Issuer) -> None:
     ids=str,
 )
 async def test_headers_that_mean_more_than_we_know(
-    door: Authenticator, issuer: Issuer, headers: dict[str, Any]
+    authenticator: Authenticator, issuer: Issuer, headers: dict[str, Any]
 ) -> None:
     """Critical extensions, encryption, nested tokens, tokens of other kinds."""
     good = issuer.token()
@@ -304,11 +310,11 @@ async def test_headers_that_mean_more_than_we_know(
     signature = private_key("ES256")
     algorithm = jwt.get_algorithm_by_name("ES256")
     token = f"{unsigned}.{segment(algorithm.sign(unsigned.encode(), signature))}"
-    assert await shown(door, token) in {"401 UnsupportedToken", "401 MalformedToken"}
+    assert await shown(authenticator, token) in {"401 UnsupportedToken", "401 MalformedToken"}
 
 
 async def test_keys_that_a_token_brings_along_are_not_looked_at(
-    door: Authenticator, issuer: Issuer
+    authenticator: Authenticator, issuer: Issuer
 ) -> None:
     """`jku`, `x5u`, `jwk` and `x5c` lead nowhere: the issuer is asked, nobody else."""
     evil = {
@@ -317,13 +323,16 @@ async def test_keys_that_a_token_brings_along_are_not_looked_at(
         "jwk": public_jwk("ES256", "first", number=1),
         "x5c": ["MIIB"],
     }
-    assert await shown(door, issuer.token(number=1, headers=evil)) == "401 WrongSignature"
-    assert await shown(door, issuer.token(number=1, kid="evil", headers=evil)) == "401 UnknownKid"
-    assert await shown(door, issuer.token(headers=evil)) == alice(issuer)
+    assert await shown(authenticator, issuer.token(number=1, headers=evil)) == "401 WrongSignature"
+    assert (
+        await shown(authenticator, issuer.token(number=1, kid="evil", headers=evil))
+        == "401 UnknownKid"
+    )
+    assert await shown(authenticator, issuer.token(headers=evil)) == alice(issuer)
     assert "/evil" not in issuer.asked
 
 
-async def test_what_is_no_token(door: Authenticator, issuer: Issuer) -> None:
+async def test_what_is_no_token(authenticator: Authenticator, issuer: Issuer) -> None:
     """Garbage of every kind is refused and never an internal error; long garbage is not read."""
     head = segment({"alg": "ES256", "kid": "first"})
     for token in (
@@ -344,52 +353,52 @@ async def test_what_is_no_token(door: Authenticator, issuer: Issuer) -> None:
         "x" * 20_000,
         f"{head}.{'A' * 20_000}.e30",
     ):
-        status, reason = (await shown(door, token)).split()
+        status, reason = (await shown(authenticator, token)).split()
         assert (status, reason) in {("401", "MalformedToken"), ("401", "WrongSignature")}
 
 
-async def test_other_headers_than_one_bearer(door: Authenticator, issuer: Issuer) -> None:
+async def test_other_headers_than_one_bearer(authenticator: Authenticator, issuer: Issuer) -> None:
     """No header, another scheme, or two headers, of which somebody else may read the other."""
     token = issuer.token()
-    assert await who(door) == "401 NoCredentials"
-    assert await who(door, token) == "401 MalformedToken"
-    assert await who(door, f"Basic {token}") == "401 MalformedToken"
-    assert await who(door, f"Bearer {token}", "Bearer x") == "401 AmbiguousCredentials"
-    assert await who(door, f"Bearer {token}, Bearer {token}") == "401 MalformedToken"
+    assert await who(authenticator) == "401 NoCredentials"
+    assert await who(authenticator, token) == "401 MalformedToken"
+    assert await who(authenticator, f"Basic {token}") == "401 MalformedToken"
+    assert await who(authenticator, f"Bearer {token}", "Bearer x") == "401 AmbiguousCredentials"
+    assert await who(authenticator, f"Bearer {token}, Bearer {token}") == "401 MalformedToken"
 
 
 # -- the issuer's keys ----------------------------------------------------------------------------
 
 
 async def test_a_rotation_needs_no_restart(
-    door: Authenticator, issuer: Issuer, clock: ManualClock
+    authenticator: Authenticator, issuer: Issuer, clock: ManualClock
 ) -> None:
     """A token with an unknown `kid` makes the keys be read again; the old ones go when they go."""
-    assert await shown(door, issuer.token()) == alice(issuer)
+    assert await shown(authenticator, issuer.token()) == alice(issuer)
     issuer.keys = [public_jwk("ES256", "first"), public_jwk("ES256", "second", number=1)]
     clock.advance(PAUSE_S)
     fresh = issuer.token(number=1, kid="second")
-    assert await shown(door, fresh) == alice(issuer)
+    assert await shown(authenticator, fresh) == alice(issuer)
     issuer.keys = [public_jwk("ES256", "second", number=1)]
-    assert await shown(door, issuer.token()) == alice(issuer)
+    assert await shown(authenticator, issuer.token()) == alice(issuer)
     clock.advance(MAX_AGE_S)
-    assert await shown(door, issuer.token()) == "401 UnknownKid"
-    assert await shown(door, fresh) == alice(issuer)
+    assert await shown(authenticator, issuer.token()) == "401 UnknownKid"
+    assert await shown(authenticator, fresh) == alice(issuer)
 
 
 async def test_unknown_ids_ask_the_issuer_once_in_a_while(
-    door: Authenticator, issuer: Issuer, clock: ManualClock
+    authenticator: Authenticator, issuer: Issuer, clock: ManualClock
 ) -> None:
     """A hundred tokens at once, or one after the other: one request in 15 seconds for all."""
-    await shown(door, issuer.token())
+    await shown(authenticator, issuer.token())
     issuer.asked.clear()
     clock.advance(PAUSE_S)
     unknown = [issuer.token(kid=f"no-{number}", number=1) for number in range(100)]
-    outcomes = await asyncio.gather(*(shown(door, token) for token in unknown))
+    outcomes = await asyncio.gather(*(shown(authenticator, token) for token in unknown))
     assert set(outcomes) == {"401 UnknownKid"}
     for token in unknown:
         clock.advance(PAUSE_S / 101)
-        assert await shown(door, token) == "401 UnknownKid"
+        assert await shown(authenticator, token) == "401 UnknownKid"
     assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
 
 
@@ -405,14 +414,14 @@ async def test_unknown_ids_ask_the_issuer_once_in_a_while(
     ids=str,
 )
 async def test_an_odd_key_takes_no_other_with_it(
-    door: Authenticator, issuer: Issuer, clock: ManualClock, odd: object
+    authenticator: Authenticator, issuer: Issuer, clock: ManualClock, odd: object
 ) -> None:
     """What is no key is left out, and asks the issuer for nothing more."""
     issuer.keys = [odd, *issuer.keys]
-    assert await shown(door, issuer.token()) == alice(issuer)
+    assert await shown(authenticator, issuer.token()) == alice(issuer)
     issuer.asked.clear()
     for _ in range(20):
-        assert await shown(door, issuer.token(kid="no", number=1)) == "401 UnknownKid"
+        assert await shown(authenticator, issuer.token(kid="no", number=1)) == "401 UnknownKid"
     assert issuer.asked == []
 
 
@@ -422,7 +431,7 @@ async def test_an_odd_key_takes_no_other_with_it(
     ids=["broken", "gone", "no JSON", "no keys", "half", "endless"],
 )
 async def test_an_issuer_that_is_down(
-    door: Authenticator,
+    authenticator: Authenticator,
     issuer: Issuer,
     clock: ManualClock,
     caplog: pytest.LogCaptureFixture,
@@ -430,17 +439,17 @@ async def test_an_issuer_that_is_down(
     body: bytes | None,
 ) -> None:
     """The keys stay good for a day, with a warning; after that nobody is let in: 503."""
-    assert await shown(door, issuer.token()) == alice(issuer)
+    assert await shown(authenticator, issuer.token()) == alice(issuer)
     good_status, issuer.status, issuer.body = issuer.status, status, body
     clock.advance(MAX_AGE_S)
     with caplog.at_level(logging.WARNING, "a2a_serverless"):
-        assert await shown(door, issuer.token()) == alice(issuer)
+        assert await shown(authenticator, issuer.token()) == alice(issuer)
     assert [vars(record)["action"] for record in caplog.records] == ["refresh_failed"]
     clock.advance(KEEP_S)
-    assert await shown(door, issuer.token()) == "503 IssuerUnavailable"
+    assert await shown(authenticator, issuer.token()) == "503 IssuerUnavailable"
     issuer.status, issuer.body = good_status, None
     clock.advance(PAUSE_S)
-    assert await shown(door, issuer.token()) == alice(issuer)
+    assert await shown(authenticator, issuer.token()) == alice(issuer)
 
 
 async def test_an_issuer_that_was_never_there(client: httpx.AsyncClient, issuer: Issuer) -> None:
@@ -466,27 +475,27 @@ async def test_an_issuer_that_was_never_there(client: httpx.AsyncClient, issuer:
     ids=str,
 )
 async def test_discovery_is_not_believed_everything(
-    door: Authenticator, issuer: Issuer, discovery: dict[str, Any]
+    authenticator: Authenticator, issuer: Issuer, discovery: dict[str, Any]
 ) -> None:
     """Another issuer's document, keys without TLS, or a redirection are as good as no answer."""
     issuer.discovery = {"jwks_uri": f"{issuer.url}/keys"} | {
         name: value.replace("ISSUER", issuer.url) if isinstance(value, str) else value
         for name, value in discovery.items()
     }
-    assert await shown(door, issuer.token()) == "503 IssuerUnavailable"
+    assert await shown(authenticator, issuer.token()) == "503 IssuerUnavailable"
 
 
 async def test_keys_without_discovery(issuer: Issuer, settings: Settings) -> None:
     """A2A_OIDC_JWKS_URL says where they are."""
     direct = settings.model_copy(update={"oidc_jwks_url": f"{issuer.url}/keys"})
-    door = authenticator_of(direct, ManualClock())
-    assert door is not None
-    assert await shown(door, issuer.token()) == alice(issuer)
+    authenticator = authenticator_of(direct, ManualClock())
+    assert authenticator is not None
+    assert await shown(authenticator, issuer.token()) == alice(issuer)
     assert issuer.asked == ["/keys"]
 
 
 async def test_one_bad_key_does_not_take_the_others_with_it(
-    door: Authenticator, issuer: Issuer
+    authenticator: Authenticator, issuer: Issuer
 ) -> None:
     """What nobody can read, private halves and keys that are too short are left out."""
     short = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - that is the point
@@ -505,8 +514,8 @@ async def test_one_bad_key_does_not_take_the_others_with_it(
         {**private, "kid": "private"},
         public_jwk("ES256", "first"),
     ]
-    assert await shown(door, issuer.token()) == alice(issuer)
-    assert await shown(door, issuer.token(number=1, kid="private")) == "401 UnknownKid"
+    assert await shown(authenticator, issuer.token()) == alice(issuer)
+    assert await shown(authenticator, issuer.token(number=1, kid="private")) == "401 UnknownKid"
     with pytest.warns(jwt.InsecureKeyLengthWarning):
         weak = jwt.encode(
             {"iss": issuer.url, "aud": AUDIENCE, "sub": "alice", "exp": NOW + HOUR},
@@ -514,7 +523,7 @@ async def test_one_bad_key_does_not_take_the_others_with_it(
             "RS256",
             headers={"kid": "short"},
         )
-    assert await shown(door, weak) == "401 UnknownKid"
+    assert await shown(authenticator, weak) == "401 UnknownKid"
 
 
 # -- scope and tenant -----------------------------------------------------------------------------
@@ -535,10 +544,10 @@ class TestScope:
         ],
     )
     async def test_it_is_there(
-        self, door: Authenticator, issuer: Issuer, claims: dict[str, Any]
+        self, authenticator: Authenticator, issuer: Issuer, claims: dict[str, Any]
     ) -> None:
         """In RFC 9068's claim, or as other issuers write it."""
-        assert await shown(door, issuer.token(claims)) == alice(issuer)
+        assert await shown(authenticator, issuer.token(claims)) == alice(issuer)
 
     @pytest.mark.parametrize(
         "claims",
@@ -563,9 +572,11 @@ class TestTenant:
         return settings.model_copy(update={"oidc_tenant_claim": "org"})
 
     @pytest.mark.parametrize("org", [None, "", 5, ["acme"]])
-    async def test_a_token_without_one(self, door: Authenticator, issuer: Issuer, org: Any) -> None:
+    async def test_a_token_without_one(
+        self, authenticator: Authenticator, issuer: Issuer, org: Any
+    ) -> None:
         """Is nobody's: there is no tenant by default."""
-        assert await shown(door, issuer.token({"org": org})) == "401 NoTenant"
+        assert await shown(authenticator, issuer.token({"org": org})) == "401 NoTenant"
 
     async def test_the_own_tenant(self, agent: Agent, issuer: Issuer, backends: Backends) -> None:
         """May be named or not: the tasks are the same, and its agent learns it."""

@@ -234,8 +234,8 @@ class TestRate:
         self, backends: Backends, card: AgentCard, settings: Settings
     ) -> None:
         """And what is public is not counted: neither the card nor a probe uses anything up."""
-        open_door = settings.model_copy(update={"auth": "none"})
-        async with asking(open_door, backends, card) as ask:
+        open_to_all = settings.model_copy(update={"auth": "none"})
+        async with asking(open_to_all, backends, card) as ask:
             for _ in range(10):
                 assert (await ask("/healthz")).status_code == 200
             statuses = [(await ask()).status_code for _ in range(5)]

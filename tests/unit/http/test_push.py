@@ -1,6 +1,7 @@
 """Registering receivers: what is looked up and when; the key set and who keeps it for how long.
 
-What clients see of configurations, over each binding and door, is in `tests/conformance`.
+What clients see of configurations, in each binding and of each function, is in
+`tests/conformance`.
 """
 
 from __future__ import annotations

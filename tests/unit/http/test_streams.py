@@ -252,10 +252,10 @@ async def test_a_quiet_stream_is_kept_alive(
         assert alive.startswith(b": ")
 
 
-async def test_a_stream_ends_resumably_at_the_doors_limit(
+async def test_a_buffered_stream_ends_resumably_at_its_limit(
     backends: Backends, card: AgentCard, binding: str, worker: ScriptedWorker
 ) -> None:
-    """Through the buffering door a stream ends at the blocking limit with what there is."""
+    """From ApiFunction a stream ends at the blocking limit with what there is."""
     settings = Settings(auth="none", blocking_limit_s=0.1, stream_limit_s=100)
     app = create_app(settings, backends, card, entrypoint="api")
     events = await all_events(app, binding, "SendStreamingMessage", {"message": message("wait")})

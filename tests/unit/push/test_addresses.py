@@ -196,7 +196,7 @@ async def test_a_listed_name_never_leads_to_metadata() -> None:
 
 @pytest.mark.parametrize("text", ["http://localhost", "localhost:8000", "10.0.0.0/99", "a b", "*"])
 def test_an_unreadable_list_stops_the_start(text: str) -> None:
-    """A list that means something else than it says would open or close the wrong door."""
+    """A list that means something else than it says would allow or refuse the wrong receivers."""
     with pytest.raises(ConfigurationError, match="A2A_PUSH_ALLOWED_HOSTS"):
         AllowedHosts.parse(f"example.com,{text}")
 
