@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import ceil
 
 MILLION = 1_000_000
 GB = 1_000_000_000
@@ -21,8 +22,10 @@ BACKED_UP_GB_MONTH = 0.20  # point-in-time recovery
 # aws.amazon.com/lambda/pricing
 INVOCATION = 0.20 / MILLION
 GB_SECOND = 0.0000133334
-# aws.amazon.com/api-gateway/pricing, HTTP API, up to 512 KB a request
-API_REQUEST = 1.00 / MILLION
+# aws.amazon.com/api-gateway/pricing, REST API
+API_REQUEST = 3.50 / MILLION
+STREAMED_REQUEST_BYTES = 10 * 1024 * 1024
+"""What a streamed answer may have for the price of a request: each such piece begun is one."""
 # aws.amazon.com/sqs/pricing, FIFO, up to 64 KB a request
 SQS_REQUEST = 0.50 / MILLION
 # aws.amazon.com/cloudwatch/pricing
@@ -75,6 +78,11 @@ def bill(counts: Counts, *, times: float, kept_days: float) -> Mapping[str, floa
         "data out": counts.sent_bytes / GB * SENT_GB,
     }
     return {name: dollars * times for name, dollars in each.items()}
+
+
+def billed_requests(streamed_bytes: int) -> int:
+    """Requests that API Gateway bills for one streamed answer."""
+    return max(1, ceil(streamed_bytes / STREAMED_REQUEST_BYTES))
 
 
 def sampled(requests: float) -> float:

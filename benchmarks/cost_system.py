@@ -1,7 +1,7 @@
 """The functions of a deployment in one process, on emulators, with everything counted.
 
 The handlers are those that are deployed, with their log lines and metrics. What AWS itself does is
-added by rule: the event sources' requests to SQS, and Lambda's and API Gateway's own log lines.
+added by rule: the event sources' requests to SQS, and Lambda's own log lines.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ import httpx
 
 from a2a_serverless import aws
 from a2a_serverless.local.environments import Environments
-from a2a_serverless.local.front_door import api_event, response_of
+from a2a_serverless.local.gateway import response_of
 from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.local.provision import Names, Provisioned, provision
 from a2a_serverless.local.pushing import stream_filter
+from a2a_serverless.local.routes import Routes
+from a2a_serverless.local.template import Template
 from a2a_serverless.settings import load_settings
+from benchmarks.cost_prices import billed_requests
 from benchmarks.meter import Meter, Usage, item_bytes
 from tests.support.emulators import dynamodb_local, fauxqs
+from tests.support.gateway import adapted, rest_event
 
 HERE = Path(__file__).parent
 FUNCTIONS = HERE.parent / "functions"
@@ -41,8 +45,6 @@ LOG_EVENT_BYTES = 26
 """What CloudWatch adds to each log line."""
 PLATFORM_LOG_BYTES = 700
 """Lambda's own lines of an invocation, start and report, as JSON, with that addition."""
-ACCESS_LOG_BYTES = 350
-"""API Gateway's line of a request, in the format of template.yaml."""
 ITEM_OVERHEAD_BYTES = 100
 """What DynamoDB adds to each stored item, and to each entry of an index."""
 
@@ -85,14 +87,14 @@ class Tally:
     sqs: Counter[str] = field(default_factory=Counter)
     invocations: Counter[str] = field(default_factory=Counter)
     requests: int = 0
+    """As API Gateway bills them."""
     sent_bytes: int = 0
     stored_bytes: int = 0
     logs: LogLines = field(default_factory=LogLines)
 
     def logged_bytes(self) -> int:
-        """Lines of the functions, of Lambda and of API Gateway."""
-        platform = sum(self.invocations.values()) * PLATFORM_LOG_BYTES
-        return self.logs.bytes() + platform + self.requests * ACCESS_LOG_BYTES
+        """Lines of the functions and of Lambda."""
+        return self.logs.bytes() + sum(self.invocations.values()) * PLATFORM_LOG_BYTES
 
 
 class System:
@@ -111,8 +113,10 @@ class System:
             events = aws.client("sqs", long_poll=long_poll).meta.events
             events.register("before-send.sqs.*", self._count_sqs)
         self._filter = stream_filter(load_settings())
+        self._routes = Routes.of(Template.load())
         server = HttpServer(import_module("stream").app, bind(0))
-        self.stream_url = stack.enter_context(server).url
+        self._stream_url = stack.enter_context(server).url
+        self._to_stream = stack.enter_context(httpx.Client(trust_env=False, timeout=120))
         self._functions = {name: _environment(name, stack) for name in _HANDLERS}
 
     @contextmanager
@@ -128,36 +132,31 @@ class System:
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """A request through API Gateway; its JSON."""
-        content = b"" if body is None else json.dumps(body).encode()
-        scope = {
-            "method": method,
-            "path": path,
-            "query_string": b"",
-            "http_version": "1.1",
-            "headers": [(n.lower().encode(), v.encode()) for n, v in CALLER.items()],
-        }
-        answer = self._invoke("api", api_event(scope, content))
-        status, headers, sent = response_of(answer)
-        assert status == httpx.codes.OK, sent
-        self._tally.requests += 1
-        self._tally.sent_bytes += len(sent) + sum(len(n) + len(v) + 4 for n, v in headers)
-        return json.loads(sent)
+        return self._ask(method, path, body).json()
 
     def stream(self, body: Any) -> str:
-        """A streamed send through the Function URL, to its end; the task's id."""
-        self._tally.invocations["stream"] += 1
-        with httpx.stream(
-            "POST",
-            f"{self.stream_url}/message:stream",
-            json=body,
-            headers=CALLER,
-            timeout=120,
-            trust_env=False,
-        ) as response:
-            assert response.status_code == httpx.codes.OK, response.read()
-            data = [line for line in response.iter_lines() if line.startswith("data:")]
-            self._tally.sent_bytes += response.num_bytes_downloaded
-        return str(json.loads(data[0].removeprefix("data:"))["task"]["id"])
+        """A streamed send, to its end; the task's id."""
+        lines = self._ask("POST", "/message:stream", body).text.splitlines()
+        first = next(line for line in lines if line.startswith("data:"))
+        return str(json.loads(first.removeprefix("data:"))["task"]["id"])
+
+    def _ask(self, method: str, path: str, body: Any) -> httpx.Response:
+        """A request to the function of its route."""
+        event = rest_event(method, path, None if body is None else json.dumps(body), CALLER)
+        route = self._routes.find(method, path)
+        assert route is not None, f"{method} {path} has no route"
+        if route.streams:
+            self._tally.invocations["stream"] += 1
+            response = self._to_stream.send(adapted(event, server=self._stream_url))
+            self._tally.requests += billed_requests(len(response.content))
+        else:
+            status, answered, content = response_of(self._invoke("api", event))
+            response = httpx.Response(status, headers=answered, content=content)
+            self._tally.requests += 1
+        assert response.status_code == httpx.codes.OK, response.text
+        headers = sum(len(name) + len(value) + 4 for name, value in response.headers.raw)
+        self._tally.sent_bytes += len(response.content) + headers
+        return response
 
     def work(self) -> None:
         """Deliver the message that is in the queue, or comes, to the worker."""
