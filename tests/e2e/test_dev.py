@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import uuid
+from contextlib import aclosing
+
 import httpx
 import pytest
 from a2a.client import A2ACardResolver
@@ -21,6 +24,8 @@ from tests.e2e.clients import (
     stream,
 )
 from tests.e2e.conftest import Served
+from tests.e2e.received import events
+from tests.support.a2a_calls import JSONRPC, REST, message
 
 
 async def test_card_names_the_address_that_was_asked(dev: Served) -> None:
@@ -126,6 +131,30 @@ async def test_subscription_opens_with_the_task_and_follows_it(dev: Served) -> N
 
     assert seen[0].task.id == task.id
     assert last_state(seen) == TaskState.TASK_STATE_COMPLETED
+
+
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
+async def test_a_stream_is_resumed_where_it_was_left(dev: Served, binding: str) -> None:
+    """A client that comes back with the last id gets the rest: nothing twice, nothing left out."""
+    params = {"message": message("hold", messageId=uuid.uuid4().hex)}
+    before, after = [], []
+    async with httpx.AsyncClient(base_url=dev.url, trust_env=False, timeout=60) as http:
+        async with aclosing(events(http, binding, "SendStreamingMessage", params, {})) as stream:
+            async for event in stream:
+                before.append(event)
+                if event.state == "TASK_STATE_WORKING":
+                    break
+        task_id, resumed = before[0].content["id"], {"Last-Event-ID": before[-1].id}
+        async for event in events(http, binding, "SubscribeToTask", {"id": task_id}, resumed):
+            after.append(event)
+            dev.release(task_id)
+
+    assert (after[0].kind, after[0].id) == ("task", before[-1].id)
+    whole = [*before, *after[1:]]
+    assert len({event.id for event in whole}) == len(whole)
+    written = [event.content["artifact"] for event in whole if event.kind == "artifactUpdate"]
+    assert "".join(p["text"] for a in written for p in a["parts"]) == "You said: hold"
+    assert after[-1].state == "TASK_STATE_COMPLETED"
 
 
 async def test_paused_task_goes_on_with_the_answer(dev: Served) -> None:

@@ -8,9 +8,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ import pytest
 from tests.e2e.clients import BINDINGS, client_at, last_state, stream
 from tests.e2e.commands import START_S, STOP_S, environment, running
 from tests.e2e.conftest import AGENT, CARD, Served
-from tests.support.a2a_calls import JSONRPC, REST, message, target
+from tests.e2e.received import events
+from tests.support.a2a_calls import JSONRPC, REST, message
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
 
@@ -97,42 +97,6 @@ def function(
     ):
         worker.wait_for("turns at a time")
         yield Served(url=url, folder=folder)
-
-
-@dataclass(frozen=True)
-class Received:
-    """One event: its id, what it shows, and all of it."""
-
-    id: str
-    kind: str
-    content: dict[str, Any]
-
-    @property
-    def state(self) -> str:
-        return str(self.content.get("status", {}).get("state"))
-
-
-async def events(
-    http: httpx.AsyncClient,
-    binding: str,
-    method: str,
-    params: Mapping[str, Any],
-    headers: Mapping[str, str],
-) -> AsyncIterator[Received]:
-    """What comes, as it comes; leaving early closes the connection."""
-    verb, path, body = target(binding, method, params)
-    sent = {"A2A-Version": "1.0", "Content-Type": "application/json", **headers}
-    async with http.stream(verb, path, json=body, headers=sent) as response:
-        assert response.status_code == 200, await response.aread()
-        event_id = ""
-        async for line in response.aiter_lines():
-            name, _, value = line.partition(": ")
-            if name == "id":
-                event_id = value
-            elif name == "data":
-                data = json.loads(value)
-                ((kind, content),) = (data["result"] if binding == JSONRPC else data).items()
-                yield Received(event_id, kind, content)
 
 
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
