@@ -13,7 +13,9 @@ PYTEST_ARGS ?= -n 2
 
 # Frameworks whose agents run in an environment of their own, as their pins are not ours.
 FRAMEWORKS := google_adk agent_framework
-FOREIGN := $(FRAMEWORKS:%=build/foreign/%/requirements.txt)
+# And the official client of an older version.
+OLDER_CLIENT := python_0_3
+FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(OLDER_CLIENT))
 
 export UV_PYTHON_DOWNLOADS := never
 export SAM_CLI_TELEMETRY := 0
@@ -41,8 +43,9 @@ test: $(VENV)/.stamp $(FOREIGN) ## all tests; those on the emulators where `make
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: foreign
-foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks, unmodified, here and on the SDK's server
+foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of other versions, unmodified
 	$(BIN)/python -m pytest tests/conformance/test_stock_comparison.py -k framework
+	$(BIN)/python -m pytest tests/e2e/test_foreign_clients.py
 
 .PHONY: busy
 busy: $(VENV)/.stamp ## the suite twice in a row, beside four processes that keep the cores busy
@@ -142,6 +145,8 @@ lock: $(UV) ## resolve the dependencies again
 		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml -c build/sdk.txt $(LOCK) \
 			-o tests/foreign/$$name/requirements.txt || exit; \
 	done
+	$(UV) pip compile tests/foreign/$(OLDER_CLIENT)/requirements.in $(LOCK) \
+		-o tests/foreign/$(OLDER_CLIENT)/requirements.txt
 
 # One version of each package for all interpreters from 3.11 on, and the development lock constrains
 # the others: what ships is what was tested. No index and no path is named in them.

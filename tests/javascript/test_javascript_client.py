@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,14 +13,11 @@ from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.local.stack import front
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
+from tests.support.foreign_clients import install_javascript, told
 from tests.support.gateway import STAGE
-from tests.support.required import report_not_run
 from tests.support.scripted_worker import ScriptedWorker
 
-HERE = Path(__file__).parent
-PACKAGE = ("package.json", "package-lock.json", ".npmrc", "stream.mjs", "stream-0.3.mjs")
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
-INSTALL_S = 120
 
 # The client's numbers of the protocol's states.
 SUBMITTED, WORKING, COMPLETED, INPUT_REQUIRED = 1, 2, 3, 6
@@ -43,23 +36,7 @@ CARD = AgentCard(
 @pytest.fixture(scope="session")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A script beside the client that npm has installed as the lock says."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        report_not_run("The JavaScript client needs Node.js 20 or later with npm.")
-    folder = tmp_path_factory.mktemp("javascript")
-    for name in PACKAGE:
-        shutil.copy(HERE / name, folder)
-    command = [npm, "ci", "--prefer-offline"]
-    try:
-        installed = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        report_not_run(f"npm did not install the JavaScript client within {INSTALL_S} s.")
-    else:
-        if installed.returncode != 0:
-            report_not_run(f"npm cannot install the JavaScript client: {installed.stderr[-500:]}")
-    return folder / "stream.mjs"
+    return install_javascript(tmp_path_factory.mktemp("javascript")) / "stream.mjs"
 
 
 @pytest.fixture
@@ -84,26 +61,11 @@ async def worker(backends: Backends) -> AsyncIterator[ScriptedWorker]:
         yield worker
 
 
-async def javascript(
+def javascript(
     script: Path, url: str, binding: str, operation: str, argument: str
 ) -> AsyncIterator[dict[str, Any]]:
     """What the client tells of a stream, as it gets it."""
-    process = await asyncio.create_subprocess_exec(
-        *("node", str(script), url, binding, operation, argument),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        async for line in process.stdout:
-            yield json.loads(line)
-        complaints = await process.stderr.read()
-        assert await process.wait() == 0, complaints.decode()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    return told(["node", str(script)], url, binding, operation, argument)
 
 
 @pytest.mark.parametrize("binding", BINDINGS)

@@ -1,0 +1,68 @@
+"""Official clients of other languages and versions at `dev`, which has one port."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Served
+from tests.support.foreign_clients import install_javascript, python_0_3, told
+
+BINDINGS = ["JSONRPC", "HTTP+JSON"]
+CLIENTS = ["JavaScript 1.3", "JavaScript 0.3", "Python 0.3"]
+COMPLETED = (3, "completed")
+"""The state as the clients of 1.0 and of 0.3 call it."""
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install_javascript(tmp_path_factory.mktemp("javascript"))
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest) -> list[str]:
+    """The command of a client."""
+    if request.param == "Python 0.3":
+        return python_0_3()
+    script = "stream.mjs" if request.param.endswith("1.3") else "stream-0.3.mjs"
+    return ["node", str(request.getfixturevalue("scripts") / script)]
+
+
+def check_end(events: list[dict[str, Any]]) -> None:
+    assert "".join(event.get("chunk", "") for event in events) == "You said: hold"
+    assert events[-1]["state"] in COMPLETED
+    assert events[-1]["says"] == "Done."
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_events_come_as_they_happen(dev: Served, client: list[str], binding: str) -> None:
+    """From the card on: the agent goes on only after the client has told of its status."""
+    seen: list[dict[str, Any]] = []
+    async for event in told(client, f"{dev.url}/", binding, "send", "hold"):
+        seen.append(event)
+        if event.get("says") == "holding":
+            dev.release(seen[0]["task"])
+    assert seen[0]["kind"] == "task"
+    check_end(seen)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_stream_that_was_left_is_joined_again(
+    dev: Served, client: list[str], binding: str
+) -> None:
+    """Another process subscribes to the task, and follows it to its end."""
+    sending = told(client, f"{dev.url}/", binding, "send", "hold")
+    task_id = ""
+    async for event in sending:
+        task_id = task_id or event["task"]
+        if event.get("says") == "holding":
+            break
+    await sending.aclose()
+    seen: list[dict[str, Any]] = []
+    async for event in told(client, f"{dev.url}/", binding, "subscribe", task_id):
+        seen.append(event)
+        dev.release(task_id)
+    assert (seen[0]["kind"], seen[0]["task"]) == ("task", task_id)
+    check_end(seen)

@@ -1,0 +1,70 @@
+"""Official clients that run in a process of their own: of JavaScript, and of older versions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.required import report_not_run
+
+ROOT = Path(__file__).parents[2]
+JAVASCRIPT = ROOT / "tests" / "javascript"
+PACKAGE = ("package.json", "package-lock.json", ".npmrc", "stream.mjs", "stream-0.3.mjs")
+INSTALL_S = 120
+PYTHON_0_3 = Path("foreign/python_0_3")
+
+
+def install_javascript(folder: Path) -> Path:
+    """Install the JavaScript clients as the lock says; their scripts are in `folder` then."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        report_not_run("The JavaScript client needs Node.js 20 or later with npm.")
+    for name in PACKAGE:
+        shutil.copy(JAVASCRIPT / name, folder)
+    command = [npm, "ci", "--prefer-offline"]
+    try:
+        installed = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        report_not_run(f"npm did not install the JavaScript client within {INSTALL_S} s.")
+    else:
+        if installed.returncode != 0:
+            report_not_run(f"npm cannot install the JavaScript client: {installed.stderr[-500:]}")
+    return folder
+
+
+def python_0_3() -> list[str]:
+    """Return the command of the Python client of 0.3."""
+    lock = ROOT / "tests" / PYTHON_0_3 / "requirements.txt"
+    installed = ROOT / "build" / PYTHON_0_3 / "requirements.txt"
+    if not installed.exists() or installed.read_bytes() != lock.read_bytes():
+        report_not_run("The environment of the Python client of 0.3 is missing: `make foreign`.")
+    return [str(installed.parent / "bin" / "python"), str(lock.with_name("stream.py"))]
+
+
+async def told(
+    command: Sequence[str], url: str, binding: str, operation: str, argument: str
+) -> AsyncGenerator[dict[str, Any]]:
+    """Yield what a client tells of a stream, as it gets it."""
+    process = await asyncio.create_subprocess_exec(
+        *(*command, url, binding, operation, argument),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async for line in process.stdout:
+            yield json.loads(line)
+        complaints = await process.stderr.read()
+        assert await process.wait() == 0, complaints.decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
