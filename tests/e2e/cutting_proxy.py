@@ -13,10 +13,10 @@ LONGEST = 4000
 
 
 class CuttingProxy:
-    """Passes connections on to `target`; `cuts` counts what it has cut, up to `most`."""
+    """Passes connections on to `target`, a URL; `cuts` counts what it has cut, up to `most`."""
 
-    def __init__(self, target: str, most: int, chance: random.Random) -> None:
-        self.target = target
+    def __init__(self, most: int, chance: random.Random) -> None:
+        self.target = ""
         self.cuts = 0
         self._most = most
         self._chance = chance

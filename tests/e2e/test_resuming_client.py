@@ -91,13 +91,14 @@ class Api:
 
 
 @asynccontextmanager
-async def clients_at(proxy: CuttingProxy, url: str) -> AsyncIterator[list[ResumingClient]]:
-    """Streaming clients over both bindings, and one that waits for its answers in one piece."""
+async def clients_of(url: str) -> AsyncIterator[list[ResumingClient]]:
+    """Clients of the card at `url`: streaming over both bindings, and one that waits for answers.
+
+    The card names the proxy, through which they call.
+    """
     timeout = httpx.Timeout(5, read=20)
     async with httpx.AsyncClient(trust_env=False, timeout=timeout) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
-        for interface in card.supported_interfaces:
-            interface.url = interface.url.replace(url, proxy.url)
         yield [
             resuming(
                 ClientFactory(
@@ -178,10 +179,10 @@ async def test_the_log_and_nothing_twice(
     chance = random.Random(18)  # noqa: S311 - repeatable
     calls: list[Call] = []
     async with AsyncExitStack() as stack:
-        api = Api(env, tmp_path, stack)
-        url = await api.start()
-        proxy = await stack.enter_async_context(CuttingProxy(url, CUTS, chance).running())
-        clients = await stack.enter_async_context(clients_at(proxy, url))
+        proxy = await stack.enter_async_context(CuttingProxy(CUTS, chance).running())
+        api = Api({**env, "A2A_PUBLIC_URL": proxy.url}, tmp_path, stack)
+        proxy.target = await api.start()
+        clients = await stack.enter_async_context(clients_of(proxy.target))
 
         async def one(number: int) -> None:
             while proxy.cuts < CUTS or api.starts <= RESTARTS:
