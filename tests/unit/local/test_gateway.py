@@ -350,6 +350,15 @@ async def test_a_stream_that_fails_is_cut_off(open_gateway: Open) -> None:
         assert [chunk async for chunk in response.chunks()] == [b"first"]
 
 
+async def test_a_stream_is_cut_off_at_the_time_limit(open_gateway: Open, in_a_hurry: None) -> None:
+    """Also one that has begun: what the client has got stays without an end."""
+    never = asyncio.Event()
+    async with live(
+        open_gateway(app=lambda _, __, send: first_then(send, never.wait)), "POST", STREAMED
+    ) as response:
+        assert [chunk async for chunk in response.chunks()] == [b"first"]
+
+
 async def test_functions_share_the_accounts_concurrency(
     open_gateway: Open, template: Template
 ) -> None:
