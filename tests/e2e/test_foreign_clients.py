@@ -1,4 +1,4 @@
-"""Official clients of other languages and versions at `dev`, which has one port."""
+"""Clients of other languages, versions and frameworks at `dev`, which has one port."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Served
-from tests.support.foreign_clients import install_javascript, python_0_3, told
+from tests.support.foreign_clients import install_javascript, python_of, told
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 CLIENTS = ["JavaScript 1.3", "JavaScript 0.3", "Python 0.3"]
@@ -25,7 +25,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(request: pytest.FixtureRequest) -> list[str]:
     """The command of a client."""
     if request.param == "Python 0.3":
-        return python_0_3()
+        return python_of("python_0_3")
     script = "stream.mjs" if request.param.endswith("1.3") else "stream-0.3.mjs"
     return ["node", str(request.getfixturevalue("scripts") / script)]
 
@@ -66,3 +66,14 @@ async def test_a_stream_that_was_left_is_joined_again(
         dev.release(task_id)
     assert (seen[0]["kind"], seen[0]["task"]) == ("task", task_id)
     check_end(seen)
+
+
+async def test_an_agent_of_googles_adk_streams_from_it(dev: Served) -> None:
+    """Its RemoteA2aAgent takes the card, and tells of each event when it happens."""
+    seen: list[dict[str, Any]] = []
+    async for event in told(python_of("google_adk"), f"{dev.url}/", "", "send", "hold"):
+        seen.append(event)
+        if event["says"] == "holding":
+            dev.release(event["task"])
+    assert not [event["error"] for event in seen if event["error"]]
+    assert "".join(event["says"] for event in seen) == "holdingYou said: holdDone."

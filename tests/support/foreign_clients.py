@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 JAVASCRIPT = ROOT / "tests" / "javascript"
 PACKAGE = ("package.json", "package-lock.json", ".npmrc", "stream.mjs", "stream-0.3.mjs")
 INSTALL_S = 120
-PYTHON_0_3 = Path("foreign/python_0_3")
 
 
 def install_javascript(folder: Path) -> Path:
@@ -39,12 +38,15 @@ def install_javascript(folder: Path) -> Path:
     return folder
 
 
-def python_0_3() -> list[str]:
-    """Return the command of the Python client of 0.3."""
-    lock = ROOT / "tests" / PYTHON_0_3 / "requirements.txt"
-    installed = ROOT / "build" / PYTHON_0_3 / "requirements.txt"
+def python_of(environment: str) -> list[str]:
+    """Return the command of the Python client in an environment of `tests/foreign`."""
+    folder = Path("foreign") / environment
+    lock = ROOT / "tests" / folder / "requirements.txt"
+    installed = ROOT / "build" / folder / "requirements.txt"
     if not installed.exists() or installed.read_bytes() != lock.read_bytes():
-        report_not_run("The environment of the Python client of 0.3 is missing: `make foreign`.")
+        report_not_run(
+            f"The environment of {environment} is not as its lock has it: `make foreign`."
+        )
     return [str(installed.parent / "bin" / "python"), str(lock.with_name("stream.py"))]
 
 
