@@ -697,6 +697,33 @@ async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
         await in_world(test)
 
 
+async def test_a_due_time_that_is_not_whole_holds_up_no_sweep(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A turn with one is left out with a line, a cancel with one is ended, the others are swept."""
+
+    async def test(world: World) -> None:
+        for number in range(3):
+            head = (await world.storage.open_task("c", request(), task_id=f"bad-{number}")).head
+            newer.set_attributes(world.database, newer.head_key(head), {"due_at": {"N": "1.5"}})
+        await world.storage.request_cancel("claimed")
+        flag = newer.head_key(world.heads["claimed"]) | {"SK": {"S": "CANCEL"}}
+        newer.set_attributes(world.database, flag, {"due_at": {"N": "0.25"}})
+        world.clock.advance(3600)
+        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep(limit=2)
+        assert report == SweepReport(canceled=1, sent=1, left=3)
+        assert (await world.newest("claimed")).state == S.TASK_STATE_CANCELED
+        assert (await world.newest("waiting")).sends == 1
+        assert sorted(unreadable(caplog)) == [
+            "An overdue task is left as it is until its item is restored from a backup or deleted:"
+            f" HEAD of task bad-{number} has a due_at of a form that no release writes."
+            for number in range(3)
+        ]
+
+    with caplog.at_level(logging.ERROR):
+        await in_world(test)
+
+
 async def test_a_sweep_goes_past_cancels_that_a_newer_release_has_to_end() -> None:
     """More of them than a run may end: the cancel behind them is reached."""
 

@@ -23,14 +23,17 @@ def attribute(value: str | int | bytes | None) -> dict[str, Any]:
 
 
 def plain(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an item with Python's values."""
+    """Return an item with Python's values; a number that is not whole is a float.
+
+    No release stores one: a reader that asks for an int takes it for damage.
+    """
     return {name: _plain(*value.items()) for name, value in item.items()}
 
 
-def _plain(typed: tuple[str, Any]) -> str | int | bytes | None:
+def _plain(typed: tuple[str, Any]) -> str | int | float | bytes | None:
     match typed:
         case ("N", number):
-            return int(float(number)) if set(number) & _FLOAT else int(number)
+            return _number(number)
         case ("NULL", _):
             return None
         case ("B", binary):
@@ -39,8 +42,24 @@ def _plain(typed: tuple[str, Any]) -> str | int | bytes | None:
             return str(text)
 
 
+def _number(text: str) -> int | float:
+    if not set(text) & _FLOAT:
+        return int(text)
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
 _FLOAT: Final = frozenset(".eE")
-"""Characters of a number that is not whole; this release stores none."""
+"""Characters that only a number has which may not be whole."""
+
+
+def due_of(item: Mapping[str, Any]) -> int:
+    """Return the millisecond in which an item of the due index is due.
+
+    A number that is not whole counts as its millisecond; without a number it is due at once.
+    """
+    due_at = plain(item).get("due_at")
+    return int(due_at) if isinstance(due_at, int | float) else 0
 
 
 def seconds(ms: int) -> int:

@@ -16,7 +16,7 @@ from typing import Final
 
 from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, seconds
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, due_of, seconds
 from a2a_serverless.storage.dynamodb_heads import cancel_values, incarnation_of
 from a2a_serverless.storage.dynamodb_layout import CANCEL, HEAD, key, owner_of, shard_of
 from a2a_serverless.storage.dynamodb_table import Action, TableStorage
@@ -71,7 +71,7 @@ class CancelItems(TableStorage):
         entries = await self._overdue(CANCEL, now_ms, limit, after)
         # The index lags behind, and does not say which incarnation a flag is meant for.
         flags = await self._table.load([key(e["PK"]["S"], CANCEL) for e in entries])
-        overdue = [_overdue_of(f) for f in flags if is_overdue(_deadline(f), now_ms=now_ms)]
+        overdue = [_overdue_of(f) for f in flags if is_overdue(due_of(f), now_ms=now_ms)]
         return sorted(overdue, key=lambda cancel: cancel.place)
 
     async def _flag(self, task_id: str) -> Item | None:
@@ -120,13 +120,9 @@ def _overdue_of(flag: Item) -> OverdueCancel:
     return OverdueCancel(
         scope=Scope(scope),
         task_id=task_id,
-        due_at=_deadline(flag),
+        due_at=due_of(flag),
         incarnation=_incarnation(flag),
     )
-
-
-def _deadline(flag: Item) -> int:
-    return int(flag["due_at"]["N"])
 
 
 def _incarnation(flag: Item) -> str:

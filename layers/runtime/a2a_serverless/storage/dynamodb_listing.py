@@ -13,7 +13,7 @@ from typing import Any, Final
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage import dynamodb_layout as layout
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, due_of
 from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_table import TableStorage
 from a2a_serverless.storage.listing import Listing, status_key
@@ -188,4 +188,4 @@ _NO_INDEX: Final = (
 
 def _due_of(entry: Item) -> Due:
     scope, task_id = layout.owner_of(entry["PK"]["S"])
-    return Due(scope=Scope(scope), task_id=task_id, due_at=int(entry["due_at"]["N"]))
+    return Due(scope=Scope(scope), task_id=task_id, due_at=due_of(entry))

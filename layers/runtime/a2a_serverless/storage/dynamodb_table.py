@@ -16,7 +16,7 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, due_of, plain
 from a2a_serverless.storage.dynamodb_heads import head_of
 from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.log import Due, Place
@@ -283,4 +283,4 @@ class TableStorage(DurableStorage):
 def _place_of(entry: Item) -> Place:
     """Return the place of an entry of the due index, as `Due.place`."""
     scope, task_id = layout.owner_of(entry["PK"]["S"])
-    return int(entry["due_at"]["N"]), task_id, scope
+    return due_of(entry), task_id, scope
