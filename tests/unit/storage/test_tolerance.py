@@ -23,7 +23,7 @@ from a2a.types import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from a2a_serverless.errors import ConcurrencyError, NewerReleaseError
+from a2a_serverless.errors import ConcurrencyError, NewerReleaseError, UnreadableTaskError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.push.client import Meaning, Outcome
 from a2a_serverless.push.deliverer import Budget, Deliverer
@@ -484,6 +484,35 @@ async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up()
     await in_world(test)
 
 
+UNOPENED: Final[Mapping[str, Item]] = {
+    "no entry": {"body": {"B": b""}},
+    "an entry that may be skipped": {"body": {"B": encode_entries([Unknown(b"Z", 0, b"x")])}},
+    "a turn beyond the log": {"turn": {"N": "50"}},
+}
+
+
+@pytest.mark.parametrize("damage", UNOPENED.values(), ids=UNOPENED)
+async def test_a_turn_whose_opening_cannot_be_read_waits(damage: Item) -> None:
+    """Though nothing is critical no worker starts it, and its letter leaves it as due as it is."""
+
+    async def test(world: World) -> None:
+        head = world.heads["waiting"]
+        item_key = newer.event_key(head) if "body" in damage else newer.head_key(head)
+        newer.set_attributes(world.database, item_key, damage)
+        agent = Executor(complete)
+        bench = Bench(agent, clock=PacedClock(), backends=world.backends)
+        before = await world.newest("waiting")
+        await bench.enqueue(before)
+        assert await bench.work() is False
+        assert agent.started == []
+        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy())
+        body = Operation.to_run(params_of(before)).model_dump_json()
+        assert await letters.handle(body) == "left"
+        assert await world.newest("waiting") == before
+
+    await in_world(test)
+
+
 async def test_a_running_attempt_that_meets_a_newer_format_stops() -> None:
     """Its turn is given back to a newer worker; the task is neither failed nor written."""
 
@@ -767,6 +796,74 @@ async def test_a_half_written_event_is_read(names: tuple[str, ...]) -> None:
         log = await world.storage.read("waiting")
         assert log is not None
         assert log.needs_newer is (names == ("body",))
+
+    await in_world(test)
+
+
+def lose_event(world: World, head: Head) -> None:
+    """Take the first commit away."""
+    world.database.client.delete_item(TableName=world.database.table, Key=newer.event_key(head))
+
+
+def widen_event(world: World, head: Head) -> None:
+    """Say that the first commit has more parts than are stored."""
+    newer.set_attributes(world.database, newer.event_key(head), {"parts": {"N": "2"}})
+
+
+def blur_event(world: World, head: Head) -> None:
+    """Say nothing about the parts of the first commit."""
+    newer.set_attributes(world.database, newer.event_key(head), {"parts": {"S": "x"}})
+
+
+@pytest.mark.parametrize("damage", [lose_event, widen_event, blur_event])
+async def test_a_commit_that_is_not_there_hides_no_other_task(
+    damage: Callable[[World, Head], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lists leave its task out with one line; who asks for it is not told to try again."""
+
+    async def test(world: World) -> None:
+        damage(world, world.heads["waiting"])
+        sentence = "Version 1 of task waiting is not there, or was stored in part."
+        found = await world.storage.list_tasks(ListTasksQuery())
+        assert {task.id for task in found.tasks} == set(PLACES) - {"waiting"}
+        assert unreadable(caplog) == [f"A task is left out: {sentence}"]
+        short = ListTasksQuery(history_length=0, include_artifacts=False)
+        assert len((await world.storage.list_tasks(short)).tasks) == len(PLACES)
+        with pytest.raises(UnreadableTaskError, match=sentence):
+            await world.storage.read("waiting")
+        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy())
+        operation = Operation.to_run(params_of(world.heads["waiting"]))
+        assert await letters.handle(operation.model_dump_json()) == "dropped"
+        for binding in (JSONRPC, REST):
+            async with world.http(binding) as agent:
+                shown = await agent.call("GetTask", {"id": "waiting"})
+                assert "The stored task is damaged" in shown.response.text
+                assert "try again" not in shown.response.text
+
+    with caplog.at_level(logging.ERROR):
+        await in_world(test)
+
+
+async def test_a_commit_that_comes_in_late_is_no_damage() -> None:
+    """A gap that other commits fill while it is read is not taken for one that stays."""
+
+    async def test(world: World) -> None:
+        head = world.heads["claimed"]
+        late = [newer.stored(world.database, newer.event_key(head, n)) for n in (1, 2)]
+        for item in late:
+            item_key = {name: item[name] for name in ("PK", "SK")}
+            world.database.client.delete_item(TableName=world.database.table, Key=item_key)
+        sleep = world.clock.sleep
+
+        async def put_and_sleep(seconds: float) -> None:
+            if late:
+                world.database.client.put_item(TableName=world.database.table, Item=late.pop(0))
+            await sleep(seconds)
+
+        world.clock.sleep = put_and_sleep  # type: ignore[method-assign]
+        log = await world.storage.read("claimed")
+        assert log is not None
+        assert len(log.records) == 2
 
     await in_world(test)
 

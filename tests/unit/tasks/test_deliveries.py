@@ -180,7 +180,7 @@ def test_a_dead_letter_for_a_newer_release_leaves_its_turn(head: Head) -> None:
     run = operation("run")
     left = DeadLettered.LEAVE
     newer = replace(head, needs=FORMAT + 1)
-    assert on_dead_letter(head, run, is_cancelled=False, retry=RETRY, needs_newer=True) is left
+    assert on_dead_letter(head, run, is_cancelled=False, retry=RETRY, cannot_run=True) is left
     assert on_dead_letter(newer, run, is_cancelled=False, retry=RETRY) is left
     assert on_dead_letter(head, NEWER, is_cancelled=False, retry=RETRY) is left
 
@@ -190,7 +190,7 @@ def test_a_dead_letter_of_a_damaged_log_ends_what_may_be_ended() -> None:
     used_up = claimed(claimed(), "B")
     for is_cancelled, wanted in ((False, DeadLettered.FAIL), (True, DeadLettered.CANCEL)):
         decided = on_dead_letter(
-            used_up, operation("run"), is_cancelled=is_cancelled, retry=RETRY, needs_newer=True
+            used_up, operation("run"), is_cancelled=is_cancelled, retry=RETRY, cannot_run=True
         )
         assert decided is wanted
 

@@ -66,7 +66,13 @@ Clients learn that their credentials were refused, and never why.
 
 _COUNTED = "a2a_serverless_counted"
 
-_TRY_AGAIN = (errors.UnavailableError, errors.ConcurrencyError)
+_BUSY = "The service is busy; try again."
+_SENTENCES: Mapping[type[Exception], str] = {
+    errors.UnavailableError: _BUSY,
+    errors.ConcurrencyError: _BUSY,
+    errors.UnreadableTaskError: "The stored task is damaged: the operator can restore it.",
+}
+"""The sentence for the client of an internal error; without one its request has just failed."""
 
 
 @contextmanager
@@ -164,10 +170,9 @@ def internal_error(error: Exception, action: str, task_id: str = "") -> protocol
             "correlation_id": correlation_id,
         },
     )
-    sentence = (
-        "The service is busy; try again."
-        if isinstance(error, _TRY_AGAIN)
-        else "The request failed."
+    sentence = next(
+        (text for kind, text in _SENTENCES.items() if isinstance(error, kind)),
+        "The request failed.",
     )
     return protocol.InternalError(message=f"{sentence} Correlation id: {correlation_id}.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from a2a_serverless.errors import (
     ConcurrencyError,
     InvalidArgumentError,
     TaskNotFoundError,
+    UnreadableTaskError,
 )
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.listing import Listing, ListTasksQuery, ListTasksResult
@@ -43,6 +45,8 @@ from a2a_serverless.tasks.identity import (
 )
 from a2a_serverless.tasks.push import Push, checked, inline_push
 from a2a_serverless.tasks.rules import Commit, ContextWrite, NewTask, Step, advance, open_task
+
+logger = logging.getLogger(__name__)
 
 MAX_COMMIT_BYTES = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
@@ -313,11 +317,14 @@ class DurableStorage(TaskLog):
         )
 
     async def _listed(self, head: Head, query: ListTasksQuery) -> Task | None:
-        """Return the task of a listed HEAD; None when it is gone or has moved on."""
+        """Return the task of a listed HEAD; None when it is gone, has moved on, or is damaged."""
         length, has_artifacts = query.history_length, query.include_artifacts
         task = task_of_head(head) if length == 0 and not has_artifacts else None
         if task is None:
-            task = await self.load_task(head.task_id, length, include_artifacts=has_artifacts)
+            try:
+                task = await self.load_task(head.task_id, length, include_artifacts=has_artifacts)
+            except UnreadableTaskError as error:
+                tell_left_out(error)
         if task is None or query.status in (None, task.status.state):
             return task
         return None
@@ -341,6 +348,11 @@ class DurableStorage(TaskLog):
         """Return a context's state and its version; (None, 0) when there is none."""
         item = await self._load_context_item(check_context_id(context_id))
         return (None, 0) if item is None else (json.loads(item[0]), item[1])
+
+
+def tell_left_out(error: UnreadableTaskError) -> None:
+    """Log a damaged task, which does not hide the others where many are read."""
+    logger.error("A task is left out: %s", error, extra={"action": "unreadable_task"})
 
 
 def context_write(value: Any, expected_version: int | None = None) -> ContextWrite:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, Self
 
@@ -15,7 +14,7 @@ from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.storage import dynamodb_layout as layout
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.durable import DurableStorage, tell_left_out
 from a2a_serverless.storage.dynamodb_attributes import Item, attribute, due_of, plain
 from a2a_serverless.storage.dynamodb_heads import head_of
 from a2a_serverless.storage.dynamodb_layout import key
@@ -23,8 +22,6 @@ from a2a_serverless.storage.log import Due, Place
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id, new_token
 from a2a_serverless.tasks.rules import Timing
-
-logger = logging.getLogger(__name__)
 
 _KEYS_A_READ: Final = 100
 _KEYS_A_DELETE: Final = 25
@@ -276,7 +273,7 @@ class TableStorage(DurableStorage):
         try:
             return self._live(item)
         except UnreadableTaskError as error:
-            logger.error("A task is left out: %s", error, extra={"action": "unreadable_task"})  # noqa: TRY400 - its sentence says all
+            tell_left_out(error)
             return None
 
 

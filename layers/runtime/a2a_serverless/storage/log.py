@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self, TypeAlias
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.tasks.entries import Restarted, Unknown
+from a2a_serverless.tasks.entries import Restarted, TurnOpened, Unknown
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
@@ -41,6 +41,24 @@ class Log:
         return self.head.needs_newer or any(
             isinstance(entry, Unknown) and entry.is_critical
             for record in self.records
+            for entry in record.entries
+        )
+
+    @property
+    def cannot_run(self) -> bool:
+        """Return True if no worker of this release can run the open turn.
+
+        It needs a newer one, or the message that opened it cannot be read. The log has to be read
+        from its beginning.
+        """
+        return self.needs_newer or (self.head.turn_is_open and not self._has_opening)
+
+    @property
+    def _has_opening(self) -> bool:
+        return any(
+            isinstance(entry, TurnOpened)
+            for record in self.records
+            if record.version == self.head.turn
             for entry in record.entries
         )
 
@@ -173,6 +191,9 @@ class TaskLog(ABC):
         """Return HEAD and every commit after version `after`.
 
         None when the task does not exist, has expired, or is not of `incarnation`.
+
+        Raises:
+            UnreadableTaskError: HEAD or a commit after `after` is damaged, or not there.
         """
 
     async def survey(self, task_id: str) -> Survey | None:

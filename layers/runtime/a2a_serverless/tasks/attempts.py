@@ -60,11 +60,11 @@ def on_delivery(
     *,
     receives: int,
     is_cancelled: bool,
-    needs_newer: bool = False,
+    cannot_run: bool = False,
 ) -> Delivered:
     """Return the work to do on a delivery, given HEAD and the cancel flag as they are now.
 
-    `needs_newer`: the log has an entry that this release must not skip.
+    `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
 
     An operation that this release does not know is given back, also where its task has ended: only
     a newer release knows whether something is left to do. It is dropped with a task that is gone:
@@ -82,7 +82,7 @@ def on_delivery(
         return Delivered.GIVE_BACK
     if head.is_terminal:
         return Delivered.DROP
-    if needs_newer or head.needs_newer:
+    if cannot_run or head.needs_newer:
         return Delivered.GIVE_BACK
     if is_cancelled or operation.operation == "cancel":
         return Delivered.CANCEL

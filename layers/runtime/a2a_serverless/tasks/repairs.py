@@ -35,14 +35,14 @@ def on_dead_letter(
     *,
     is_cancelled: bool,
     retry: RetryPolicy,
-    needs_newer: bool = False,
+    cannot_run: bool = False,
 ) -> DeadLettered:
     """Return the work to do on a dead letter, given HEAD and the cancel flag as they are now.
 
-    `needs_newer`: the log has an entry that this release must not skip. So no worker of this
-    release can start the turn: made due at once, it would come back as a dead letter for ever. A
-    turn whose attempts are used up fails all the same, and one that no attempt has claimed is given
-    up by the sweeper.
+    `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
+    So no worker of this release can start the turn: made due at once, it would come back as a dead
+    letter for ever. A turn whose attempts are used up fails all the same, and one that no attempt
+    has claimed is given up by the sweeper.
 
     The queue counts deliveries, and HEAD counts attempts of the agent. Deliveries also run out
     when no attempt can begin, as in an outage of the storage: that fails no task.
@@ -56,7 +56,7 @@ def on_dead_letter(
         return DeadLettered.LEAVE if head.turn_is_open else DeadLettered.DROP
     if retry.is_exhausted(head.attempts):
         return DeadLettered.FAIL
-    return DeadLettered.LEAVE if needs_newer else DeadLettered.RESEND
+    return DeadLettered.LEAVE if cannot_run else DeadLettered.RESEND
 
 
 def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:

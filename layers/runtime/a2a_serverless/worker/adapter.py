@@ -58,7 +58,10 @@ logger = logging.getLogger(__name__)
 DEADLINE_MARGIN_S = 10.0
 MAX_MARGIN_SHARE = 0.2
 """The margin before a deadline is at most this share of the time that is left at the start."""
-_NEWER = "a newer release of this service wrote it, and only a worker of that release may run it"
+_NEWER = (
+    "a newer release of this service wrote its task, and only a worker of that release may run it,"
+    " or the message that opened its turn is damaged"
+)
 RELEASE_S = 6.0
 """The longest wait for the note that an interrupted attempt is over: a little longer than a
 request's read time-out, so that hardly any request is under way after it."""
@@ -219,7 +222,7 @@ class _Delivery:
             self._operation,
             receives=self._handle.attempt,
             is_cancelled=is_cancelled,
-            needs_newer=log is not None and log.needs_newer,
+            cannot_run=log is not None and log.cannot_run,
         )
         if log is None or wanted is Delivered.DROP:
             _log(self._handle, logging.INFO, "dropped", "Delivery dropped")

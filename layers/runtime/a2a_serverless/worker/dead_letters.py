@@ -148,7 +148,7 @@ class _Letter:
         self.seen: Head | None = None
         self._retry = retry
         self._is_cancelled = is_cancelled
-        self._needs_newer = log is not None and log.needs_newer
+        self._cannot_run = log is not None and log.cannot_run
 
     def decide(self, head: Head) -> Commit | None:
         """Return the commit that ends the task; None where it is not to be ended."""
@@ -158,7 +158,7 @@ class _Letter:
             self.operation,
             is_cancelled=self._is_cancelled,
             retry=self._retry,
-            needs_newer=self._needs_newer,
+            cannot_run=self._cannot_run,
         )
         if self.wanted is DeadLettered.CANCEL:
             return canceled(head)
