@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -15,11 +16,15 @@ import pytest
 from a2a.types import (
     AgentCapabilities,
     AgentCard,
+    Artifact,
+    Part,
     Task,
     TaskPushNotificationConfig,
     TaskState,
     TaskStatus,
 )
+from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +44,14 @@ from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import RetryPolicy
-from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, Unknown, encode_entries
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    MetadataMerged,
+    StatusChanged,
+    Unknown,
+    encode_entries,
+)
 from a2a_serverless.tasks.events import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import FORMAT, Head
 from a2a_serverless.tasks.identity import ANONYMOUS
@@ -690,6 +702,100 @@ async def test_a_damaged_copy_in_a_head_is_shown_from_the_log(name: str) -> None
         tasks = {task.id: task for task in (await world.storage.list_tasks(query)).tasks}
         assert set(tasks) == set(PLACES)
         assert tasks["ended"].status.state == S.TASK_STATE_COMPLETED
+
+    await in_world(test)
+
+
+async def test_a_damaged_copy_of_the_metadata_refuses_no_commit() -> None:
+    """Metadata are merged; the copy is gone, and the log has all."""
+
+    async def test(world: World) -> None:
+        first = Commit(entries=(MetadataMerged(numbers(a=1)),), token="t")
+        head = await world.storage.commit(world.heads["claimed"], first)
+        damage = {"metadata": {"B": b"\xff"}}
+        newer.set_attributes(world.database, newer.head_key(head), damage)
+        merge = Commit(entries=(MetadataMerged(numbers(b=2)),), token="t")
+        after = await world.storage.commit(await world.newest("claimed"), merge)
+        assert after.metadata is None
+        task = await world.storage.load_task("claimed", 0, include_artifacts=False)
+        assert task is not None
+        assert dict(task.metadata) == {"a": 1, "b": 2}
+
+    await in_world(test)
+
+
+async def test_a_damaged_copy_of_the_status_refuses_no_message() -> None:
+    """A message for a turn that waits for credentials is taken; the copy is gone."""
+
+    async def test(world: World) -> None:
+        status = StatusChanged(TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED))
+        commit = Commit(entries=(status,), token="t")
+        head = await world.storage.commit(world.heads["claimed"], commit)
+        damage = {"status": {"B": b"\xff"}}
+        newer.set_attributes(world.database, newer.head_key(head), damage)
+        async with world.http(REST) as agent:
+            sent = await agent.send("here", taskId="claimed", configuration=IMMEDIATELY)
+            assert is_answer(sent), sent.response.text
+        assert (await world.newest("claimed")).status is None
+        task = await world.storage.load_task("claimed", 0, include_artifacts=False)
+        assert task is not None
+        assert task.status.state == S.TASK_STATE_AUTH_REQUIRED
+
+    await in_world(test)
+
+
+LATE: Final = TaskStatus(state=S.TASK_STATE_WORKING, timestamp=Timestamp(seconds=2**60))
+
+
+def numbers(**values: float) -> Struct:
+    """A Struct of numbers, also of those that JSON does not have."""
+    return Struct(fields={name: Value(number_value=number) for name, number in values.items()})
+
+
+UNSHOWABLE: Final[Mapping[str, Entry]] = {
+    "metadata": MetadataMerged(numbers(a=math.nan)),
+    "artifact": ArtifactWritten(
+        Artifact(artifact_id="z", parts=[Part(data=Value(number_value=-math.inf))])
+    ),
+    "time": StatusChanged(LATE),
+    "nanos": StatusChanged(TaskStatus(timestamp=Timestamp(nanos=-1))),
+}
+
+
+@pytest.mark.parametrize("entry", UNSHOWABLE.values(), ids=UNSHOWABLE)
+async def test_what_no_json_can_show_is_left_out_of_its_task(entry: Entry) -> None:
+    """A number or a time that JSON does not have is an entry that cannot be read."""
+
+    async def test(world: World) -> None:
+        key = newer.event_key(world.heads["ended"], 2)
+        newer.append_to_body(world.database, key, encode_entries([entry]))
+        await world.show_all()
+        log = await world.storage.read("ended")
+        assert log is not None
+        assert log.needs_newer
+
+    await in_world(test)
+
+
+@pytest.mark.parametrize(
+    ("name", "copy"),
+    [
+        ("status", LATE.SerializeToString()),
+        ("metadata", numbers(a=math.inf).SerializeToString()),
+    ],
+)
+async def test_a_copy_that_no_json_can_show_is_shown_from_the_log(name: str, copy: bytes) -> None:
+    """A list that needs HEAD alone answers in both bindings."""
+
+    async def test(world: World) -> None:
+        key = newer.head_key(world.heads["ended"])
+        newer.set_attributes(world.database, key, {name: {"B": copy}})
+        for binding in (JSONRPC, REST):
+            async with world.http(binding) as agent:
+                listed = await agent.call("ListTasks", {"historyLength": 0})
+                shown = {task["id"]: task for task in listed.result["tasks"]}
+                assert set(shown) == set(PLACES)
+                assert shown["ended"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
     await in_world(test)
 

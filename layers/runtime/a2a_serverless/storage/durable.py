@@ -32,6 +32,8 @@ from a2a_serverless.tasks.entries import (
     advice_on_size,
     check_readable,
     encode_entries,
+    has_time,
+    is_finite,
 )
 from a2a_serverless.tasks.fold import Record, check_history_length
 from a2a_serverless.tasks.head import Head, plain_state
@@ -376,7 +378,8 @@ def context_conflict(version: int) -> ConcurrencyError:
 def task_of_head(head: Head) -> Task | None:
     """Return the Task without history and artifacts; None when HEAD alone does not know it.
 
-    That is also so where HEAD's copy of status or metadata is damaged: the log has both.
+    That is also so where HEAD's copy of status or metadata is damaged, or one that no answer can
+    show: the log has both.
     """
     if head.status is None or head.metadata is None:
         return None
@@ -387,7 +390,7 @@ def task_of_head(head: Head) -> Task | None:
             task.metadata.ParseFromString(head.metadata)
     except DecodeError:
         return None
-    return task
+    return task if has_time(task.status) and is_finite(task) else None
 
 
 def _sized(step: Step, size: int) -> Step:

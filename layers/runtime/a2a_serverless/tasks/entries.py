@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -218,7 +219,7 @@ def check_readable(entries: Iterable[Entry]) -> None:
                 f" {_MAX_NESTED_OBJECTS} objects or {_MAX_NESTED_ARRAYS} arrays within one another."
             )
             raise InvalidArgumentError(msg) from error
-        if not all(math.isfinite(number) for number in _numbers(answer)):
+        if not is_finite(answer):
             msg = "Data or metadata has a number that JSON does not have (NaN or infinity)."
             raise InvalidArgumentError(msg)
 
@@ -244,6 +245,25 @@ def copied(message: M) -> M:
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
+
+
+def is_finite(message: AnyMessage) -> bool:
+    """Return True if JSON has all numbers of a message."""
+    return all(math.isfinite(number) for number in _numbers(message))
+
+
+def has_time(status: TaskStatus) -> bool:
+    """Return True if JSON has the time of a status."""
+    at = status.timestamp
+    return _FIRST_S <= at.seconds <= _LAST_S and 0 <= at.nanos < _NANOS
+
+
+_NOT_FINITE: Final = re.compile(rb"\x11.{6}[\xf0-\xff][\x7f\xff]", re.DOTALL)
+"""A `number_value` that is NaN or infinite, wherever its bytes stand; other bytes may look so."""
+_FIRST_S: Final = -62_135_596_800
+_LAST_S: Final = 253_402_300_799
+_NANOS: Final = 1_000_000_000
+"""The years 1 to 9999, in seconds since the epoch, and the parts of a second."""
 
 
 def _numbers(message: AnyMessage) -> Iterator[float]:
@@ -342,9 +362,18 @@ def _decode(kind: bytes, flags: int, payload: bytes) -> Entry:
         return Unknown(kind, flags, payload)
     unpack = _unpack_referring if flags & _REFERS else _unpack
     try:
-        return unpack(kind, flags, payload)
+        return _shown(unpack(kind, flags, payload), payload)
     except (DecodeError, ValueError, TypeError, KeyError, RecursionError):
         return Unknown(kind, flags | CRITICAL, payload)
+
+
+def _shown(entry: Entry, payload: bytes) -> Entry:
+    """Return an entry; raise ValueError if no answer can show it: `check_readable` lets none in."""
+    if isinstance(entry, StatusChanged) and not has_time(entry.status):
+        raise ValueError("a status has a time that JSON does not have")
+    if _NOT_FINITE.search(payload) and not is_finite(_shown_in(entry)):
+        raise ValueError("a number is one that JSON does not have")
+    return entry
 
 
 def _unpack_referring(kind: bytes, flags: int, payload: bytes) -> Entry:

@@ -16,6 +16,7 @@ from a2a.types import (
     TaskState,
     TaskStatus,
 )
+from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import (
@@ -415,7 +416,10 @@ def _inline(raw: bytes) -> bytes | None:
 def _without_message(status: bytes | None) -> bytes | None:
     if status is None:
         return None
-    parsed = TaskStatus.FromString(status)
+    try:
+        parsed = TaskStatus.FromString(status)
+    except DecodeError:  # damaged: from now on the log alone has it
+        return None
     parsed.ClearField("message")
     raw: bytes = parsed.SerializeToString()
     return raw
@@ -424,7 +428,10 @@ def _without_message(status: bytes | None) -> bytes | None:
 def _merged(metadata: bytes | None, update: Struct) -> bytes | None:
     if metadata is None:
         return None
-    merged = Struct.FromString(metadata)
+    try:
+        merged = Struct.FromString(metadata)
+    except DecodeError:  # damaged: from now on the log alone has it
+        return None
     merge_metadata(merged, update)
     return _inline(merged.SerializeToString(deterministic=True))
 
