@@ -68,6 +68,43 @@ async def test_a_store_begins_empty(store: KeyStore) -> None:
     assert await jwks(store) == {"keys": []}
 
 
+DAMAGED: dict[str, dict[str, dict[str, str]]] = {
+    "no key": {"expires_at": {"N": "99999999999"}, "published_at": {"N": "1"}},
+    "no times": {"jwk": {"S": json.dumps(jwk("bad"))}},
+    "no JSON": {"jwk": {"S": "{"}, "expires_at": {"N": "99999999999"}, "published_at": {"N": "1"}},
+    "another key": {
+        "jwk": {"S": "{}"},
+        "expires_at": {"N": "99999999999"},
+        "published_at": {"N": "1"},
+    },
+    "no time": {
+        "jwk": {"S": json.dumps(jwk("bad"))},
+        "expires_at": {"S": "x"},
+        "published_at": {"N": "1"},
+    },
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+async def test_a_damaged_key_hides_no_other(
+    damage: dict[str, dict[str, str]], clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line names it; it is published again by its signer; other items are passed over."""
+    with moto_database() as database:
+        store = DynamoKeyStore(database.table, client=database.client, clock=clock)
+        await store.publish(jwk("good"))
+        for sort, values in (("KEY#bad", damage), ("NEW#kind", {})):
+            place = {"PK": {"S": PARTITION}, "SK": {"S": sort}}
+            database.client.put_item(TableName=database.table, Item=place | values)
+        assert await jwks(store) == {"keys": [jwk("good")]}
+        assert [record.getMessage() for record in caplog.records] == [
+            "Left out: the published key KEY#bad is damaged."
+        ]
+        published = await store.publish(jwk("bad"))
+        assert published.published_at == clock.now_ms()
+        assert await jwks(store) == {"keys": [jwk("bad"), jwk("good")]}
+
+
 async def test_keys_are_listed_by_age(store: KeyStore, clock: ManualClock) -> None:
     """The longest published first, each as it was given."""
     for kid in ("b", "c", "a"):

@@ -435,6 +435,32 @@ async def test_a_lost_cursor_is_not_waited_for(bench: Bench) -> None:
     assert bench.clock.monotonic() == before
 
 
+async def test_a_cursor_that_never_comes_holds_up_no_other(bench: Bench) -> None:
+    """A configuration beyond all that HEAD has counted is unreadable; the others are told."""
+    head = await bench.open(bad=URL, good=URL)
+    newer.set_attributes(bench.database, push_key(head, "bad"), {"push_write": {"N": "7"}})
+    newer.remove_attributes(bench.database, push_key(head, "bad"), "version")
+    assert await bench.ids() == ["good"]
+    await bench.pass_on(await bench.say(head, COMPLETED))
+    assert len(bench.jobs.messages) == 1
+    with pytest.raises(UnreadablePushError, match="delete it, and set it again"):
+        await bench.storage.push("t", "bad")
+
+
+@pytest.mark.parametrize("value", [{"S": "x"}, {"N": "1.5"}])
+async def test_a_count_of_another_form_holds_up_no_stream(
+    bench: Bench, value: Item, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line names it, and the stream's records are not failed."""
+    head = await bench.open(hook=URL)
+    newer.set_attributes(bench.database, newer.head_key(head), {"push_writes": value})
+    with caplog.at_level(logging.ERROR):
+        await bench.pass_on(await bench.say(head, COMPLETED))
+    assert [record.getMessage() for record in caplog.records] == [
+        "Jobs left out: HEAD of task t has a push_writes of a form that no release writes."
+    ]
+
+
 async def test_an_unreadable_configuration_takes_a_place(bench: Bench) -> None:
     """The limit counts it; what replaces it needs no other place; it goes with its task."""
     ids = [f"c{number}" for number in range(MAX_CONFIGS)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -13,7 +14,10 @@ from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, s
 from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_table import Table
 
+logger = logging.getLogger(__name__)
+
 PARTITION: Final = "JWKS"
+_KEY: Final = "KEY#"
 
 
 class DynamoKeyStore(KeyStore):
@@ -31,12 +35,12 @@ class DynamoKeyStore(KeyStore):
 
     async def keys(self) -> list[PublishedKey]:
         pages = self._table.query(
-            KeyConditionExpression="PK = :partition",
-            ExpressionAttributeValues={":partition": {"S": PARTITION}},
+            KeyConditionExpression="PK = :partition AND begins_with(SK, :key)",
+            ExpressionAttributeValues={":partition": {"S": PARTITION}, ":key": {"S": _KEY}},
             ConsistentRead=True,
         )
-        found = [_key_of(item) async for page in pages for item in page]
-        return live(found, self._clock.now_ms())
+        found = [_readable(item) async for page in pages for item in page]
+        return live(filter(None, found), self._clock.now_ms())
 
     async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
         """Publish a key as in the contract.
@@ -44,9 +48,9 @@ class DynamoKeyStore(KeyStore):
         Two publishers of a new key may overwrite each other's time of publication, which differs
         by the milliseconds between them.
         """
-        place = key(PARTITION, f"KEY#{jwk['kid']}")
+        place = key(PARTITION, f"{_KEY}{jwk['kid']}")
         item = await self._table.get(place)
-        published = renewed(jwk, _key_of(item) if item else None, self._clock.now_ms())
+        published = renewed(jwk, _readable(item) if item else None, self._clock.now_ms())
         await self._table.update(
             Key=place,
             UpdateExpression="SET jwk = :jwk, published_at = :since, expires_at = :until",
@@ -59,10 +63,24 @@ class DynamoKeyStore(KeyStore):
         return published
 
 
-def _key_of(item: Item) -> PublishedKey:
-    values = plain(item)
-    return PublishedKey(
-        jwk=json.loads(values["jwk"]),
-        published_at=values["published_at"],
-        expires_at=values["expires_at"] * 1000,
-    )
+def _readable(item: Item) -> PublishedKey | None:
+    """Return the key that an item holds; None, with a line in the log, where it is damaged.
+
+    It is then as good as not published: the others are served, and its signer publishes it again.
+    """
+    try:
+        return _key_of(plain(item))
+    except (KeyError, TypeError, ValueError):
+        extra = {"action": "unreadable_key"}
+        logger.error("Left out: the published key %s is damaged.", item["SK"]["S"], extra=extra)  # noqa: TRY400 - the item is what is wrong
+        return None
+
+
+def _key_of(values: Mapping[str, Any]) -> PublishedKey:
+    """Return the key; raise KeyError, TypeError or ValueError where it is none."""
+    jwk, times = json.loads(values["jwk"]), (values["published_at"], values["expires_at"])
+    if not isinstance(jwk, dict) or f"{_KEY}{jwk['kid']}" != values["SK"]:
+        raise ValueError("it is no key of this name")
+    if not all(isinstance(time, int) for time in times):
+        raise TypeError("a time is no whole number")
+    return PublishedKey(jwk=jwk, published_at=times[0], expires_at=times[1] * 1000)

@@ -93,7 +93,11 @@ class PushItems(TableStorage):
         return held.push(config_id) if held else None
 
     async def _held(self, task_id: str) -> Held | None:
-        """Return a task's configurations; None when it does not exist or has expired."""
+        """Return a task's configurations; None when it does not exist or has expired.
+
+        One that waits for its cursor, read after read, with the same HEAD has lost it.
+        """
+        waiting: set[tuple[int, tuple[str, ...]]] = set()
         if not is_task_id(task_id):
             return None
         for attempt in range(1, READS + 1):
@@ -104,6 +108,9 @@ class PushItems(TableStorage):
             own = [one for one in found if push_names(one)[0] == head.incarnation]
             new = [one for one in own if awaits_cursor(one, item)]
             if not new or (len(new) == 1 and await self._give_cursor(item, new[0])):
+                return _held_of(head, push_writes(item), own)
+            waiting.add((push_writes(item), tuple(str(one["push_write"]) for one in new)))
+            if attempt == READS and len(waiting) == 1:
                 return _held_of(head, push_writes(item), own)
             await self.clock.sleep(aws.pause_s(attempt))
         msg = f"The push configurations of task {task_id} did not settle in {READS} reads."

@@ -8,7 +8,7 @@ from typing import Any, Final
 from a2a.types import TaskPushNotificationConfig
 from google.protobuf.message import DecodeError
 
-from a2a_serverless.errors import UnreadablePushError
+from a2a_serverless.errors import UnreadablePushError, UnreadableTaskError
 from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
 from a2a_serverless.storage.dynamodb_layout import PUSH, key, owner_of, push_sort, task_partition
 from a2a_serverless.tasks.events import LAST
@@ -115,8 +115,18 @@ def _config_in(body: object) -> TaskPushNotificationConfig | None:
 
 
 def push_writes(head: Mapping[str, Any]) -> int:
-    """Return how often a configuration was put to HEAD's task; kept beside what `Head` has."""
-    return int(head["push_writes"]["N"]) if "push_writes" in head else 0
+    """Return how often a configuration was put to HEAD's task; kept beside what `Head` has.
+
+    Raises:
+        UnreadableTaskError: the count is of another form.
+    """
+    values = plain(head)
+    writes = values.get("push_writes", 0)
+    if not isinstance(writes, int):
+        _, task_id = owner_of(values["PK"])
+        msg = f"HEAD of task {task_id} has a push_writes of a form that no release writes."
+        raise UnreadableTaskError(msg)
+    return writes
 
 
 def awaits_cursor(item: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
