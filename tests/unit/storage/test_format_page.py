@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from dataclasses import fields, replace
 from pathlib import Path
-from types import NoneType
 from typing import Any, Final, get_args
 
 import pytest
@@ -18,10 +17,10 @@ from a2a_serverless.local.template import Template
 from a2a_serverless.observability import tracing
 from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
 from a2a_serverless.push.jobs import PushJob, PushLetter
-from a2a_serverless.storage import dynamodb_heads, dynamodb_survey
+from a2a_serverless.storage import dynamodb_commits, dynamodb_heads
 from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.dynamodb_attributes import Item
+from a2a_serverless.storage.dynamodb_attributes import Forms, Item
 from a2a_serverless.storage.dynamodb_leases import DynamoSlots
 from a2a_serverless.storage.leases import Slot
 from a2a_serverless.tasks import entries
@@ -203,21 +202,21 @@ def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
     [
         (
             "HEAD",
-            dynamodb_survey.HEAD_FORMS,
+            dynamodb_heads.HEAD_FORMS,
             {"PK", "SK", "id_key", "scope_key", "context_key", "due_key", "push_at", "push_writes"},
         ),
         (
             "EVENT",
-            dynamodb_survey.EVENT_FORMS,
+            dynamodb_commits.EVENT_FORMS,
             {"PK", "SK", "id_key", "created_key", "expires_at", "state", "body"},
         ),
     ],
 )
-def test_a_survey_knows_the_form_of_each_attribute(
-    kind: str, forms: dynamodb_survey.Forms, ignored: set[str]
+def test_readers_know_the_form_of_each_attribute(
+    kind: str, forms: Forms, ignored: set[str]
 ) -> None:
-    """So it takes nothing for damage that a release writes, and no damage for a value."""
-    python = {"S": str, "N": int, "B": bytes, "B, NULL": (bytes, NoneType)}
+    """So they take nothing for damage that a release writes, and no damage for a value."""
+    python = {"S": str, "N": int, "B": bytes, "B, NULL": bytes | None}
     listed = {name: python[cells[0]] for name, cells in rows(kind, "attribute").items()}
     assert forms == {name: form for name, form in listed.items() if name not in ignored}
     assert ignored < listed.keys()

@@ -41,6 +41,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import context_write
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_attributes import Item
+from a2a_serverless.storage.dynamodb_commits import EVENT_FORMS
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import RetryPolicy
@@ -49,11 +50,12 @@ from a2a_serverless.tasks.entries import (
     Entry,
     MetadataMerged,
     StatusChanged,
+    TurnOpened,
     Unknown,
     encode_entries,
 )
 from a2a_serverless.tasks.events import Cursor, incarnation_tag
-from a2a_serverless.tasks.head import FORMAT, Head
+from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
@@ -664,11 +666,65 @@ async def test_a_half_written_head_hides_no_other_task(
         await in_world(test)
 
 
-TEXTS = ("context_id", "incarnation", "state", "token")
-OTHERS = ("version", "turn", "turn_base", "sends", "attempts", "size", "generation", "needs")
+TEXTS = ("context_id", "incarnation", "state")
+OTHERS = ("version", "turn", "turn_base", "sends")
+ODD: Final[Item] = {"M": {"a": {"L": []}}}
 
 
-@pytest.mark.parametrize("name", [*TEXTS, *OTHERS, "status", "metadata"])
+DECIDING = ("next_turn", "finished_turn", "token", "attempts", "message_digest", "needs", "replied")
+
+
+@pytest.mark.parametrize("name", DECIDING)
+async def test_a_head_with_a_deciding_value_of_another_form_is_only_read(name: str) -> None:
+    """It is shown with the others; no message, cancel or worker writes what it cannot know."""
+
+    async def test(world: World) -> None:
+        key = newer.head_key(world.heads["waiting"])
+        newer.set_attributes(world.database, key, {name: ODD})
+        before = newer.stored(world.database, key)
+        await world.show_all()
+        async with world.http(REST) as agent:
+            answers = [
+                await agent.send("go on", taskId="waiting", configuration=IMMEDIATELY),
+                await agent.call("CancelTask", {"id": "waiting"}),
+            ]
+        assert [answer.message for answer in answers] == [SENTENCE] * 2
+        executor = Executor(complete)
+        bench = Bench(executor, clock=PacedClock(), backends=world.backends)
+        await bench.enqueue(world.heads["waiting"])
+        assert await bench.work() is False
+        assert executor.started == []
+        assert newer.stored(world.database, key) == before
+
+    await in_world(test)
+
+
+INFORMING = ("size", "generation", "cancel_at", "cancel_by", "released_reason", "released_id")
+
+
+@pytest.mark.parametrize("name", [*INFORMING, "released", "status", "metadata"])
+async def test_a_head_with_an_informing_value_of_another_form_is_read_and_written(
+    name: str,
+) -> None:
+    """As if it were not there: the task is shown, and its turn is done."""
+
+    async def test(world: World) -> None:
+        head = world.heads["claimed"]
+        await world.storage.request_cancel("claimed", by="someone")
+        end = AttemptEnd(token="t", reason="ValueError", correlation_id="0")
+        assert await world.storage.release(head, end)
+        newer.set_attributes(world.database, newer.head_key(head), {name: ODD})
+        await world.show_all()
+        log = await world.storage.read("claimed")
+        assert log is not None
+        claim = Commit(token="n", claims=True, restores=log.restores())
+        after = await world.storage.commit(log.counted().head, claim)
+        assert after == await world.newest("claimed")
+
+    await in_world(test)
+
+
+@pytest.mark.parametrize("name", [*TEXTS, *OTHERS])
 async def test_a_head_with_a_value_of_another_form_hides_no_other_task(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -884,6 +940,27 @@ def unreadable(caplog: pytest.LogCaptureFixture) -> list[str]:
     assert lines
     assert not any(record.exc_info for record in lines)
     return [record.getMessage() for record in lines]
+
+
+@pytest.mark.parametrize("name", sorted(EVENT_FORMS.keys() - {"parts"}))
+async def test_an_event_with_a_value_of_another_form_is_read(name: str) -> None:
+    """As if it were not there: its task is shown, streamed, pushed and swept."""
+
+    async def test(world: World) -> None:
+        head = await world.storage.commit(
+            world.heads["paused"], Commit(entries=(TurnOpened(request("go on")),))
+        )
+        newer.set_attributes(world.database, newer.event_key(head, head.version), {name: ODD})
+        log = await world.storage.read("paused")
+        assert log is not None
+        assert log.records[-1].version == head.version
+        assert await world.storage.load_task("paused") is not None
+        await world.push_all()
+        world.clock.advance(25 * 3600)
+        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
+        assert report.failed == 0
+
+    await in_world(test)
 
 
 @pytest.mark.parametrize("names", [("at", "base"), ("parts",), ("commit_id",), ("body",)])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import UnionType
 from typing import Any, Final
 
 Item = dict[str, Any]
 """An item, or some of its attributes, as DynamoDB's API has it: `{"PK": {"S": "…"}}`."""
+
+Forms = Mapping[str, type | UnionType]
+"""The types that attributes have in Python, see docs/format.md."""
 
 
 def attribute(value: str | int | bytes | None) -> dict[str, Any]:
@@ -23,14 +27,15 @@ def attribute(value: str | int | bytes | None) -> dict[str, Any]:
 
 
 def plain(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an item with Python's values; a number that is not whole is a float.
+    """Return an item with Python's values.
 
-    No release stores one: a reader that asks for an int takes it for damage.
+    What no release stores is no str, int or bytes: a number that is not whole is a float, and a
+    value of another type the pair of its type and itself. So a reader sees the damage.
     """
     return {name: _plain(*value.items()) for name, value in item.items()}
 
 
-def _plain(typed: tuple[str, Any]) -> str | int | float | bytes | None:
+def _plain(typed: tuple[str, Any]) -> Any:
     match typed:
         case ("N", number):
             return _number(number)
@@ -38,8 +43,15 @@ def _plain(typed: tuple[str, Any]) -> str | int | float | bytes | None:
             return None
         case ("B", binary):
             return bytes(binary)
-        case (_, text):
-            return str(text)
+        case ("S", text):
+            return text
+        case _:
+            return typed
+
+
+def misfits_of(values: Mapping[str, Any], forms: Forms) -> set[str]:
+    """Return the attributes that have another form than every release writes."""
+    return {n for n, form in forms.items() if n in values and not isinstance(values[n], form)}
 
 
 def _number(text: str) -> int | float:

@@ -62,7 +62,7 @@ class CancelItems(TableStorage):
         await self._table.delete_one(
             Key={"PK": flag["PK"], "SK": flag["SK"]},
             ConditionExpression="incarnation = :incarnation OR attribute_not_exists(incarnation)",
-            ExpressionAttributeValues={":incarnation": attribute(_incarnation(flag))},
+            ExpressionAttributeValues={":incarnation": flag.get("incarnation", attribute(""))},
         )
 
     async def overdue_cancels(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
+from a2a_serverless.storage.dynamodb_attributes import (
+    Forms,
+    Item,
+    attribute,
+    misfits_of,
+    plain,
+    seconds,
+)
 from a2a_serverless.storage.dynamodb_heads import end_of
 from a2a_serverless.storage.dynamodb_layout import (
     event_position,
@@ -77,6 +84,21 @@ def _of_the_commit(step: Step) -> dict[str, str | int]:
     return values
 
 
+EVENT_FORMS: Final[Forms] = {
+    "parts": int,
+    "commit_id": str,
+    "token": str,
+    "trace": str,
+    "at": int,
+    "base": int,
+    "worker": str,
+    "ended": str,
+    "ended_reason": str,
+    "ended_id": str,
+}
+"""The forms of attributes; but for `parts` one counts as not there in another form."""
+
+
 # -- reading ---------------------------------------------------------------------------------
 
 
@@ -111,7 +133,10 @@ class Commits:
             place = event_position(item["SK"]["S"])
             if place is not None and place[0] == self.incarnation:
                 _, version, part = place
-                yield {"parts": 1} | plain(item) | {"version": version, "part": part}
+                values = plain(item)
+                for name in misfits_of(values, EVENT_FORMS) - {"parts"}:
+                    del values[name]
+                yield {"parts": 1} | values | {"version": version, "part": part}
 
     def _complete(self) -> None:
         first = self._parts[0]

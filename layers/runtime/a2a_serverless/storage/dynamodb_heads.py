@@ -7,13 +7,19 @@ expiry up to one, so that an item and its HEAD agree to the millisecond.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import UnionType
 from typing import Any, Final, cast
 
 from a2a.types import TaskState
 
 from a2a_serverless.errors import UnreadableTaskError
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
+from a2a_serverless.storage.dynamodb_attributes import (
+    Forms,
+    Item,
+    attribute,
+    misfits_of,
+    plain,
+    seconds,
+)
 from a2a_serverless.storage.dynamodb_layout import (
     HEAD,
     context_key,
@@ -106,21 +112,27 @@ _OPTIONAL: Final = (
 def head_of(item: Mapping[str, Any]) -> Head:
     """Return the HEAD that an item holds.
 
-    A state that this release does not know is shown as unspecified, and only read.
+    A state that this release does not know is shown as unspecified, and only read. Of another
+    form, an attribute that only informs counts as not there, and a copy as being in the log; with
+    one that decides, the task is only read.
 
     Raises:
-        UnreadableTaskError: the item lacks an attribute that every release writes, or has one in
-            another form.
+        UnreadableTaskError: the item lacks an attribute that every release writes, or has that, or
+            one that the sweeper's condition names, in another form.
     """
     values = plain(item)
     scope, task_id = owner_of(values["PK"])
     if missing := [name for name in REQUIRED if name not in values]:
         msg = f"HEAD of task {task_id} has no {' and no '.join(missing)}: it was stored in part."
         raise UnreadableTaskError(msg)
-    for name, form in _FORMS.items():
-        if name in values and not isinstance(values[name], form):
-            msg = f"HEAD of task {task_id} has a {name} of a form that no release writes."
-            raise UnreadableTaskError(msg)
+    misfits = misfits_of(values, HEAD_FORMS)
+    for name in misfits & _DEMANDED:
+        msg = f"HEAD of task {task_id} has a {name} of a form that no release writes."
+        raise UnreadableTaskError(msg)
+    values = {name: value for name, value in values.items() if name not in misfits}
+    values |= dict.fromkeys(misfits & _COPIES)
+    if misfits - _COPIES - _INFORMING:
+        values["needs"] = NEVER
     try:
         return _head(scope, task_id, values)
     except ValueError as error:
@@ -192,22 +204,25 @@ REQUIRED: Final[Mapping[str, type]] = {
 }
 """The forms of the attributes that every HEAD has."""
 
-_FORMS: Final[Mapping[str, type | UnionType]] = {
+HEAD_FORMS: Final[Forms] = {
     **REQUIRED,
     "status": bytes | None,
     "metadata": bytes | None,
+    "due_at": int,
+    "sends": int,
+    "replied": int,
     "next_turn": int,
     "finished_turn": int,
     "token": str,
     "attempts": int,
-    "due_at": int,
-    "sends": int,
     "key_digest": str,
     "message_digest": str,
     "content_digest": str,
     "needs": int,
     "size": int,
     "generation": int,
+    "generation_at": int,
+    "cancel_for": str,
     "cancel_at": int,
     "cancel_by": str,
     "released": str,
@@ -215,6 +230,14 @@ _FORMS: Final[Mapping[str, type | UnionType]] = {
     "released_id": str,
 }
 """The forms of all attributes that are read."""
+
+_DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
+_COPIES: Final = frozenset({"status", "metadata"})
+_INFORMING: Final = frozenset(
+    {"size", "generation", "generation_at", "cancel_at", "cancel_by"}
+    | {"released", "released_reason", "released_id"}
+)
+"""Attributes without which the task is run and written as with them."""
 
 _UNKNOWN_STATE: Final = "TASK_STATE_UNSPECIFIED"
 NEVER: Final = 1_000_000
@@ -227,4 +250,5 @@ def _time_of(sort_key: str) -> int:
 
 def incarnation_of(item: Mapping[str, Any] | None) -> str | None:
     """Return the incarnation that an item names; None without one, or without an item."""
-    return None if item is None else plain(item).get("incarnation")
+    incarnation = None if item is None else plain(item).get("incarnation")
+    return incarnation if isinstance(incarnation, str) else None

@@ -5,67 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from types import NoneType
-from typing import Any, Final
+from typing import Final
 
 from a2a.types import TaskState
 
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain
-from a2a_serverless.storage.dynamodb_commits import Commits
-from a2a_serverless.storage.dynamodb_heads import REQUIRED, head_of
+from a2a_serverless.storage.dynamodb_attributes import Forms, Item, attribute, misfits_of, plain
+from a2a_serverless.storage.dynamodb_commits import EVENT_FORMS, Commits
+from a2a_serverless.storage.dynamodb_heads import HEAD_FORMS, REQUIRED, head_of
 from a2a_serverless.storage.dynamodb_layout import HEAD, event_position
 from a2a_serverless.storage.log import Survey
 from a2a_serverless.tasks.fold import Record
 
-Form = type | tuple[type, ...]
-Forms = Mapping[str, Form]
-"""The types that an item's attributes have in Python, see docs/format.md."""
-
-HEAD_FORMS: Final[Forms] = {
-    "context_id": str,
-    "incarnation": str,
-    "version": int,
-    "state": str,
-    "status_key": str,
-    "created_key": str,
-    "expires_at": int,
-    "turn": int,
-    "turn_base": int,
-    "status": (bytes, NoneType),
-    "metadata": (bytes, NoneType),
-    "due_at": int,
-    "sends": int,
-    "replied": int,
-    "next_turn": int,
-    "finished_turn": int,
-    "token": str,
-    "attempts": int,
-    "key_digest": str,
-    "message_digest": str,
-    "content_digest": str,
-    "needs": int,
-    "size": int,
-    "generation": int,
-    "generation_at": int,
-    "cancel_for": str,
-    "cancel_at": int,
-    "cancel_by": str,
-    "released": str,
-    "released_reason": str,
-    "released_id": str,
-}
-EVENT_FORMS: Final[Forms] = {
-    "parts": int,
-    "commit_id": str,
-    "token": str,
-    "trace": str,
-    "at": int,
-    "base": int,
-    "worker": str,
-    "ended": str,
-    "ended_reason": str,
-    "ended_id": str,
-}
 _FIELDS: Final = {"status_key": "status_at", "created_key": "created_at"}
 """Names of HEAD's fields, where they are not the attribute's."""
 _PLACEHOLDERS: Final[Mapping[str, str | int]] = {
@@ -96,7 +46,7 @@ def survey_of(found: Sequence[Item]) -> Survey | None:
     missing = {_FIELDS.get(name, name) for name in {*absent, *(found[-1].keys() - item.keys())}}
     state = plain(item).get("state")
     if state is not None and state not in TaskState.keys():  # noqa: SIM118 - an enum of protobuf, no mapping
-        clauses.append(f"HEAD has the state {state}, which this release does not know")
+        clauses.append(f"HEAD has the state {state or repr('')}, which this release does not know")
         missing.add("state")
     head = head_of({name: attribute(_PLACEHOLDERS[name]) for name in absent} | item)
     version = None if "version" in missing else head.version
@@ -118,17 +68,11 @@ def survey_of(found: Sequence[Item]) -> Survey | None:
 def _readable(item: Item, forms: Forms, name: str) -> tuple[Item, list[str]]:
     """Return an item without the attributes that no release writes so, and a clause for each."""
     values = plain(item)
-    bad = {
-        attr for attr, form in forms.items() if attr in values and not _is(values[attr], attr, form)
-    }
+    bad = misfits_of(values, forms)
+    times = _FIELDS.keys() & forms.keys() & values.keys()
+    bad |= {attr for attr in times if not _TIME_KEY.fullmatch(str(values[attr]))}
     clauses = [f"{name} has a value in {attr} that no release writes" for attr in sorted(bad)]
     return {attr: value for attr, value in item.items() if attr not in bad}, clauses
-
-
-def _is(value: Any, attr: str, form: Form) -> bool:
-    """Return True if the value of an attribute has its form."""
-    is_time = attr not in _FIELDS or _TIME_KEY.fullmatch(str(value)) is not None
-    return isinstance(value, form) and is_time
 
 
 def _only_incarnation(found: Iterable[Item]) -> str:
