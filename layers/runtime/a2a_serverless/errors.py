@@ -18,7 +18,7 @@
     ├── TurnFinishedError             the turn is over: acknowledge, do nothing
     ├── InvalidAgentEventError        the agent's fault: the task fails
     ├── NewerReleaseError             leave the task to the newer release that wrote it
-    ├── UnreadableTaskError           the stored task is damaged: show the others
+    ├── UnreadableTaskError           the stored task or context is damaged: show the others
     ├── UnreadablePushError           the stored push configuration is damaged: serve the others
     └── UnavailableError              AWS did not answer in time: try again later
 
@@ -119,7 +119,7 @@ class NewerReleaseError(A2AServerlessError):
 
 
 class UnreadableTaskError(A2AServerlessError):
-    """The stored task lacks what every release writes; the message names it."""
+    """The stored task, or context, lacks what every release writes; the message names it."""
 
 
 class UnreadablePushError(A2AServerlessError):

@@ -293,8 +293,27 @@ def test_a_task_of_an_older_release(run: Run, database: Database, storage: Dynam
         remove_attributes(database, item_key, "id_key")
     said = run(TASK)
     assert said.code == 2
-    assert "an older release has created it, and then --scope SCOPE finds it" in said.err
+    assert "an older release has created it" in said.err
+    assert f"--scope SCOPE shows it: its items are under TASK#SCOPE#{TASK}." in said.err
     assert run(TASK, "--scope", ANN.digest).code == 0
+
+
+def test_a_task_whose_first_commit_is_gone(
+    run: Run, database: Database, storage: DynamoStorage
+) -> None:
+    """The index by id does not have it; the sentence says so, and its scope shows what is left."""
+    head = opened(storage)
+    database.client.delete_item(TableName=database.table, Key=event_key(head))
+    said = run(TASK)
+    assert said.code == 2
+    assert "or its first commit is damaged" in said.err
+    assert "version 1 is not there" in run(TASK, "--scope", ANN.digest).err
+
+
+def test_an_empty_state_is_quoted(run: Run, database: Database, storage: DynamoStorage) -> None:
+    """The sentence has no gap where the state would stand."""
+    set_attributes(database, head_key(opened(storage)), {"state": {"S": ""}})
+    assert "HEAD has the state '', which this release does not know" in run(TASK).err
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])

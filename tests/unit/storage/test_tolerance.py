@@ -1051,6 +1051,32 @@ async def test_a_commit_that_comes_in_late_is_no_damage() -> None:
     await in_world(test)
 
 
+CONTEXTS: Final[Mapping[str, Item]] = {
+    "no value": {},
+    "no JSON": {"value": {"S": "{"}, "version": {"N": "1"}},
+    "no version": {"value": {"S": "{}"}},
+    "another form": {"value": {"S": "{}"}, "version": {"S": "1"}},
+}
+
+
+@pytest.mark.parametrize("values", CONTEXTS.values(), ids=CONTEXTS)
+async def test_a_damaged_context_is_named_and_deleted(values: Item) -> None:
+    """One sentence says the way out, and that it is deleted all the same."""
+
+    async def test(world: World) -> None:
+        (item,) = [i for i in newer.all_items(world.database) if i["SK"]["S"] == "CONTEXT"]
+        damaged = {name: item[name] for name in ("PK", "SK")} | values
+        world.database.client.put_item(TableName=world.database.table, Item=damaged)
+        with pytest.raises(UnreadableTaskError, match="The state of context c is damaged: delete"):
+            await world.storage.load_context_version("c")
+        with pytest.raises(ConcurrencyError):
+            await world.storage.put_context("c", context_write({}, expected_version=9))
+        await world.storage.delete_context("c")
+        assert await world.storage.load_context_version("c") == (None, 0)
+
+    await in_world(test)
+
+
 async def test_a_commit_after_one_without_an_id_is_still_told_from_it() -> None:
     """A stale writer loses to it as to any other."""
 

@@ -97,11 +97,12 @@ def _not_found(task_id: str, scope: str | None, table: str) -> str:
     if scope is not None:
         return (
             f"The table {table} has no task {task_id} in the scope {scope}: it has expired or was"
-            " deleted, or it is in another scope, which the command without --scope finds."
+            " deleted, or it is in another scope: without --scope the index by-id is searched."
         )
     return (
         f"The table {table} has no task {task_id} in its index by-id: it has expired, was deleted"
-        " or never was, or an older release has created it, and then --scope SCOPE finds it."
+        " or never was; or an older release has created it or its first commit is damaged: then"
+        f" --scope SCOPE shows it: its items are under TASK#SCOPE#{task_id}."
     )
 
 

@@ -347,9 +347,19 @@ class DurableStorage(TaskLog):
         return sum(deleted)
 
     async def load_context_version(self, context_id: str) -> tuple[Any | None, int]:
-        """Return a context's state and its version; (None, 0) when there is none."""
+        """Return a context's state and its version; (None, 0) when there is none.
+
+        Raises:
+            UnreadableTaskError: it is damaged.
+        """
         item = await self._load_context_item(check_context_id(context_id))
-        return (None, 0) if item is None else (json.loads(item[0]), item[1])
+        if item is None:
+            return None, 0
+        value, version = item
+        try:
+            return json.loads(value), version
+        except ValueError as error:
+            raise damaged_context(context_id) from error
 
 
 def tell_left_out(error: UnreadableTaskError) -> None:
@@ -373,6 +383,12 @@ def context_conflict(version: int) -> ConcurrencyError:
     """Return the error for a context's state that is at `version` and not at the expected one."""
     msg = "The context's state has changed since it was read; the task may be unchanged."
     return ConcurrencyError(msg, current_version=version)
+
+
+def damaged_context(context_id: str) -> UnreadableTaskError:
+    """Return the error for a context's state that was stored in part."""
+    msg = f"The state of context {context_id} is damaged: delete the context, or replace its state."
+    return UnreadableTaskError(msg)
 
 
 def task_of_head(head: Head) -> Task | None:

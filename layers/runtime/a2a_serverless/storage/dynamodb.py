@@ -23,7 +23,7 @@ from a2a_serverless import aws
 from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError, UnreadableTaskError
 from a2a_serverless.storage import dynamodb_layout as layout
-from a2a_serverless.storage.durable import context_conflict
+from a2a_serverless.storage.durable import context_conflict, damaged_context
 from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
 from a2a_serverless.storage.dynamodb_cancels import CancelItems
 from a2a_serverless.storage.dynamodb_commits import Commits, event_items
@@ -311,9 +311,13 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
 
     async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
         item = await self._table.get(self._context_key(context_id))
-        if item is None or int(item["expires_at"]["N"]) <= self._now_s():
+        if item is None or not self._is_live(item):
             return None
-        return item["value"]["S"], _context_version(item)
+        values = plain(item)
+        value, version = values.get("value"), values.get("version")
+        if not isinstance(value, str) or not isinstance(version, int):
+            raise damaged_context(context_id)
+        return value, version
 
     async def put_context(self, context_id: str, write: ContextWrite) -> None:
         try:
@@ -396,4 +400,5 @@ _ALWAYS: Final = frozenset({"generation"})
 
 
 def _context_version(item: Item | None) -> int:
-    return int(item["version"]["N"]) if item else 0
+    version = plain(item).get("version") if item else 0
+    return version if isinstance(version, int) else 0
