@@ -1,0 +1,147 @@
+"""`python -m tests.live --stack NAME --region REGION`: what only AWS can show; docs/live.md.
+
+Exit codes: 0 nothing failed, 1 something failed or remains in the account, 2 the run was refused
+before it sent anything that writes, 130 it was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError
+
+from a2a_serverless.cli.arguments import EXIT_UNUSABLE
+from a2a_serverless.errors import ConfigurationError
+from tests.live import report
+from tests.live.account import Account, credentials_fault
+from tests.live.checks import CHECKS
+from tests.live.findings import Check
+from tests.live.made import Made
+from tests.live.runner import Findings, run
+from tests.live.stack import first_key, read_stack
+from tests.live.subject import Consent, Subject
+
+PROGRAM = "python -m tests.live"
+EXIT_INTERRUPTED = 130
+REPORTS = Path(__file__).parents[2] / "build" / "live"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the arguments ask for; return the exit code."""
+    options = _parser().parse_args(arguments)
+    if options.list:
+        for check in CHECKS:
+            _say(f"{check.name:<22} {check.proves}")
+        return 0
+    try:
+        return asyncio.run(_main(options))
+    except ConfigurationError as error:
+        return _refuse(str(error))
+    except BotoCoreError as error:  # such as a profile that does not exist
+        return _refuse(credentials_fault(error) or f"{type(error).__name__}: {error}")
+
+
+async def _main(options: argparse.Namespace) -> int:
+    checks = _chosen(options.only)
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
+    folder = Path(options.reports) / run_id
+    subject = await _subject(options, run_id, folder)
+    async with subject:
+        await subject.card()
+        folder.mkdir(parents=True)
+        _say(f"run {run_id} at {subject.endpoint}")
+        found = await _until_signal(subject, checks)
+        path = report.write(folder, subject, found)
+    _say(f"report: {path}")
+    for line in found.remains:
+        _say(f"REMAINS, remove it yourself: {line}")
+    if found.interrupted:
+        return EXIT_INTERRUPTED
+    return 0 if found.is_well else 1
+
+
+async def _until_signal(subject: Subject, checks: Sequence[Check]) -> Findings:
+    """Run the checks; Ctrl-C and SIGTERM end the run, with its report."""
+    loop, running = asyncio.get_running_loop(), asyncio.ensure_future(run(subject, checks, _say))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.cancel)
+    try:
+        return await running
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _subject(options: argparse.Namespace, run_id: str, folder: Path) -> Subject:
+    """What is to be checked. Nothing here writes.
+
+    Raises:
+        ConfigurationError: there is no such stack, or it is not ours.
+    """
+    credential = os.environ.get("A2A_LIVE_CREDENTIAL", "")
+    made = Made(folder / "made.txt")
+    consent = Consent(burst=options.burst, changes=options.allow_changes)
+    if options.endpoint:
+        return Subject(
+            endpoint=options.endpoint, credential=credential, made=made, run=run_id, consent=consent
+        )
+    if not (options.stack and options.region):
+        msg = "Name a stack and its region, --stack NAME --region REGION, or an --endpoint URL."
+        raise ConfigurationError(msg)
+    account = Account(options.region)
+    stack = await read_stack(account, options.stack)
+    if not credential and stack.parameters.get("Auth") != "none":
+        credential = await first_key(account, stack)
+    return Subject(
+        endpoint=stack.endpoint,
+        credential=credential,
+        account=account,
+        stack=stack,
+        made=made,
+        run=run_id,
+        consent=consent,
+    )
+
+
+def _chosen(names: Sequence[str]) -> list[Check]:
+    unknown = set(names) - {check.name for check in CHECKS}
+    if unknown:
+        raise ConfigurationError(f"There is no check {min(unknown)}: see --list.")
+    return [check for check in CHECKS if not names or check.name in names]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
+    parser.add_argument("--stack", help="the stack's name")
+    parser.add_argument("--region", help="its region")
+    parser.add_argument("--endpoint", help="an address in place of a stack, such as that of `dev`")
+    parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="this check")
+    parser.add_argument("--burst", action="store_true", help="allow hundreds of requests at once")
+    parser.add_argument(
+        "--allow-changes", action="store_true", help="allow changes of the stack's functions"
+    )
+    parser.add_argument("--list", action="store_true", help="list the checks, and run none")
+    parser.add_argument("--reports", default=REPORTS, help="where to write (default: %(default)s)")
+    return parser
+
+
+def _refuse(sentence: str) -> int:
+    sys.stderr.write(f"{PROGRAM}: {sentence}\n")
+    return EXIT_UNUSABLE
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

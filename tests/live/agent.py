@@ -1,0 +1,97 @@
+"""The agent of the live checks: it does what a message says, in JSON, as in `{"do": "say"}`.
+
+It is deployed in a stack of its own: docs/live.md says how. It imports nothing of the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from a2a_serverless.worker import FinalError, TaskContext, Worker
+
+PROCESS = uuid.uuid4().hex
+"""This process among all that run the agent."""
+
+LONGEST_WAIT_S = 300.0
+
+
+class LiveAgent(Worker):
+    """One method for each word that `do` may be."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        """Do what the message's first part says."""
+        order = json.loads(ctx.parts[0].text)
+        words: dict[str, Callable[..., Awaitable[None]]] = {
+            "say": self.say,
+            "steps": self.steps,
+            "wait": self.wait,
+            "digest": self.digest,
+            "outlive": self.outlive,
+            "denied": self.denied,
+        }
+        does = words.get(order.pop("do", ""))
+        if does is None:
+            raise FinalError
+        await does(ctx, **order)
+
+    async def say(self, ctx: TaskContext) -> None:
+        """End at once; the answer names the process."""
+        await ctx.complete(PROCESS)
+
+    async def steps(self, ctx: TaskContext, count: int, gap_s: float) -> None:
+        """Tell `count` times, every `gap_s`, the step and the seconds since the first one."""
+        began = time.monotonic()
+        for number in range(count):
+            told = f"{number} {time.monotonic() - began:.3f}\n"
+            await ctx.emit_text_artifact(told, "steps", append=number > 0)
+            await asyncio.sleep(gap_s)
+        await ctx.respond(PROCESS)
+
+    async def wait(self, ctx: TaskContext) -> None:
+        """Work until the client cancels, or for five minutes."""
+        await ctx.send_status("waiting")
+        await asyncio.sleep(LONGEST_WAIT_S)
+        await ctx.respond()
+
+    async def digest(self, ctx: TaskContext, answer_bytes: int) -> None:
+        """Say the digest of the second part, and answer with so many bytes."""
+        digest = hashlib.sha256(ctx.parts[1].text.encode()).hexdigest()
+        await ctx.emit_text_artifact("x" * answer_bytes, "large")
+        await ctx.respond(digest)
+
+    async def outlive(self, ctx: TaskContext, until_ms: int, blocked_s: float) -> None:
+        """Block the process if this attempt begins before `until_ms`, else end the turn."""
+        if time.time() * 1000 >= until_ms:
+            await ctx.complete("the attempt that ends", "outlived")
+            return
+        await ctx.emit_text_artifact("the attempt that is killed", "outlived")
+        await asyncio.sleep(1)  # until it is stored
+        time.sleep(blocked_s)  # noqa: ASYNC251 - no await: only Lambda can end it
+
+    async def denied(self, ctx: TaskContext) -> None:
+        """Try with the function's own role what it must not; the answer is the error's code."""
+        if "AWS_LAMBDA_FUNCTION_NAME" not in os.environ:
+            raise FinalError
+        await ctx.complete(await asyncio.to_thread(_scan))
+
+
+def _scan() -> str:
+    import boto3  # noqa: PLC0415 - of Lambda's runtime, and for this order alone
+    from botocore.exceptions import ClientError  # noqa: PLC0415
+
+    client: Any = boto3.client("dynamodb")
+    try:
+        client.scan(TableName=os.environ["A2A_TABLE"], Limit=1)
+    except ClientError as error:
+        return str(error.response["Error"]["Code"])
+    return "allowed"
+
+
+agent = LiveAgent()

@@ -1,0 +1,29 @@
+"""All checks in the order in which they run: the bill counts those before it."""
+
+from __future__ import annotations
+
+from tests.live import (
+    bill,
+    deployments,
+    fifo,
+    gateway,
+    messages,
+    operations,
+    permissions,
+    streams,
+    turns,
+    webhooks,
+)
+
+CHECKS = (
+    *operations.CHECKS,
+    *streams.CHECKS,
+    *messages.CHECKS,
+    *turns.CHECKS,
+    *webhooks.CHECKS,
+    *permissions.CHECKS,
+    *fifo.CHECKS,
+    *gateway.CHECKS,
+    *deployments.CHECKS,
+    *bill.CHECKS,
+)

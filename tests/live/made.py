@@ -1,0 +1,59 @@
+"""What the checks make or change: noted before it happens, undone after each check."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from a2a_serverless import aws
+from tests.live.account import ERRORS, is_gone
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something that was made or changed, by kind and name, and what undoes it."""
+
+    kind: str
+    name: str
+    undo: Callable[[], Awaitable[Any]]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass
+class Made:
+    """What is to be undone, oldest first.
+
+    `ledger` gets a line for each thing before it is made, so that its name outlives this process.
+    """
+
+    ledger: Path
+    things: list[Thing] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    """All that was ever noted."""
+
+    def note(self, kind: str, name: str, undo: Callable[[], Awaitable[Any]]) -> None:
+        """Note what is about to be made or changed."""
+        thing = Thing(kind, name, undo)
+        self.things.append(thing)
+        self.names.append(str(thing))
+        with self.ledger.open("a", encoding="utf-8") as file:
+            file.write(f"{thing}\n")
+
+    async def undo(self) -> list[str]:
+        """Undo all, newest first; return what remains, each with the reason.
+
+        What does not exist counts as undone: its making may have failed.
+        """
+        remains: list[str] = []
+        while self.things:
+            thing = self.things.pop()
+            try:
+                await thing.undo()
+            except ERRORS as error:
+                if not is_gone(error):
+                    remains.append(f"{thing}: {aws.error_code(error)}")
+        return remains

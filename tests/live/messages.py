@@ -1,0 +1,63 @@
+"""Large messages, one after the other, and one that is too large."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from tests.live.findings import Check, Figures, require
+from tests.live.subject import VERSION, Subject, artifact_text, ordered, state, status_text
+
+IN_A_ROW: Final = 5
+SENT_BYTES: Final = 2_950_000
+"""Below the limit of a part, 3 MB."""
+ANSWERED_BYTES: Final = 2_500_000
+"""With the message, which is in the history, below the 6 MB that Lambda answers with."""
+TOO_LARGE_BYTES: Final = 7_000_000
+"""More than Lambda takes, less than API Gateway takes."""
+
+
+async def large(subject: Subject) -> Figures:
+    """Send five large messages; each is stored, read by the agent, and answered at length."""
+    took_s: list[float] = []
+    for number in range(IN_A_ROW):
+        text = f"{number}".ljust(SENT_BYTES, "y")
+        began = subject.clock.monotonic()
+        answer = await subject.agent.call(
+            "SendMessage", {"message": ordered("digest", text, answer_bytes=ANSWERED_BYTES)}
+        )
+        where = f"large message {number + 1}"
+        require(
+            "task" in answer.result,
+            f"{where} was answered with {answer.response.status_code} {answer.reason}",
+        )
+        task = answer.task
+        if state(task) != "COMPLETED":  # a blocking send has come back at work
+            task = await subject.ended(task["id"], within_s=60)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        require(status_text(task) == digest, f"the agent has read another text of {where}")
+        took_s.append(round(subject.clock.monotonic() - began, 3))
+        got = await subject.task(task["id"])
+        require(len(artifact_text(got)) == ANSWERED_BYTES, f"the task of {where} was read in part")
+        require(got["history"][0]["parts"][1]["text"] == text, f"{where} was not kept as sent")
+    return {"sent bytes": SENT_BYTES, "answered bytes": ANSWERED_BYTES, "seconds": took_s}
+
+
+async def too_large(subject: Subject) -> Figures:
+    """Send more than Lambda takes."""
+    response = await subject.http.post(
+        "/message:send",
+        json={"message": ordered("digest", "y" * TOO_LARGE_BYTES, answer_bytes=1)},
+        headers=VERSION,
+    )
+    require(
+        response.status_code == 413,
+        f"{TOO_LARGE_BYTES} bytes were answered with {response.status_code}, not with 413",
+    )
+    return {"bytes": TOO_LARGE_BYTES, "status": response.status_code, "body": response.text[:500]}
+
+
+CHECKS = (
+    Check("large-messages", "five large messages in a row are stored and answered whole", large),
+    Check("too-large", "a message that Lambda cannot take is refused with 413", too_large),
+)

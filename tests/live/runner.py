@@ -1,0 +1,113 @@
+"""Runs the checks one after the other, and undoes after each what it has made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import httpx
+from a2a.client import A2AClientError
+from a2a.utils.errors import A2AError
+
+from a2a_serverless import aws
+from a2a_serverless.errors import A2AServerlessError
+from tests.live.account import ERRORS
+from tests.live.findings import BrokenError, Check, Figures, Finding, NotPossibleError, Outcome
+from tests.live.subject import Subject
+
+Say = Callable[[str], object]
+
+UNDO_S = 120.0
+
+
+@dataclass
+class Findings:
+    """What a run has found, and what of its things remains."""
+
+    findings: list[Finding] = field(default_factory=list)
+    remains: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing failed, remained or was cut short."""
+        failed = any(finding.outcome is Outcome.FAILED for finding in self.findings)
+        return not (failed or self.remains or self.interrupted)
+
+
+async def run(subject: Subject, checks: Iterable[Check], say: Say) -> Findings:
+    """Run the checks. A cancel ends the run, after what the present check made is undone."""
+    found = Findings()
+    for check in checks:
+        say(f"{check.name}: {check.proves}")
+        began = subject.clock.monotonic()
+        try:
+            finding = await _run(subject, check)
+        except asyncio.CancelledError:
+            found.interrupted = True
+            finding = _finding(check, Outcome.FAILED, "interrupted")
+        finally:
+            # In a task of its own, so that a second Ctrl-C does not cut it short.
+            undoing = asyncio.ensure_future(_undo(subject, found))
+            while not undoing.done():
+                try:
+                    await asyncio.shield(undoing)
+                except asyncio.CancelledError:
+                    found.interrupted = True
+        seconds = round(subject.clock.monotonic() - began, 1)
+        found.findings.append(
+            Finding(
+                name=finding.name,
+                proves=finding.proves,
+                outcome=finding.outcome,
+                says=finding.says,
+                figures=finding.figures,
+                seconds=seconds,
+            )
+        )
+        say(f"  {finding.outcome}{f': {finding.says}' if finding.says else ''} ({seconds} s)")
+        if found.interrupted:
+            break
+    return found
+
+
+async def _run(subject: Subject, check: Check) -> Finding:
+    try:
+        figures = await check.run(subject)
+    except NotPossibleError as error:
+        return _finding(check, Outcome.NOT_POSSIBLE, str(error))
+    except BrokenError as error:
+        return _finding(check, Outcome.FAILED, str(error), error.figures)
+    except ERRORS as error:
+        says = f"AWS answered {aws.error_code(error)}: {error}"
+        return _finding(check, Outcome.FAILED, says)
+    except (
+        A2AClientError,
+        A2AError,
+        A2AServerlessError,
+        httpx.HTTPError,
+        LookupError,
+        TypeError,
+        ValueError,
+        TimeoutError,
+    ) as error:
+        # An answer that has not the form of one, or none.
+        return _finding(check, Outcome.FAILED, f"{type(error).__name__}: {error}")
+    return _finding(check, Outcome.PASSED, figures=figures)
+
+
+async def _undo(subject: Subject, found: Findings) -> None:
+    found.remains += await subject.made.undo()
+
+
+def _finding(
+    check: Check, outcome: Outcome, says: str = "", figures: Figures | None = None
+) -> Finding:
+    return Finding(
+        name=check.name,
+        proves=check.proves,
+        outcome=outcome,
+        says=says,
+        figures=figures or {},
+    )

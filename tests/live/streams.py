@@ -1,0 +1,126 @@
+"""Streams: when the first byte comes, and whether events come when they happen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from tests.live.findings import Check, Figures, NotPossibleError, require
+from tests.live.subject import VERSION, Subject, ordered
+
+STEPS: Final = 8
+GAP_S: Final = 0.5
+LATE_S: Final = 1.0
+"""How much later or sooner a step may reach the client than the agent's clock says."""
+STREAM_S: Final = 60.0
+
+SCRIPT: Final = Path(__file__).with_name("stream.mjs")
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A `data:` line, with the seconds since the request."""
+
+    at_s: float
+    data: str
+
+
+async def python(subject: Subject) -> Figures:
+    """Read a stream with httpx."""
+    return judged([arrival async for arrival in arrivals(subject, "/message:stream")])
+
+
+async def javascript(subject: Subject) -> Figures:
+    """Read a stream with the fetch of Node.js."""
+    node = shutil.which("node")
+    if node is None:
+        raise NotPossibleError("node is missing")
+    headers = {**subject.http.headers, **VERSION, "content-type": "application/json"}
+    for name in ("accept-encoding", "connection", "host"):
+        headers.pop(name, None)
+    request = {
+        "url": f"{subject.base}/message:stream",
+        "headers": headers,
+        "body": json.dumps({"message": ordered("steps", count=STEPS, gap_s=GAP_S)}),
+    }
+    subject.requests += 1
+    process = await asyncio.create_subprocess_exec(
+        *(node, str(SCRIPT)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(STREAM_S):
+            out, err = await process.communicate(json.dumps(request).encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    require(process.returncode == 0, f"fetch failed: {err.decode()[-300:]}")
+    return judged(Arrival(**json.loads(line)) for line in out.splitlines())
+
+
+async def arrivals(subject: Subject, path: str) -> AsyncIterator[Arrival]:
+    """Send the agent its steps at `path`, and yield what comes when it comes."""
+    body = {"message": ordered("steps", count=STEPS, gap_s=GAP_S)}
+    began = subject.clock.monotonic()
+    async with subject.http.stream("POST", path, json=body, headers=VERSION) as response:
+        kind = response.headers.get("content-type", "")
+        require(
+            response.status_code == 200 and kind.startswith("text/event-stream"),
+            f"{path} was answered with {response.status_code} {kind}",
+        )
+        async for line in response.aiter_lines():
+            if line.startswith("data:"):
+                yield Arrival(subject.clock.monotonic() - began, line.removeprefix("data:"))
+
+
+def judged(seen: Iterable[Arrival]) -> Figures:
+    """Compare when steps came with when the agent took them.
+
+    Raises:
+        BrokenError: steps are missing, or came earlier or later than the agent's gaps say.
+    """
+    seen = list(seen)
+    require(seen, "the stream was empty")
+    steps = [(arrival.at_s, *step) for arrival in seen for step in _steps(arrival)]
+    numbers = [number for _, number, _ in steps]
+    require(numbers == list(range(STEPS)), f"the steps that came are {numbers}")
+    first_came, _, first_taken = steps[0]
+    off_s = [came - first_came - (taken - first_taken) for came, _, taken in steps]
+    figures = {
+        "first byte s": round(seen[0].at_s, 3),
+        "first step s": round(first_came, 3),
+        "gaps s": [round(later[0] - earlier[0], 3) for earlier, later in pairwise(steps)],
+        "agent's gap s": GAP_S,
+    }
+    worst = max(off_s, key=abs)
+    require(
+        abs(worst) <= LATE_S,
+        f"a step came {worst:+.1f} s off the agent's time: something buffers",
+        **figures,
+    )
+    return figures
+
+
+def _steps(arrival: Arrival) -> list[tuple[int, float]]:
+    """The steps of an event: their numbers, and when the agent took them."""
+    event = json.loads(arrival.data)
+    update = event.get("artifactUpdate")
+    shown = [update["artifact"]] if update else event.get("task", {}).get("artifacts", [])
+    text = "".join(part["text"] for artifact in shown for part in artifact["parts"])
+    pairs = (line.split() for line in text.splitlines())
+    return [(int(number), float(taken)) for number, taken in pairs]
+
+
+CHECKS = (
+    Check("stream-python", "a Python client gets each event of a stream as it happens", python),
+    Check("stream-javascript", "JavaScript's fetch gets each event as it happens", javascript),
+)

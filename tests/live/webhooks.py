@@ -1,0 +1,153 @@
+"""A webhook that is told of a task's end, signed, at a receiver that the check makes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import jwt
+
+from tests.live.findings import BrokenError, Check, Figures, require
+from tests.live.functions import Workshop
+from tests.live.subject import Subject, ordered
+from tests.unit.push.receivers import Receiver
+
+WITHIN_S = 60.0
+
+RECEIVER = '''
+"""Keeps the requests to a function URL in a queue."""
+
+import json
+import os
+
+import boto3
+
+sqs = boto3.client("sqs")
+
+
+def handler(event, context):
+    kept = {name: event.get(name) for name in ("headers", "body", "isBase64Encoded")}
+    sqs.send_message(QueueUrl=os.environ["KEPT"], MessageBody=json.dumps(kept))
+    return {"statusCode": 200}
+'''
+
+
+@dataclass(frozen=True)
+class Notification:
+    """A request to the receiver; names of headers in lower case."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A receiver: where it is, and what it has got since it was last asked."""
+
+    url: str
+    take: Callable[[], Awaitable[list[Notification]]]
+
+
+async def notified(subject: Subject) -> Figures:
+    """Send a task with a webhook, and check what the webhook gets."""
+    token = uuid.uuid4().hex
+    async with _receiver(subject) as hook:
+        began = subject.clock.monotonic()
+        config = {"url": hook.url, "token": token}
+        answer = await subject.agent.call(
+            "SendMessage",
+            {
+                "message": ordered("say"),
+                "configuration": {
+                    "returnImmediately": True,
+                    "taskPushNotificationConfig": config,
+                },
+            },
+        )
+        require("task" in answer.result, f"the webhook was refused: {answer.message}")
+
+        async def look() -> list[Notification] | None:
+            return await hook.take() or None
+
+        first = (await subject.until("a notification", look, within_s=WITHIN_S, every_s=0.2))[0]
+        took_s = round(subject.clock.monotonic() - began, 3)
+    require(
+        first.headers.get("x-a2a-notification-token") == token, "the notification's token is wrong"
+    )
+    claims = await _claims(subject, first, hook.url)
+    require(claims["sub"] == answer.task["id"], "the notification is about another task")
+    return {"seconds": took_s, "issuer": claims["iss"], "algorithm": "ES256"}
+
+
+async def _claims(subject: Subject, notification: Notification, url: str) -> dict[str, str]:
+    """The claims of the signature, which is checked as docs/push.md tells receivers to do."""
+    target = urlsplit(url)
+    try:
+        key_set = await subject.anonymous.get("/.well-known/jwks.json")
+        signature = notification.headers["x-a2a-signature"]
+        keys = jwt.PyJWKSet.from_dict(key_set.json())
+        claims: dict[str, str] = jwt.decode(
+            signature,
+            keys[jwt.get_unverified_header(signature)["kid"]],
+            algorithms=["ES256"],
+            audience=f"{target.scheme}://{target.netloc}",
+            issuer=subject.base if subject.stack else None,
+            options={"require": ["exp", "iat", "jti", "event_id", "body_sha256"]},
+        )
+    except (KeyError, jwt.PyJWTError) as error:
+        msg = f"the signature does not hold: {type(error).__name__} {error}"
+        raise BrokenError(msg) from error
+    digest = hashlib.sha256(notification.body).hexdigest()
+    require(claims["body_sha256"] == digest, "the signature is of another body")
+    return claims
+
+
+@asynccontextmanager
+async def _receiver(subject: Subject) -> AsyncIterator[Hook]:
+    """A receiver on AWS for a stack, else on this machine."""
+    if subject.account is not None and subject.stack is not None:
+        yield await _on_aws(subject)
+        return
+    with Receiver() as receiver:
+
+        async def take() -> list[Notification]:
+            return [Notification(r.headers, r.body) for r in receiver.requests]
+
+        yield Hook(receiver.url(), take)
+
+
+async def _on_aws(subject: Subject) -> Hook:
+    """A function with a URL, which keeps what it gets in a queue."""
+    account, _ = subject.on_aws()
+    workshop = Workshop(subject, account)
+    queue = await workshop.queue("webhook")
+    function = await workshop.function(
+        "webhook",
+        RECEIVER,
+        allow={await workshop.arn(queue): ["sqs:SendMessage"]},
+        variables={"KEPT": queue},
+        timeout_s=10,
+    )
+    url = await workshop.public_url(function)
+
+    async def take() -> list[Notification]:
+        return [_kept(item) for item in await workshop.take(queue)]
+
+    return Hook(url, take)
+
+
+def _kept(item: dict[str, object]) -> Notification:
+    body = str(item["body"]).encode()
+    headers = item["headers"]
+    assert isinstance(headers, dict)
+    return Notification(headers, base64.b64decode(body) if item["isBase64Encoded"] else body)
+
+
+CHECKS = (
+    Check("webhook", "a webhook is told of a task's end, with its token and a signature", notified),
+)
