@@ -67,6 +67,7 @@ class _Caller:
         self._binding = binding
         self._version = version
         self._took_s: dict[str, float] = {}
+        self._http = subject.connect()  # its own: the SDK writes the version into its headers
 
     async def all(self) -> Figures:
         """Call one after the other; the figures are seconds."""
@@ -155,7 +156,7 @@ class _Caller:
         )
         config = ClientConfig(
             streaming=streaming,
-            httpx_client=self._subject.http,
+            httpx_client=self._http,
             supported_protocol_bindings=[self._binding],
         )
         return ClientFactory(config).create(card)

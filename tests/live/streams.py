@@ -63,7 +63,7 @@ async def javascript(subject: Subject) -> Figures:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    require(process.returncode == 0, f"fetch failed: {err.decode()[-300:]}")
+    require(process.returncode == 0, f"fetch failed: {err.decode()[-300:].strip()}")
     return judged(Arrival(**json.loads(line)) for line in out.splitlines())
 
 

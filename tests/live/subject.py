@@ -64,11 +64,8 @@ class Subject:
 
     async def __aenter__(self) -> Self:
         self.began_ms = self.clock.now_ms()
-        shown = {"X-API-Key": self.credential} if self.credential else {}
-        if self.credential.count(".") == 2:
-            shown = {"Authorization": f"Bearer {self.credential}"}
-        self.http = await self._client(shown)
-        self.anonymous = await self._client({})
+        self.http = self.connect()
+        self.anonymous = self._client({})
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -165,7 +162,15 @@ class Subject:
 
         await self.until("the agent's start", look, within_s=60, every_s=0.1)
 
-    async def _client(self, headers: dict[str, str]) -> httpx.AsyncClient:
+    def connect(self) -> httpx.AsyncClient:
+        """Return a new client that shows the credential; it is closed with the subject."""
+        if not self.credential:
+            return self._client({})
+        is_token = self.credential.count(".") == 2  # as a JWT has three parts
+        shown = {"Authorization": f"Bearer {self.credential}"}
+        return self._client(shown if is_token else {"X-API-Key": self.credential})
+
+    def _client(self, headers: dict[str, str]) -> httpx.AsyncClient:
         client = httpx.AsyncClient(
             base_url=self.base,
             headers=headers,

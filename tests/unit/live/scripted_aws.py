@@ -1,0 +1,115 @@
+"""An AWS account of scripted answers, behind boto3's real clients, which check each call's form."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from tests.live.account import Account
+from tests.live.stack import DESCRIPTION, RESOURCES
+
+REGION = "eu-central-1"
+ACCOUNT = "123456789012"
+ENDPOINT = "http://agent.test/a2a/"
+PHYSICAL = {
+    **{logical: f"live-{logical}" for logical in RESOURCES},
+    "OperationsQueue": f"https://sqs.{REGION}.amazonaws.com/{ACCOUNT}/live-operations.fifo",
+    "SigningSecret": f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:signing",
+}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An error's code."""
+
+    code: str
+
+
+Answer = Mapping[str, Any] | Refusal | Callable[[dict[str, Any]], Mapping[str, Any] | Refusal]
+
+
+class ScriptedAws(Account):
+    """Answers by operation, as in `iam.GetRole`, and what was called with what.
+
+    An operation without an answer is a mistake of the test.
+    """
+
+    def __init__(self, answers: Mapping[str, Answer] | None = None) -> None:
+        super().__init__(REGION)
+        self.answers: dict[str, Answer] = {**(answers or {})}
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self._present = threading.local()
+
+    @property
+    def called(self) -> list[str]:
+        """The operations, in order."""
+        return [operation for operation, _ in self.calls]
+
+    def client(self, service: str) -> Any:
+        is_new = service not in self._clients
+        client = super().client(service)
+        if is_new:
+            client.meta.events.register_first("provide-client-params.*.*", self._note)
+            client.meta.events.register_first("before-call.*.*", self._answer)
+        return client
+
+    def _note(self, params: dict[str, Any], **_: Any) -> None:
+        self._present.params = params
+
+    def _answer(self, model: Any, **_: Any) -> tuple[Any, dict[str, Any]]:
+        name = f"{model.service_model.service_name}.{model.name}"
+        params = self._present.params
+        self.calls.append((name, params))
+        answer = self.answers[name]
+        if callable(answer):
+            answer = answer(params)
+        if isinstance(answer, Refusal):
+            error = {"Error": {"Code": answer.code, "Message": "scripted"}}
+            return SimpleNamespace(status_code=400), error
+        return SimpleNamespace(status_code=200), dict(answer)
+
+
+def described(**fields: Any) -> dict[str, Any]:
+    """The answer of DescribeStacks about a stack of ours."""
+    stack = {
+        "StackName": "live",
+        "Description": DESCRIPTION,
+        "StackStatus": "UPDATE_COMPLETE",
+        "Outputs": [
+            {"OutputKey": "Endpoint", "OutputValue": ENDPOINT},
+            {"OutputKey": "ApiKeys", "OutputValue": "keys"},
+        ],
+        "Parameters": [
+            {"ParameterKey": name, "ParameterValue": value}
+            for name, value in {
+                "Auth": "api-key",
+                "MaxAttempts": "3",
+                "ThrottleBurst": "200",
+                "WorkerTimeout": "60",
+            }.items()
+        ],
+        **fields,
+    }
+    return {"Stacks": [stack]}
+
+
+def listed(*without: str) -> dict[str, Any]:
+    """The answer of ListStackResources about a stack of ours."""
+    summaries = [
+        {"LogicalResourceId": logical, "PhysicalResourceId": PHYSICAL[logical]}
+        for logical in RESOURCES
+        if logical not in without
+    ]
+    return {"StackResourceSummaries": summaries}
+
+
+def readable() -> dict[str, Answer]:
+    """What a stack of ours answers before anything is checked."""
+    return {
+        "cloudformation.DescribeStacks": described(),
+        "cloudformation.ListStackResources": listed(),
+        "secretsmanager.GetSecretValue": {"SecretString": '{"default": "a-key-of-20-characters"}'},
+    }
