@@ -27,10 +27,10 @@ def handler(event, context):
     (record,) = event["Records"]
     note = {{"message": record["body"], "began": time.time()}}
     if record["body"] == "first":
+        note["deleted"] = time.time()  # or later: a poller may be sooner than the answer
         sqs.delete_message(
             QueueUrl=os.environ["SOURCE"], ReceiptHandle=record["receiptHandle"]
         )
-        note["deleted"] = time.time()
         time.sleep({WORK_S})
     note["ended"] = time.time()
     sqs.send_message(QueueUrl=os.environ["NOTES"], MessageBody=json.dumps(note))

@@ -124,7 +124,7 @@ def canned() -> Iterator[Callable[[float], str]]:
     servers: list[HttpServer] = []
 
     def serve(gap_s: float) -> str:
-        events = [{"task": {}}] + [
+        events: list[dict[str, Any]] = [{"task": {}}] + [
             {"artifactUpdate": {"artifact": {"parts": [{"text": f"{n} {n * gap_s}\n"}]}}}
             for n in range(4)
         ]
@@ -158,7 +158,7 @@ async def test_a_stream_in_javascript(
 
 async def test_javascript_needs_node(subject_at: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Node.js the check says so, and nothing has failed."""
-    monkeypatch.setattr(streams.shutil, "which", lambda _: None)
+    monkeypatch.setattr("tests.live.streams.shutil.which", lambda _: None)
     found = await finding(await subject_at(), check("stream-javascript"))
     assert (found.outcome, found.says) == (Outcome.NOT_POSSIBLE, "node is missing")
 

@@ -1,0 +1,499 @@
+"""Checks that need a stack: each passes on a right account, and fails on a broken one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.live import bill, deployments, gateway, permissions
+from tests.live.checks import CHECKS
+from tests.live.findings import Check, Finding, Outcome
+from tests.live.subject import Consent, Subject
+from tests.unit.live.scripted_agent import ScriptedAgent, completed, failed
+from tests.unit.live.scripted_aws import PHYSICAL, Refusal, ScriptedAws
+from tests.unit.live.ways import finding
+
+Open = Callable[..., Any]
+
+
+def check(name: str) -> Check:
+    return next(one for one in CHECKS if one.name == name)
+
+
+def says(found: Finding, outcome: Outcome, part: str = "") -> None:
+    assert found.outcome is outcome, found.says
+    assert part in found.says
+
+
+# -- time-out kill ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "passed_s", "part"),
+    [
+        (completed("the attempt that ends"), 100, ""),
+        (completed("the attempt that is killedthe attempt that ends"), 100, "has stayed"),
+        (completed("the attempt that ends"), 0, "before its function could be killed"),
+        (failed(), 100, "ended as FAILED"),
+    ],
+)
+async def test_a_turn_that_is_killed(
+    deployed: Open, end: dict[str, Any], passed_s: float, part: str
+) -> None:
+    """The next attempt ends it, nothing of the dead one stays, and it did outlive its function."""
+    subject: Subject
+
+    def order(told: dict[str, Any]) -> dict[str, Any]:
+        assert told["do"] == "outlive"
+        subject.clock.move(passed_s)  # type: ignore[attr-defined]
+        return end
+
+    subject = await deployed(ScriptedAgent(order))
+    found = await finding(subject, check("timeout-kill"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "part"),
+    [
+        ({"WorkerTimeout": "900"}, "deploy with WorkerTimeout=60"),
+        ({"MaxAttempts": "1"}, "MaxAttempts is 1"),
+    ],
+)
+async def test_a_stack_that_is_not_waited_for(
+    deployed: Open, parameters: dict[str, str], part: str
+) -> None:
+    """A stack on which the kill takes too long, or is the last attempt, says what to deploy."""
+    found = await finding(await deployed(ScriptedAgent(), **parameters), check("timeout-kill"))
+    says(found, Outcome.NOT_POSSIBLE, part)
+
+
+async def test_a_turn_that_never_comes_back(deployed: Open) -> None:
+    """A turn that is still at work after two timeouts and the redelivery fails."""
+    working = {"status": {"state": "TASK_STATE_WORKING"}}
+    subject = await deployed(ScriptedAgent(lambda _: working))
+    says(await finding(subject, check("timeout-kill")), Outcome.FAILED, "did not come within")
+
+
+# -- permissions -----------------------------------------------------------------------------------
+
+
+def roles(aws: ScriptedAws, *, but: tuple[str, str] | None = None) -> None:
+    """Let IAM decide as the template does, but for one role and action."""
+    allowed = {
+        (rule.role, rule.action, rule.resource) for rule in permissions.RULES if rule.allowed
+    }
+
+    def role(params: dict[str, Any]) -> dict[str, Any]:
+        arn = f"arn:aws:iam::123456789012:role/{params['RoleName']}"
+        return {"Role": {"Arn": arn}}
+
+    def decide(params: dict[str, Any]) -> dict[str, Any]:
+        logical = params["PolicySourceArn"].rpartition("live-")[2]
+        (action,), (arn,) = params["ActionNames"], params["ResourceArns"]
+        assert arn.startswith("arn:aws:")
+        is_allowed = "index" not in arn and any(
+            (logical, action) == rule[:2] and PHYSICAL[rule[2]] in f"{arn}{PHYSICAL[rule[2]]}"
+            for rule in allowed
+        )
+        if (logical, action) == but:
+            is_allowed = not is_allowed
+        return {
+            "EvaluationResults": [
+                {
+                    "EvalActionName": action,
+                    "EvalDecision": "allowed" if is_allowed else "implicitDeny",
+                }
+            ]
+        }
+
+    aws.answers |= {"iam.GetRole": role, "iam.SimulatePrincipalPolicy": decide}
+
+
+async def test_roles_that_deny(deployed: Open, aws: ScriptedAws) -> None:
+    """What each role may and may not do is asked of IAM, with the stack's own names."""
+    roles(aws)
+    found = await finding(await deployed(), check("roles-simulated"))
+    says(found, Outcome.PASSED)
+    assert found.figures["asked"] == len(permissions.RULES)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("WorkerRole", "secretsmanager:GetSecretValue"),
+        ("ApiRole", "dynamodb:Scan"),
+        ("PushRole", "dynamodb:PutItem"),
+        ("SweeperRole", "dynamodb:Query"),
+    ],
+)
+async def test_a_role_that_allows(deployed: Open, aws: ScriptedAws, wrong: tuple[str, str]) -> None:
+    """One decision that is another than the template's fails, and is named."""
+    roles(aws, but=wrong)
+    found = await finding(await deployed(), check("roles-simulated"))
+    says(found, Outcome.FAILED, " ".join(wrong))
+
+
+async def test_iam_may_not_be_asked(deployed: Open, aws: ScriptedAws) -> None:
+    """Credentials without the simulation make the check impossible, not failed."""
+    roles(aws)
+    aws.answers["iam.SimulatePrincipalPolicy"] = Refusal("AccessDenied")
+    says(await finding(await deployed(), check("roles-simulated")), Outcome.NOT_POSSIBLE, "may not")
+
+
+@pytest.mark.parametrize(
+    ("end", "part"),
+    [
+        (completed("AccessDeniedException"), ""),
+        (completed("allowed"), "was: allowed"),
+        (failed(), "ended as FAILED"),
+    ],
+)
+async def test_a_call_of_the_workers_own(deployed: Open, end: dict[str, Any], part: str) -> None:
+    """A Scan with the worker's role has to be refused by DynamoDB."""
+    found = await finding(await deployed(ScriptedAgent(lambda _: end)), check("role-refused"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+
+
+# -- things that are made --------------------------------------------------------------------------
+
+
+def workshop(aws: ScriptedAws, *taken: dict[str, Any]) -> None:
+    """Let everything be made and undone; the queues then give these bodies."""
+    waiting = [json.dumps(one) for one in taken]
+
+    def url(params: dict[str, Any]) -> dict[str, Any]:
+        return {"QueueUrl": f"https://sqs.test/{params['QueueName']}"}
+
+    def receive(_: dict[str, Any]) -> dict[str, Any]:
+        messages = [{"Body": body, "ReceiptHandle": "handle"} for body in waiting]
+        waiting.clear()
+        return {"Messages": messages}
+
+    aws.answers |= {
+        "sqs.CreateQueue": url,
+        "sqs.GetQueueUrl": url,
+        "sqs.GetQueueAttributes": {"Attributes": {"QueueArn": "arn:aws:sqs:eu-central-1:1:queue"}},
+        "sqs.DeleteQueue": {},
+        "sqs.SendMessage": {},
+        "sqs.ReceiveMessage": receive,
+        "sqs.DeleteMessage": {},
+        "iam.CreateRole": {"Role": {"Arn": "arn:aws:iam::123456789012:role/live"}},
+        "iam.PutRolePolicy": {},
+        "iam.DeleteRolePolicy": {},
+        "iam.DeleteRole": {},
+        "lambda.CreateFunction": {},
+        "lambda.GetFunctionConfiguration": {"State": "Active"},
+        "lambda.DeleteFunction": {},
+        "lambda.CreateEventSourceMapping": {"UUID": "0" * 36},
+        "lambda.GetEventSourceMapping": {"State": "Enabled"},
+        "lambda.DeleteEventSourceMapping": {},
+        "lambda.AddPermission": {},
+        "lambda.CreateFunctionUrlConfig": {"FunctionUrl": "https://hook.lambda-url.test/"},
+    }
+
+
+UNDONE_FIFO = [
+    "lambda.DeleteEventSourceMapping",
+    "lambda.DeleteFunction",
+    "iam.DeleteRolePolicy",
+    "iam.DeleteRole",
+    "sqs.GetQueueUrl",
+    "sqs.DeleteQueue",
+    "sqs.GetQueueUrl",
+    "sqs.DeleteQueue",
+]
+
+FIRST = {"message": "first", "began": 10.0, "deleted": 10.1, "ended": 20.1}
+
+
+@pytest.mark.parametrize(
+    ("began", "held", "part"),
+    [
+        (10.4, "False", ""),
+        (20.2, "True", ""),
+        (10.05, "None", "before the first was deleted"),
+        (None, "None", "did not come within 120 s"),
+    ],
+)
+async def test_a_fifo_source(
+    deployed: Open, aws: ScriptedAws, began: float | None, held: str, part: str
+) -> None:
+    """Both answers to the question pass; a group out of order, or one that stands still, fails."""
+    second = [] if began is None else [{"message": "second", "began": began, "ended": began}]
+    workshop(aws, FIRST, *second)
+    found = await finding(await deployed(), check("fifo-early-delete"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+    assert str(found.figures.get("held until the invocation returned")) == held
+    assert aws.called[-8:] == UNDONE_FIFO
+
+
+async def test_a_role_that_is_not_known_yet(deployed: Open, aws: ScriptedAws) -> None:
+    """A function is made when its role is known, which takes a moment on AWS."""
+    workshop(aws, FIRST, {"message": "second", "began": 20.2, "ended": 20.2})
+    tries: list[dict[str, Any]] = []
+
+    def create(params: dict[str, Any]) -> dict[str, Any] | Refusal:
+        tries.append(params)
+        return {} if len(tries) == 3 else Refusal("InvalidParameterValueException")
+
+    aws.answers["lambda.CreateFunction"] = create
+    says(await finding(await deployed(), check("fifo-early-delete")), Outcome.PASSED)
+    assert len(tries) == 3
+
+
+async def test_nothing_may_be_made(deployed: Open, aws: ScriptedAws) -> None:
+    """Without the permission the check is not possible, and what was made before is removed."""
+    workshop(aws)
+    aws.answers["iam.CreateRole"] = Refusal("AccessDenied")
+    aws.answers["iam.DeleteRole"] = Refusal("NoSuchEntity")
+    found = await finding(await deployed(), check("fifo-early-delete"))
+    says(found, Outcome.NOT_POSSIBLE, "may not create_role of iam")
+    assert aws.called.count("sqs.DeleteQueue") == 2
+
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+def notification(token: str, task_id: str) -> dict[str, Any]:
+    """What the receiver on AWS keeps of a right notification."""
+    body = b'{"statusUpdate": {}}'
+    now = int(time.time())
+    claims = {
+        "iss": "http://agent.test/a2a",
+        "aud": "https://hook.lambda-url.test",
+        "sub": task_id,
+        "iat": now,
+        "exp": now + 300,
+        "jti": "1",
+        "event_id": "1",
+        "body_sha256": hashlib.sha256(body).hexdigest(),
+    }
+    signature = jwt.encode(claims, KEY, "ES256", headers={"kid": "k"})
+    return {
+        "headers": {"x-a2a-notification-token": token, "x-a2a-signature": signature},
+        "body": base64.b64encode(body).decode(),
+        "isBase64Encoded": True,
+    }
+
+
+@pytest.mark.parametrize(("task_id", "part"), [("task-0", ""), ("task-9", "another task")])
+async def test_a_webhook_on_aws(deployed: Open, aws: ScriptedAws, task_id: str, part: str) -> None:
+    """The receiver is a function with a URL; it is checked like one here, and removed."""
+    key = {**jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True), "kid": "k"}
+    agent = ScriptedAgent(
+        lambda _: completed(""), lambda _: httpx.Response(200, json={"keys": [key]})
+    )
+    workshop(aws)
+
+    def receive(_: dict[str, Any]) -> dict[str, Any]:
+        config = agent.bodies[0]["configuration"]["taskPushNotificationConfig"]
+        assert config["url"] == "https://hook.lambda-url.test/"
+        kept = notification(config["token"], task_id)
+        return {"Messages": [{"Body": json.dumps(kept), "ReceiptHandle": "handle"}]}
+
+    aws.answers["sqs.ReceiveMessage"] = receive
+    subject = await deployed(agent)
+    found = await finding(subject, check("webhook"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+    assert aws.called[-5:] == [
+        "lambda.DeleteFunction",
+        "iam.DeleteRolePolicy",
+        "iam.DeleteRole",
+        "sqs.GetQueueUrl",
+        "sqs.DeleteQueue",
+    ]
+    assert all("a2a-live-r1-webhook" in name for name in subject.made.names)
+
+
+# -- API Gateway -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "header", "part"),
+    [
+        (401, "x-amzn-Remapped-WWW-Authenticate", ""),
+        (401, "WWW-Authenticate", "the challenge comes as"),
+        (200, "x-amzn-Remapped-WWW-Authenticate", "a stranger was answered 200"),
+    ],
+)
+async def test_the_renamed_header(deployed: Open, status: int, header: str, part: str) -> None:
+    """A challenge under another name than the documented one fails."""
+    agent = ScriptedAgent(None, lambda _: httpx.Response(status, headers={header: "ApiKey"}))
+    found = await finding(await deployed(agent), check("renamed-header"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+
+
+def shaped(status: int, *, retry_after: str | None = "1", code: int | None = None) -> Any:
+    headers = {} if retry_after is None else {"retry-after": retry_after}
+    body = {"error": {"code": status if code is None else code}}
+    return lambda _: httpx.Response(status, headers=headers, json=body)
+
+
+ANSWERS = [
+    ({}, ""),
+    ({"retry_after": None}, "no Retry-After"),
+    ({"code": 1}, "not in the form"),
+]
+
+
+@pytest.mark.parametrize(("fault", "part"), ANSWERS)
+async def test_a_throttled_answer(
+    deployed: Open, monkeypatch: pytest.MonkeyPatch, fault: dict[str, Any], part: str
+) -> None:
+    """429 has Retry-After and the form of the application's errors."""
+    monkeypatch.setattr(gateway, "BURST", 5)
+    agent = ScriptedAgent(None, shaped(429, **fault))
+    subject = await deployed(agent, consent=Consent(burst=True), ThrottleBurst="1")
+    found = await finding(subject, check("throttled"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+
+
+async def test_an_api_that_does_not_throttle(
+    deployed: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A burst of which everything is answered fails."""
+    monkeypatch.setattr(gateway, "BURST", 5)
+    agent = ScriptedAgent(None, lambda _: httpx.Response(200))
+    subject = await deployed(agent, consent=Consent(burst=True), ThrottleBurst="1")
+    says(await finding(subject, check("throttled")), Outcome.FAILED, "none of 5 requests")
+
+
+@pytest.mark.parametrize(("fault", "part"), [*ANSWERS, ({"status": 500}, "the answer is 500")])
+@pytest.mark.parametrize("reserved", [None, 7])
+async def test_a_busy_function(
+    deployed: Open,
+    aws: ScriptedAws,
+    fault: dict[str, Any],
+    part: str,
+    reserved: int | None,
+) -> None:
+    """Without concurrency: 503, in its form. What was reserved before is reserved again."""
+    found_before = {} if reserved is None else {"ReservedConcurrentExecutions": reserved}
+    aws.answers |= {
+        "lambda.GetFunctionConcurrency": found_before,
+        "lambda.PutFunctionConcurrency": {},
+        "lambda.DeleteFunctionConcurrency": {},
+    }
+    agent = ScriptedAgent(None, shaped(**{"status": 503, **fault}))
+    subject = await deployed(agent, consent=Consent(changes=True))
+    says(await finding(subject, check("busy")), Outcome.FAILED if part else Outcome.PASSED, part)
+    operation, params = aws.calls[-1]
+    if reserved is None:
+        assert operation == "lambda.DeleteFunctionConcurrency"
+    else:
+        assert params["ReservedConcurrentExecutions"] == reserved
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [("throttled", "--burst"), ("busy", "--allow-changes"), ("second-deploy", "--allow-changes")],
+)
+async def test_what_needs_consent(deployed: Open, aws: ScriptedAws, name: str, flag: str) -> None:
+    """Without its flag a check that costs or changes something does nothing, and names the flag."""
+    subject = await deployed(ScriptedAgent())
+    says(await finding(subject, check(name)), Outcome.NOT_POSSIBLE, f"needs {flag}")
+    assert (aws.calls, subject.requests) == ([], 0)
+
+
+# -- a second deployment ---------------------------------------------------------------------------
+
+WHOLE = "".join(f"{number} 0.0\n" for number in range(deployments.STEPS))
+
+
+@pytest.mark.parametrize(
+    ("last", "process", "part"),
+    [
+        (WHOLE, "new", ""),
+        (WHOLE.replace("2 0.0\n", ""), "new", "did not end whole: ['task-29']"),
+        (WHOLE + "4 0.0\n", "new", "did not end whole"),
+        (WHOLE, "old", "nothing changed"),
+    ],
+    ids=["whole", "lost", "repeated", "unchanged"],
+)
+async def test_tasks_over_a_change(
+    deployed: Open,
+    aws: ScriptedAws,
+    monkeypatch: pytest.MonkeyPatch,
+    last: str,
+    process: str,
+    part: str,
+) -> None:
+    """A lost or repeated step fails, and so does a change that replaced nothing; it is undone."""
+    monkeypatch.setattr(deployments, "TASKS", 30)
+    described: dict[str, str] = {}
+
+    def update(params: dict[str, Any]) -> dict[str, Any]:
+        described[params["FunctionName"]] = params["Description"]
+        return {}
+
+    aws.answers |= {
+        "lambda.GetFunctionConfiguration": {
+            "Description": "as deployed",
+            "LastUpdateStatus": "Successful",
+        },
+        "lambda.UpdateFunctionConfiguration": update,
+    }
+    ended = iter(range(30))
+
+    def end(_: dict[str, Any]) -> dict[str, Any]:
+        number = next(ended)
+        text = last if number == 29 else WHOLE
+        return completed(text, said="old" if number < 20 else process)
+
+    subject = await deployed(ScriptedAgent(end), consent=Consent(changes=True))
+    found = await finding(subject, check("second-deploy"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+    assert described == dict.fromkeys(
+        (PHYSICAL[logical] for logical in deployments.CHANGED), "as deployed"
+    )
+    assert aws.called.count("lambda.UpdateFunctionConfiguration") == 6
+
+
+# -- the bill --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counted", "part"),
+    [
+        ({"requests": 3, "worker invocations": 1, "table writes": 4}, ""),
+        ({"requests": 2, "worker invocations": 1, "table writes": 4}, "count of the requests"),
+        ({"requests": 3, "worker invocations": 0, "table writes": 4}, "no invocation"),
+        ({"requests": 3, "worker invocations": 1}, "no write unit"),
+    ],
+)
+async def test_what_is_counted(
+    deployed: Open, aws: ScriptedAws, counted: dict[str, float], part: str
+) -> None:
+    """CloudWatch has to have counted every request of the run, and what the requests caused."""
+
+    def data(params: dict[str, Any]) -> dict[str, Any]:
+        labels = {query["Label"] for query in params["MetricDataQueries"]}
+        assert counted.keys() <= labels
+        results = [
+            {"Id": "m", "Label": label, "Values": [value / 2, value / 2]}
+            for label, value in counted.items()
+        ]
+        return {"MetricDataResults": results}
+
+    aws.answers["cloudwatch.GetMetricData"] = data
+    subject = await deployed()
+    subject.requests = 3
+    found = await finding(subject, check("bill"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+
+
+async def test_the_counters_are_one_question(deployed: Open) -> None:
+    """All counters fit into one call of CloudWatch, each with a name of its own."""
+    subject = await deployed()
+    queries = bill.queries(subject.stack)
+    assert len({query["Label"] for query in queries}) == len(queries) < 500
