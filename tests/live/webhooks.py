@@ -96,7 +96,7 @@ async def _claims(subject: Subject, notification: Notification, url: str) -> dic
             keys[jwt.get_unverified_header(signature)["kid"]],
             algorithms=["ES256"],
             audience=f"{target.scheme}://{target.netloc}",
-            issuer=subject.base if subject.stack else None,
+            issuer=subject.base,
             options={"require": ["exp", "iat", "jti", "event_id", "body_sha256"]},
         )
     except (KeyError, jwt.PyJWTError) as error:

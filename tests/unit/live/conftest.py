@@ -27,10 +27,14 @@ def address() -> Iterator[str]:
     """The live agent, served by the local stack."""
     settings = Settings(auth="none", push_allowed_hosts="127.0.0.1,example.com", retry_base_s=0.01)
     options = Options(
-        agent=f"{AGENT}:agent", card=AGENT.with_name("agent_card.json"), push=True, concurrency=8
+        agent=f"{AGENT}:agent",
+        card=AGENT.with_name("agent_card.json"),
+        push=True,
+        concurrency=8,
+        stage="a2a",
     )
     with Stack(settings, options) as stack:
-        yield stack.stream_url
+        yield stack.url
 
 
 @pytest.fixture
