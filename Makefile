@@ -109,6 +109,11 @@ conformance: $(VENV)/.stamp ## the A2A project's conformance kit: KIT=/its/check
 		kill $$dev; wait $$dev; [ $$code = 0 ] || exit $$code; \
 	done
 
+.PHONY: live
+live: $(VENV)/.stamp ## what only AWS can show: STACK=name REGION=region, or ENDPOINT=url; see docs/live.md
+	$(BIN)/python -m tests.live $(if $(ENDPOINT),--endpoint "$(ENDPOINT)",--stack "$(STACK)" --region "$(REGION)") \
+		$(LIVE_ARGS)
+
 .PHONY: emulators
 emulators: tests/emulators/node_modules/.stamp ## DynamoDB Local and fauxqs (Node.js 20, Java 17)
 

@@ -1,0 +1,37 @@
+"""The live checks, against a stack of one's own machine on the emulators."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.commands import environment, running
+from tests.live import __main__ as live
+from tests.live import agent
+
+pytestmark = pytest.mark.emulators
+
+AGENT = Path(agent.__file__)
+
+
+@pytest.mark.timeout(300)
+def test_what_needs_no_account_passes(own_queues: dict[str, str], tmp_path: Path) -> None:
+    """On real HTTP, DynamoDB and SQS nothing fails, and only what is AWS's own is not possible."""
+    env = environment(**own_queues, A2A_AUTH="none")
+    serving = (
+        *("dev", "--backend", "aws", "--port", "0"),
+        *("--agent", f"{AGENT}:agent", "--card", str(AGENT.with_name("agent_card.json"))),
+    )
+    with running(*serving, env=env, output=tmp_path / "dev.log") as dev:
+        url = dev.wait_for(r"A2A at (\S+),")
+        code = live.main(["--endpoint", url, "--reports", str(tmp_path / "reports")])
+    (report,) = (tmp_path / "reports").glob("*/report.json")
+    findings = json.loads(report.read_text(encoding="utf-8"))["findings"]
+    failed = [(one["name"], one["says"]) for one in findings if one["outcome"] == "failed"]
+    assert (failed, code) == ([], 0)
+    reasons = Counter(one["says"] for one in findings if one["outcome"] != "passed")
+    reasons.pop("node is missing", None)
+    assert reasons == {"needs a stack on AWS, and was given an address alone": 9}
