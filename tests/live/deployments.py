@@ -13,6 +13,8 @@ from tests.live.subject import Subject, artifact_text, state, status_text
 TASKS: Final = 100
 STEPS: Final = 5
 GAP_S: Final = 1.0
+AT_ONCE: Final = 5
+"""Sends at the same time: an account may run ten functions."""
 SAMPLE: Final = 10
 """The first tasks, which have ended when the functions are changed, and as many of the last."""
 WITHIN_S: Final = 900.0
@@ -29,9 +31,13 @@ async def survived(subject: Subject) -> Figures:
     if not subject.consent.changes:
         raise NotPossibleError("needs --allow-changes: it changes the functions' descriptions")
     began = subject.clock.monotonic()
-    ids = await asyncio.gather(
-        *(subject.begin("steps", count=STEPS, gap_s=GAP_S) for _ in range(TASKS))
-    )
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def begin() -> str:
+        async with places:
+            return await subject.begin("steps", count=STEPS, gap_s=GAP_S)
+
+    ids = await asyncio.gather(*(begin() for _ in range(TASKS)))
 
     async def some_ended() -> bool | None:
         # In the order of their sending: looking at all would be most of the load.

@@ -6,14 +6,17 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from a2a_serverless import aws
 from tests.live.account import ERRORS, Account, is_denied
 from tests.live.findings import NotPossibleError
 from tests.live.subject import Subject
 
-_ASSUME = {
+KNOWN_S: Final = 60.0
+"""How long a new role may be unknown to Lambda."""
+
+_ASSUME: Final = {
     "Version": "2012-10-17",
     "Statement": [
         {
@@ -73,29 +76,18 @@ class Workshop:
 
         self._subject.made.note("function", name, undo)
 
-        async def make() -> bool | None:
-            try:
-                await self._make(
-                    "lambda",
-                    "create_function",
-                    FunctionName=name,
-                    Runtime="python3.13",
-                    Architectures=["arm64"],
-                    Role=role,
-                    Handler="index.handler",
-                    Code={"ZipFile": zipped(code)},
-                    Timeout=timeout_s,
-                    MemorySize=256,
-                    Environment={"Variables": dict(variables)},
-                )
-            except ERRORS as error:
-                # A new role is not known everywhere at once.
-                if aws.error_code(error) != "InvalidParameterValueException":
-                    raise
-                return None
-            return True
-
-        await self._subject.until(f"the function {name}", make, within_s=60, every_s=2)
+        await self._once_known(
+            "create_function",
+            FunctionName=name,
+            Runtime="python3.13",
+            Architectures=["arm64"],
+            Role=role,
+            Handler="index.handler",
+            Code={"ZipFile": zipped(code)},
+            Timeout=timeout_s,
+            MemorySize=256,
+            Environment={"Variables": dict(variables)},
+        )
         await self._subject.until(
             f"the start of {name}", lambda: self._active(name), within_s=120, every_s=1
         )
@@ -103,8 +95,7 @@ class Workshop:
 
     async def feed(self, function: str, queue_arn: str) -> None:
         """Have a queue invoke a function, message by message; return when it does."""
-        answer = await self._make(
-            "lambda",
+        answer = await self._once_known(
             "create_event_source_mapping",
             FunctionName=function,
             EventSourceArn=queue_arn,
@@ -205,6 +196,18 @@ class Workshop:
     async def _active(self, name: str) -> bool | None:
         found = await self._account.call("lambda", "get_function_configuration", FunctionName=name)
         return found["State"] == "Active" or None
+
+    async def _once_known(self, operation: str, **params: Any) -> Any:
+        """Call Lambda until it knows the role and what the role may do, which takes a moment."""
+        deadline = self._subject.clock.monotonic() + KNOWN_S
+        while True:
+            try:
+                return await self._make("lambda", operation, **params)
+            except ERRORS as error:
+                is_unknown = aws.error_code(error) == "InvalidParameterValueException"
+                if not is_unknown or self._subject.clock.monotonic() >= deadline:
+                    raise
+            await self._subject.clock.sleep(2)
 
     async def _make(self, service: str, operation: str, **params: Any) -> Any:
         try:

@@ -96,6 +96,13 @@ async def busy(subject: Subject) -> Figures:
         return None if response.is_success else response
 
     answer = await subject.until("a refusal", look, within_s=BUSY_S, every_s=0.5)
+    await undo()
+    await subject.until(
+        "an answer after it",
+        lambda: subject.answers(f"{subject.base}/healthz"),
+        within_s=BUSY_S,
+        every_s=1,
+    )
     _shaped(answer, 429 if answer.status_code == 429 else 503)
     return _shown(answer)
 

@@ -129,7 +129,8 @@ class _Caller:
             canceled = await client.cancel_task(CancelTaskRequest(id=task_id))
         events += [event async for event in subscription]
         require(
-            canceled.status.state == TaskState.TASK_STATE_CANCELED, "a cancel was not answered so"
+            canceled.status.state == TaskState.TASK_STATE_CANCELED,
+            "a cancel was not answered with a canceled task",
         )
         require(events[0].task.id == task_id, "a subscription did not begin with its task")
         require(

@@ -56,7 +56,7 @@ class Subject:
     transport: httpx.AsyncBaseTransport | None = None
     """In place of the network, for tests."""
     requests: int = 0
-    """How many requests were sent."""
+    """How many were answered; those that were throttled may be counted nowhere."""
     began_ms: int = 0
     http: httpx.AsyncClient = field(init=False)
     anonymous: httpx.AsyncClient = field(init=False)
@@ -170,20 +170,29 @@ class Subject:
         shown = {"Authorization": f"Bearer {self.credential}"}
         return self._client(shown if is_token else {"X-API-Key": self.credential})
 
+    async def answers(self, url: str) -> bool | None:
+        """Return True if a URL beside the address is answered well, else None."""
+        async with httpx.AsyncClient(transport=self.transport, timeout=TIMEOUT_S) as client:
+            try:
+                return (await client.get(url)).is_success or None
+            except httpx.HTTPError:
+                return None
+
     def _client(self, headers: dict[str, str]) -> httpx.AsyncClient:
         client = httpx.AsyncClient(
             base_url=self.base,
             headers=headers,
             timeout=TIMEOUT_S,
             transport=self.transport,
-            event_hooks={"request": [self._count]},
+            event_hooks={"response": [self._count]},
             limits=httpx.Limits(max_connections=200),
         )
         self._open.push_async_callback(client.aclose)
         return client
 
-    async def _count(self, _: httpx.Request) -> None:
-        self.requests += 1
+    async def _count(self, response: httpx.Response) -> None:
+        if response.status_code != httpx.codes.TOO_MANY_REQUESTS:
+            self.requests += 1
 
 
 def ordered(do: str, *texts: str, **order: Any) -> dict[str, Any]:

@@ -134,15 +134,18 @@ async def _on_aws(subject: Subject) -> Hook:
         timeout_s=10,
     )
     url = await workshop.public_url(function)
+    # The agent takes a refusal as final, so that it must not come too early.
+    await subject.until("the receiver", lambda: subject.answers(url), within_s=WITHIN_S, every_s=1)
 
     async def take() -> list[Notification]:
-        return [_kept(item) for item in await workshop.take(queue)]
+        kept = [_kept(item) for item in await workshop.take(queue)]
+        return [one for one in kept if "x-a2a-event-id" in one.headers]
 
     return Hook(url, take)
 
 
 def _kept(item: dict[str, object]) -> Notification:
-    body = str(item["body"]).encode()
+    body = str(item["body"] or "").encode()
     headers = item["headers"]
     assert isinstance(headers, dict)
     return Notification(headers, base64.b64decode(body) if item["isBase64Encoded"] else body)

@@ -100,6 +100,29 @@ async def test_each_operation_counts(subject_at: Open, verb: str, path: str) -> 
     assert found.outcome is Outcome.FAILED
 
 
+@pytest.mark.parametrize("name", DOORS)
+async def test_each_door_counts(subject_at: Open, name: str) -> None:
+    """A cancel that is answered with a task at work fails the check of that binding and version."""
+    states = ("TASK_STATE_CANCELED", "TASK_STATE_WORKING"), ('"canceled"', '"working"')
+
+    async def alive(request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        for old, new in states:
+            response = await replace(old, new)(request, response)
+        return response
+
+    def cancels(request: httpx.Request) -> bool:
+        named = (b"CancelTask", b"tasks/cancel")
+        return request.url.path.endswith(":cancel") or any(n in request.content for n in named)
+
+    way = BrokenWay(cancels, alive)
+    found = await finding(await subject_at(transport=way), check(name))
+    assert way.broken == 1
+    assert (found.outcome, found.says) == (
+        Outcome.FAILED,
+        "a cancel was not answered with a canceled task",
+    )
+
+
 async def test_a_stream_that_buffers(subject_at: Open) -> None:
     """Events that come together at the end fail, in Python and by %3A."""
     way = BrokenWay(lambda request: "stream" in request.url.path, buffer)

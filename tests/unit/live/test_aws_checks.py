@@ -237,18 +237,24 @@ async def test_a_fifo_source(
     assert aws.called[-8:] == UNDONE_FIFO
 
 
-async def test_a_role_that_is_not_known_yet(deployed: Open, aws: ScriptedAws) -> None:
-    """A function is made when its role is known, which takes a moment on AWS."""
+@pytest.mark.parametrize("operation", ["CreateFunction", "CreateEventSourceMapping"])
+@pytest.mark.parametrize(("unknown", "outcome"), [(2, Outcome.PASSED), (99, Outcome.FAILED)])
+async def test_a_role_that_is_not_known_yet(
+    deployed: Open, aws: ScriptedAws, operation: str, unknown: int, outcome: Outcome
+) -> None:
+    """Lambda takes a role a moment after it was made; after a minute it is refused for good."""
     workshop(aws, FIRST, {"message": "second", "began": 20.2, "ended": 20.2})
     tries: list[dict[str, Any]] = []
 
     def create(params: dict[str, Any]) -> dict[str, Any] | Refusal:
         tries.append(params)
-        return {} if len(tries) == 3 else Refusal("InvalidParameterValueException")
+        is_known = len(tries) > unknown
+        return {"UUID": "0" * 36} if is_known else Refusal("InvalidParameterValueException")
 
-    aws.answers["lambda.CreateFunction"] = create
-    says(await finding(await deployed(), check("fifo-early-delete")), Outcome.PASSED)
-    assert len(tries) == 3
+    aws.answers[f"lambda.{operation}"] = create
+    found = await finding(await deployed(), check("fifo-early-delete"))
+    says(found, outcome, "" if outcome is Outcome.PASSED else "InvalidParameterValueException")
+    assert len(tries) == min(unknown + 1, 31)
 
 
 async def test_nothing_may_be_made(deployed: Open, aws: ScriptedAws) -> None:
@@ -280,7 +286,11 @@ def notification(token: str, task_id: str) -> dict[str, Any]:
     }
     signature = jwt.encode(claims, KEY, "ES256", headers={"kid": "k"})
     return {
-        "headers": {"x-a2a-notification-token": token, "x-a2a-signature": signature},
+        "headers": {
+            "x-a2a-event-id": "1",
+            "x-a2a-notification-token": token,
+            "x-a2a-signature": signature,
+        },
         "body": base64.b64encode(body).decode(),
         "isBase64Encoded": True,
     }
@@ -290,16 +300,23 @@ def notification(token: str, task_id: str) -> dict[str, Any]:
 async def test_a_webhook_on_aws(deployed: Open, aws: ScriptedAws, task_id: str, part: str) -> None:
     """The receiver is a function with a URL; it is checked like one here, and removed."""
     key = {**jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True), "kid": "k"}
-    agent = ScriptedAgent(
-        lambda _: completed(""), lambda _: httpx.Response(200, json={"keys": [key]})
-    )
+    probes = iter([403, 502])
+
+    def others(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "hook.lambda-url.test":
+            assert not agent.bodies, "the agent was told of a receiver that does not answer yet"
+            return httpx.Response(next(probes, 200))
+        return httpx.Response(200, json={"keys": [key]})
+
+    agent = ScriptedAgent(lambda _: completed(""), others)
     workshop(aws)
+    probe = {"headers": {"host": "hook"}, "body": None, "isBase64Encoded": False}
 
     def receive(_: dict[str, Any]) -> dict[str, Any]:
         config = agent.bodies[0]["configuration"]["taskPushNotificationConfig"]
         assert config["url"] == "https://hook.lambda-url.test/"
-        kept = notification(config["token"], task_id)
-        return {"Messages": [{"Body": json.dumps(kept), "ReceiptHandle": "handle"}]}
+        kept = [probe, notification(config["token"], task_id)]
+        return {"Messages": [{"Body": json.dumps(k), "ReceiptHandle": "handle"} for k in kept]}
 
     aws.answers["sqs.ReceiveMessage"] = receive
     subject = await deployed(agent)
@@ -384,7 +401,17 @@ async def test_a_busy_function(
         "lambda.PutFunctionConcurrency": {},
         "lambda.DeleteFunctionConcurrency": {},
     }
-    agent = ScriptedAgent(None, shaped(**{"status": 503, **fault}))
+    refusal = shaped(**{"status": 503, **fault})
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        is_out = (
+            aws.called[-1] == "lambda.PutFunctionConcurrency"
+            and aws.calls[-1][1]["ReservedConcurrentExecutions"] == 0
+        )
+        response: httpx.Response = refusal(request) if is_out else httpx.Response(200)
+        return response
+
+    agent = ScriptedAgent(None, answer)
     subject = await deployed(agent, consent=Consent(changes=True))
     says(await finding(subject, check("busy")), Outcome.FAILED if part else Outcome.PASSED, part)
     operation, params = aws.calls[-1]
