@@ -13,8 +13,6 @@ from tests.live.subject import Subject
 
 Say = Callable[[str], object]
 
-UNDO_S = 120.0
-
 
 @dataclass
 class Findings:
