@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from a2a_serverless import aws
 from tests.live.account import ERRORS
@@ -49,16 +49,7 @@ async def run(subject: Subject, checks: Iterable[Check], say: Say) -> Findings:
                 except asyncio.CancelledError:
                     found.interrupted = True
         seconds = round(subject.clock.monotonic() - began, 1)
-        found.findings.append(
-            Finding(
-                name=finding.name,
-                proves=finding.proves,
-                outcome=finding.outcome,
-                says=finding.says,
-                figures=finding.figures,
-                seconds=seconds,
-            )
-        )
+        found.findings.append(replace(finding, seconds=seconds))
         say(f"  {finding.outcome}{f': {finding.says}' if finding.says else ''} ({seconds} s)")
         if found.interrupted:
             break
