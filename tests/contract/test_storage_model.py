@@ -289,7 +289,7 @@ def plain(outcome: Any) -> Any:
 
 
 @pytest.mark.emulators
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600 if LONG else 600)
 def test_dynamodb_does_what_the_model_does(database: Database) -> None:
     """Over any sequence of calls DynamoDB and the model give the same answers and errors."""
     run_state_machine_as_test(
