@@ -1061,13 +1061,13 @@ CONTEXTS: Final[Mapping[str, Item]] = {
 
 @pytest.mark.parametrize("values", CONTEXTS.values(), ids=CONTEXTS)
 async def test_a_damaged_context_is_named_and_deleted(values: Item) -> None:
-    """One sentence says the way out, and that it is deleted all the same."""
+    """One sentence says the way out; its context is deleted all the same."""
 
     async def test(world: World) -> None:
         (item,) = [i for i in newer.all_items(world.database) if i["SK"]["S"] == "CONTEXT"]
         damaged = {name: item[name] for name in ("PK", "SK")} | values
         world.database.client.put_item(TableName=world.database.table, Item=damaged)
-        with pytest.raises(UnreadableTaskError, match="The state of context c is damaged: delete"):
+        with pytest.raises(UnreadableTaskError, match="The state of context c is damaged: restore"):
             await world.storage.load_context_version("c")
         with pytest.raises(ConcurrencyError):
             await world.storage.put_context("c", context_write({}, expected_version=9))

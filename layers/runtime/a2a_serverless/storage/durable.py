@@ -387,7 +387,7 @@ def context_conflict(version: int) -> ConcurrencyError:
 
 def damaged_context(context_id: str) -> UnreadableTaskError:
     """Return the error for a context's state that was stored in part."""
-    msg = f"The state of context {context_id} is damaged: delete the context, or replace its state."
+    msg = f"The state of context {context_id} is damaged: restore its item, or delete it."
     return UnreadableTaskError(msg)
 
 
