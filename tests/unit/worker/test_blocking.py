@@ -47,8 +47,19 @@ def block(until: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.fixture(autouse=True)
+def others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keepers of turns that an earlier test has left running are not this test's."""
+    monkeypatch.setattr("tests.unit.worker.test_blocking._before", set(threading.enumerate()))
+
+
+_before: set[threading.Thread] = set()
+
+
 def keepers_alive() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "keeper"]
+    """The keepers that this test has started."""
+    alive = set(threading.enumerate()) - _before
+    return [thread for thread in alive if thread.name == "keeper"]
 
 
 async def test_a_blocking_agent_is_shown_working() -> None:
