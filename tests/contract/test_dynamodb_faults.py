@@ -11,7 +11,12 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.contract.storage import Storage
-from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError, UnavailableError
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    TaskNotFoundError,
+    UnavailableError,
+    UnreadableTaskError,
+)
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import MessageAppended
@@ -293,10 +298,10 @@ async def client_head(storage: DynamoStorage, task_id: str) -> Any:
 
 
 async def test_a_read_that_stays_torn_gives_up(storage: DynamoStorage, client: Any) -> None:
-    """A log whose events are lost is UnavailableError, not half a task and not for ever."""
+    """A log whose events are lost is named as damaged: not half a task, and not for ever."""
     head = (await storage.open_task("ctx", request())).head
     client.meta.events.register("after-call.dynamodb.Query", without("1#000"))
-    with pytest.raises(UnavailableError):
+    with pytest.raises(UnreadableTaskError, match="Version 1 of task"):
         await storage.load_task(head.task_id)
 
 
