@@ -27,7 +27,7 @@ from tests.unit.live.ways import (
 
 Open = Callable[..., Any]
 
-DOORS = [check.name for check in CHECKS if check.name.startswith("operations-")]
+WAYS = [check.name for check in CHECKS if check.name.startswith("operations-")]
 OPERATIONS = [
     ("POST", "/message:send"),
     ("POST", "/message:stream"),
@@ -59,7 +59,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     "name",
     [
         "one-origin",
-        *DOORS,
+        *WAYS,
         "stream-python",
         "large-messages",
         "too-large",
@@ -100,7 +100,7 @@ async def test_each_operation_counts(subject_at: Open, verb: str, path: str) -> 
     assert found.outcome is Outcome.FAILED
 
 
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", WAYS)
 async def test_each_door_counts(subject_at: Open, name: str) -> None:
     """A cancel that is answered with a task at work fails the check of that binding and version."""
     states = (
