@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,31 +13,28 @@ from typing import Any
 import httpx
 import pytest
 
-from a2a_serverless.local.stack import Options, Stack
-from a2a_serverless.settings import Settings
-from tests.live import agent
+import a2a_serverless
 from tests.live.made import Made
 from tests.live.stack import Stack as Deployed
 from tests.live.subject import Subject
 from tests.unit.live.scripted_aws import ENDPOINT, PHYSICAL, REGION, ScriptedAws
 from tests.unit.live.ways import HastyClock
 
-AGENT = Path(agent.__file__)
+ROOT = Path(__file__).parents[3]
+PACKAGES = Path(a2a_serverless.__file__).parents[1]
 
 
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
-    """The live agent, served by the local stack."""
-    settings = Settings(auth="none", push_allowed_hosts="127.0.0.1,example.com", retry_base_s=0.01)
-    options = Options(
-        agent=f"{AGENT}:agent",
-        card=AGENT.with_name("agent_card.json"),
-        push=True,
-        concurrency=8,
-        stage="a2a",
-    )
-    with Stack(settings, options) as stack:
-        yield stack.url
+    """The URL of the live agent on a local stack."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, PACKAGES)))}
+    command = [sys.executable, "-m", "tests.unit.live.served"]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as served:
+        assert served.stdout is not None
+        yield served.stdout.readline().strip()
+        served.kill()
 
 
 @pytest.fixture
