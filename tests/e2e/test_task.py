@@ -50,4 +50,5 @@ async def test_a_task_is_shown_with_and_without_the_index(
     assert refused.stderr.count("\n") == 1, refused.stderr
 
     by_scope = run("task", head.task_id, "--scope", head.scope, env=env)
-    assert (by_scope.returncode, by_scope.stdout) == (0, shown.stdout)
+    assert (by_scope.returncode, by_scope.stderr) == (0, "")
+    assert by_scope.stdout == shown.stdout

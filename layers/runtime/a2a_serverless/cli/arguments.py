@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from a2a_serverless.errors import ConfigurationError
 
@@ -21,8 +23,28 @@ _AGENT = Path("functions/worker/agent.py")
 _CARD = Path("functions/api/agent_card.json")
 
 
+_DASHED_DIGEST: Final = re.compile(r"-(?!-[a-z]+(-[a-z]+)*$)[A-Za-z0-9_-]{21}")
+"""An id or a scope that begins with `-`, and is not an option's name of the same length."""
+_MARK: Final = "\0"
+"""What no argument of a process can hold."""
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser that answers a wrong call with one sentence, and adds what several commands take."""
+    """A parser that answers a wrong call with one sentence, and adds what several commands take.
+
+    An id or a scope is a value also where it begins with `-`, as one in 64 does.
+    """
+
+    def parse_known_args(  # type: ignore[override]  # argparse has overloads for other namespaces
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        given = sys.argv[1:] if args is None else args
+        marked = [_MARK + one if _DASHED_DIGEST.fullmatch(one) else one for one in given]
+        found, left = super().parse_known_args(marked, namespace)
+        for name, value in vars(found).items():
+            if isinstance(value, str):
+                setattr(found, name, value.removeprefix(_MARK))
+        return found, [one.removeprefix(_MARK) for one in left]
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_UNUSABLE, f"{self.prog}: {message}; see {self.prog} --help\n")
