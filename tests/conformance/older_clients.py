@@ -164,6 +164,54 @@ class Client01:
         return str(shown["status"]["state"])
 
 
+class SimpleA2A:
+    """simple_a2a's client (Ruby), by its source: its requests, and how it takes a stream apart."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self._rpc = Client01(http)
+
+    async def card(self) -> dict[str, Any]:
+        card: dict[str, Any] = (await self._http.get("/agentCard")).json()
+        return card
+
+    async def send_task(self, text: str, **options: str) -> dict[str, Any]:
+        task: dict[str, Any] = await self._rpc.call("tasks/send", self._params(text, **options))
+        return task
+
+    async def list_tasks(self, **params: str) -> list[dict[str, Any]]:
+        tasks: list[dict[str, Any]] = await self._rpc.call("tasks/list", params)
+        return tasks
+
+    async def send_subscribe(self, text: str) -> list[dict[str, Any]]:
+        return await self._streamed("tasks/sendSubscribe", self._params(text))
+
+    async def resubscribe(self, task_id: str) -> list[dict[str, Any]]:
+        return await self._streamed("tasks/resubscribe", {"id": task_id})
+
+    @staticmethod
+    def _params(text: str, *, task_id: str = "", context_id: str = "") -> dict[str, Any]:
+        part = {"text": text, "mediaType": "text/plain"}
+        names = {"messageId": f"simple-{next(_numbers)}", "referenceTaskIds": [], "extensions": []}
+        message = {**names, "role": "user", "parts": [part]}
+        chosen = {"id": task_id, "contextId": context_id}
+        return {"message": message, **{name: value for name, value in chosen.items() if value}}
+
+    async def _streamed(self, method: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+        body = {"jsonrpc": "2.0", "id": "uuid", "method": method, "params": params}
+        headers = {"accept": "text/event-stream"}
+        response = await self._http.post("/", json=body, headers=headers)
+        events = []
+        *blocks, rest = response.text.split("\n\n")
+        assert rest == ""
+        for block in blocks:
+            data = [line[6:].rstrip() for line in block.split("\n") if line.startswith("data: ")]
+            if data:
+                parsed = json.loads(data[-1])
+                events.append(parsed.get("result", parsed))
+        return events
+
+
 def sent(text: str, task: Seen | None = None) -> dict[str, Any]:
     """TaskSendParams; the id of a new task is the client's own."""
     task_id = task.task_id if task else f"my-task-{next(_numbers)}"

@@ -17,7 +17,15 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
 from tests.conformance.conftest import FUNCTIONS, ServedAgent, serving
-from tests.conformance.older_clients import Client01, Client03, RpcError, Seen, Talker, sent
+from tests.conformance.older_clients import (
+    Client01,
+    Client03,
+    RpcError,
+    Seen,
+    SimpleA2A,
+    Talker,
+    sent,
+)
 from tests.support.a2a_calls import JSONRPC
 from tests.support.followers import Followers
 from tests.support.scripted_worker import ScriptedWorker
@@ -204,7 +212,7 @@ class TestVersion01:
             ("tasks/submit", {"message": sent("go")["message"]}, -32602),
             ("tasks/submit", {"taskId": "x"}, -32602),
             ("tasks/status", {}, -32602),
-            ("tasks/list", {}, -32601),
+            ("tasks/list", {"contextId": 5}, -32602),
         ],
     )
     async def test_errors(self, client: Client01, method: str, params: Any, code: int) -> None:
@@ -213,6 +221,57 @@ class TestVersion01:
         with pytest.raises(RpcError) as caught:
             await client.call(method, params)
         assert caught.value.code == code
+
+
+class TestSimpleA2A:
+    """simple_a2a's client as its source describes it; it speaks 0.1, and a little more."""
+
+    @pytest.fixture
+    def simple(self, agent: ServedAgent) -> SimpleA2A:
+        return SimpleA2A(agent.client)
+
+    async def test_the_card(self, simple: SimpleA2A) -> None:
+        """Under `agentCard`, relative to the endpoint."""
+        card = await simple.card()
+        assert card["name"]
+        assert card["capabilities"]["streaming"]
+
+    async def test_a_stream_in_its_own_frames(self, simple: SimpleA2A) -> None:
+        """It splits at two line feeds, and takes the type of an event from `type`."""
+        events = await simple.send_subscribe("go")
+        kinds = [event["type"] for event in events if "type" in event]
+        assert "TaskArtifactUpdateEvent" in kinds
+        assert kinds[-1] == "TaskStatusUpdateEvent"
+        assert (events[-1]["status"]["state"], events[-1]["final"]) == ("completed", True)
+
+    async def test_joining_a_task(
+        self, simple: SimpleA2A, client: Client01, worker: ScriptedWorker, followers: Followers
+    ) -> None:
+        """Its `resubscribe` begins with the task as it is."""
+        sending = asyncio.create_task(client.send("wait", task=Seen("my-task")))
+        await worker.waiting.wait()
+        joining = asyncio.create_task(simple.resubscribe("my-task"))
+        await followers.reach(2, version=WAITING)
+        worker.gate.set()
+        events = await joining
+        assert events[0]["id"] == "my-task"
+        assert events[-1]["status"]["state"] == "completed"
+        await sending
+
+    async def test_a_list(self, simple: SimpleA2A) -> None:
+        """The caller's tasks, the newest first, whole, and as one JSON list."""
+        sent = [await simple.send_task("go") for _ in range(3)]
+        listed = await simple.list_tasks()
+        histories = [task.pop("history") for task in listed]
+        assert listed == list(reversed(sent))
+        assert all(history[0]["parts"][0]["text"] == "go" for history in histories)
+
+    async def test_a_list_of_one_conversation(self, simple: SimpleA2A) -> None:
+        """`contextId` beside the message puts it there, and chooses what is listed."""
+        here = await simple.send_task("go", context_id="here")
+        await simple.send_task("go", context_id="there")
+        assert here["contextId"] == "here"
+        assert [task["id"] for task in await simple.list_tasks(contextId="here")] == [here["id"]]
 
 
 class TestRepetition:

@@ -59,18 +59,21 @@ class LiveResponse:
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def events(self) -> AsyncIterator[ServerEvent]:
-        """Events one by one; comments are kept in `comments`."""
+        """Events one by one; comments are kept in `comments`.
+
+        Lines end with LF alone, because there are clients that split a stream at two of them.
+        """
         async for chunk in self.chunks():
             self._buffer += chunk.decode()
-            while "\r\n\r\n" in self._buffer:
-                block, _, self._buffer = self._buffer.partition("\r\n\r\n")
+            while "\n\n" in self._buffer:
+                block, _, self._buffer = self._buffer.partition("\n\n")
                 event = self._event(block)
                 if event is not None:
                     yield event
 
     def _event(self, block: str) -> ServerEvent | None:
         fields: dict[str, str] = {}
-        for line in block.split("\r\n"):
+        for line in block.split("\n"):
             name, _, value = line.partition(":")
             if name:
                 fields[name] = value.removeprefix(" ")

@@ -53,6 +53,9 @@ class Settings(BaseModel):
     public_url: str = ""
     """The URL under which clients reach the agent; empty: the one that API Gateway tells."""
 
+    cors_origins: str = ""
+    """Origins whose pages in browsers may call: `https://HOST`, separated by commas, or `*`."""
+
     ttl_days: float = Field(default=30, gt=0)
     """Days that a task is kept after its creation."""
     max_attempts: int = Field(default=3, ge=1, le=100)

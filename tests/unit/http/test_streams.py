@@ -59,7 +59,7 @@ async def test_a_text_breaks_no_line(app: FastAPI, binding: str, worker: Scripte
     async with open_stream(app, binding, "SendStreamingMessage", params) as response:
         body = (await response.body()).decode()
     lines = body.splitlines()
-    assert lines == body.removesuffix("\r\n").split("\r\n")
+    assert lines == body.removesuffix("\n").split("\n")
     opening = json.loads(next(line for line in lines if line.startswith("data: "))[6:])
     task = opening.get("result", opening)["task"]
     assert task["history"][0]["parts"][0]["text"] == text

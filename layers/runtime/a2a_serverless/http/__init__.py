@@ -10,11 +10,14 @@ from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 HEALTH_PATH = "/healthz"
 JWKS_PATH = "/.well-known/jwks.json"
 """The keys that push notifications are signed with, for their receivers."""
-LEGACY_CARD_PATH = "/.well-known/agent.json"
-"""The card's path until 0.2; served with the legacy dialects."""
-PUBLIC_PATHS = frozenset({AGENT_CARD_WELL_KNOWN_PATH, LEGACY_CARD_PATH, HEALTH_PATH, JWKS_PATH})
+LEGACY_CARD_PATHS = ("/.well-known/agent.json", "/agentCard")
+"""The card's path until 0.2, and simple_a2a's; served with the legacy dialects."""
+PUBLIC_PATHS = frozenset({AGENT_CARD_WELL_KNOWN_PATH, *LEGACY_CARD_PATHS, HEALTH_PATH, JWKS_PATH})
 """Paths that ask for no credentials."""
 
 SUBMIT_PATH = "/api/a2a/tasks"
 """The JSON-RPC endpoint once more, where clients of `tasks/submit` expect it."""
 JSONRPC_PATHS = frozenset({"", "/", SUBMIT_PATH})
+
+V0_3_PREFIX = "/v1/"
+"""The paths of HTTP+JSON in 0.3; its JSON-RPC shares the path of 1.0."""

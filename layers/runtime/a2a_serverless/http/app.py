@@ -18,20 +18,23 @@ from a2a.types import AgentCard
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http import HEALTH_PATH, JWKS_PATH, LEGACY_CARD_PATH
+from a2a_serverless.http import HEALTH_PATH, JWKS_PATH, LEGACY_CARD_PATHS, V0_3_PREFIX
 from a2a_serverless.http.address import base_url
 from a2a_serverless.http.auth import Authentication, Authenticator, authenticator_of
 from a2a_serverless.http.card import deployed_card
 from a2a_serverless.http.context import CallContextBuilder
+from a2a_serverless.http.cors import browser_access
 from a2a_serverless.http.errors import http_error, internal_error, log_refusal, rest_error
 from a2a_serverless.http.guard import jsonrpc_guard, rest_guard, rewired
 from a2a_serverless.http.handler import DurableRequestHandler, Entrypoint
+from a2a_serverless.http.legacy import v0_3, v0_3_rest
 from a2a_serverless.http.legacy.dialects import LegacyDialects
 from a2a_serverless.http.middleware import BodyLimit, HeaderLimit, Negotiation, RateLimit
 from a2a_serverless.http.openapi import describe
@@ -67,7 +70,8 @@ def create_app(
 
     Raises:
         ConfigurationError: A2A_AUTH does not say who may call, A2A_CONTEXT_VARIABLES names what is
-            no context variable, or A2A_PUSH_ALLOWED_HOSTS what is no host.
+            no context variable, A2A_PUSH_ALLOWED_HOSTS what is no host, or A2A_CORS_ORIGINS what is
+            no origin.
     """
     clock = backends.storage.clock
     authenticator = authenticator_of(settings, clock)
@@ -147,6 +151,9 @@ def _admit(
         app.add_middleware(RateLimit, rate=settings.requests_per_s, clock=clock)
     app.add_middleware(Authentication, authenticator=authenticator)
     app.add_middleware(HeaderLimit, limit=settings.max_header_bytes)
+    if settings.cors_origins:
+        # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
+        app.add_middleware(CORSMiddleware, **browser_access(settings.cors_origins))
 
 
 def _jsonrpc_routes(
@@ -161,7 +168,11 @@ def _jsonrpc_routes(
 
     def wrap(route: Route) -> Endpoint:
         return jsonrpc_guard(
-            with_event_ids(route.endpoint, keep_alive_s=settings.keep_alive_s),
+            with_event_ids(
+                route.endpoint,
+                keep_alive_s=settings.keep_alive_s,
+                marked=v0_3.final_in_jsonrpc,
+            ),
             context,
             legacy_methods=legacy_methods,
         )
@@ -175,10 +186,13 @@ def _rest_routes(
     def wrap(route: Route) -> Endpoint:
         endpoint: Endpoint = route.endpoint
         if route.path.endswith(_STREAMS):
-            endpoint = with_event_ids(endpoint, keep_alive_s=settings.keep_alive_s)
+            marked = v0_3.final_in_rest if route.path.startswith(V0_3_PREFIX) else None
+            endpoint = with_event_ids(endpoint, keep_alive_s=settings.keep_alive_s, marked=marked)
         return rest_guard(endpoint, route, context)
 
-    return rewired(create_rest_routes(handler, context, enable_v0_3_compat=True), wrap)
+    routes = create_rest_routes(handler, context, enable_v0_3_compat=True)
+    # First, because the SDK's tenant routes take this path, too.
+    return rewired([v0_3_rest.deletion(handler, context), *routes], wrap)
 
 
 def _card_routes(
@@ -200,7 +214,7 @@ def _card_routes(
         return with_address
 
     cache_control = f"public, max-age={CARD_MAX_AGE_S}"
-    paths = [AGENT_CARD_WELL_KNOWN_PATH, *([LEGACY_CARD_PATH] if settings.older_dialects else [])]
+    paths = [AGENT_CARD_WELL_KNOWN_PATH, *(LEGACY_CARD_PATHS if settings.older_dialects else ())]
     routes = [
         route
         for path in paths

@@ -301,7 +301,8 @@ def _wrong_in_field(
             else value in field.enum_type.values_by_number
         )
         if not is_known:
-            yield path, ("has an unknown value.", f"Not a value of {field.enum_type.name}.")
+            known = ", ".join(value.name for value in field.enum_type.values if value.number)
+            yield path, (f"has an unknown value: it is one of {known}.", f"Not one of {known}.")
     elif field.type == FieldDescriptor.TYPE_BYTES:
         if isinstance(value, str) and not is_base64(value):
             yield path, NOT_BASE64

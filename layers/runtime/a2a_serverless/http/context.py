@@ -125,7 +125,9 @@ def check_version(request: Request, spoken: str) -> None:
     if (named or PROTOCOL_VERSION_0_3) == spoken:
         return
     said = f"the request says {named}" if named else f"without {VERSION_HEADER} a request is of 0.3"
-    raise VersionNotSupportedError(message=f"The operation is one of A2A {spoken}; {said}.")
+    raise VersionNotSupportedError(
+        message=f"The operation is one of A2A {spoken}; {said}: send {VERSION_HEADER}: {spoken}."
+    )
 
 
 def _version(request: Request) -> str:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any
 
 from a2a.server import jsonrpc_models
-from a2a.server.request_handlers.request_handler import validate_request_params
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.types import SendMessageRequest
 from a2a.utils import errors as protocol
 from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
 from a2a.utils.errors import A2AError, InvalidParamsError
+from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.json_format import ParseError
 from starlette.responses import JSONResponse
 
@@ -65,6 +66,7 @@ Clients learn that their credentials were refused, and never why.
 """
 
 _COUNTED = "a2a_serverless_counted"
+_AFTER_UNDERSCORE = re.compile(r"_([a-z0-9])")
 
 _BUSY = "The service is busy; try again."
 _SENTENCES: Mapping[type[Exception], str] = {
@@ -110,13 +112,13 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """
 
     def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
-        checked = validate_request_params(method)
         if inspect.isasyncgenfunction(method):
 
             @functools.wraps(method)
             async def stream(handler: Any, params: Any, context: Any) -> AsyncIterator[Any]:
                 with protocol_errors(action, _task_id(params)):
-                    async with aclosing(checked(handler, params, context)) as events:
+                    _check_required(params)
+                    async with aclosing(method(handler, params, context)) as events:
                         async for event in events:
                             yield event
 
@@ -125,11 +127,32 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         @functools.wraps(method)
         async def call(handler: Any, params: Any, context: Any) -> Any:
             with protocol_errors(action, _task_id(params)):
-                return await checked(handler, params, context)
+                _check_required(params)
+                return await method(handler, params, context)
 
         return call
 
     return wrap
+
+
+def _check_required(params: Any) -> None:
+    """Refuse params that lack what the protocol requires (section 5.7), by the names in JSON.
+
+    Raises:
+        InvalidParamsError: names every such field.
+    """
+    try:
+        validate_proto_required_fields(params)
+    except InvalidParamsError as error:
+        fields = [_in_json(missing["field"]) for missing in (error.data or {}).get("errors", [])]
+        missing_fields = ((field, "Missing or empty.") for field in fields)
+        message = f"Required and missing or empty: {', '.join(fields)}."
+        raise invalid_params(message, *missing_fields) from error
+
+
+def _in_json(path: str) -> str:
+    """Return the path of a protobuf field as JSON has it: `message.message_id` is `messageId`."""
+    return _AFTER_UNDERSCORE.sub(lambda found: found[1].upper(), path)
 
 
 def _task_id(params: Any) -> str:

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
+from a2a_serverless.http import V0_3_PREFIX
 from a2a_serverless.http.checks import check_query, check_values, parsed, read_json
 from a2a_serverless.http.context import (
     NAMED_TENANT,
@@ -31,7 +32,7 @@ from a2a_serverless.http.context import (
     names_version,
 )
 from a2a_serverless.http.errors import jsonrpc_error, quoted, rest_error
-from a2a_serverless.http.legacy import v0_3
+from a2a_serverless.http.legacy import v0_3, v0_3_rest
 from a2a_serverless.http.streaming import Endpoint
 from a2a_serverless.tasks.identity import is_unicode
 
@@ -106,10 +107,11 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
     check = _REST_BODIES.get(route.path)
     has_body = "POST" in (route.methods or ())
     has_filters = route.path == "/tasks"
-    is_0_3 = route.path.startswith("/v1/")
+    is_0_3 = route.path.startswith(V0_3_PREFIX)
+    form = v0_3_rest.FORMS.get(route.path)
     version = PROTOCOL_VERSION_0_3 if is_0_3 else PROTOCOL_VERSION_1_0
 
-    async def guarded(request: Request) -> Response:
+    async def checked(request: Request) -> Response:
         try:
             if has_body:
                 _check_content_type(request)
@@ -118,7 +120,12 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
             if has_filters:
                 check_values(dict(request.query_params), ListTasksRequest)
             check_query(request.query_params)
-            body = await _check_rest_body(request, check) if has_body else {}
+            body = await _rest_body(request, is_needed=check is not None) if has_body else {}
+            if form is not None:
+                body = form(body, request.path_params.get("id", ""))
+                request = v0_3_rest.with_body(request, body)
+            if check is not None:
+                check(body)
             if not is_0_3:  # which has no tenants
                 _name_tenant(request, body)
         except ContentTypeNotSupportedError as error:
@@ -130,7 +137,10 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
             return rest_error(error)
         return await endpoint(request)
 
-    return guarded
+    async def checked_0_3(request: Request) -> Response:
+        return v0_3_rest.with_code(await checked(request))
+
+    return checked_0_3 if is_0_3 else checked
 
 
 def rewired(routes: Sequence[BaseRoute], wrap: Callable[[Route], Endpoint]) -> list[BaseRoute]:
@@ -187,15 +197,13 @@ def _check_method(request: Request, envelope: Mapping[str, object]) -> None:
         )
 
 
-async def _check_rest_body(request: Request, check: Check | None) -> dict[str, Any]:
+async def _rest_body(request: Request, *, is_needed: bool) -> dict[str, Any]:
     body = await request.body()
-    if not body and check is None:
+    if not body and not is_needed:
         return {}
     value = read_json(body)
     if not isinstance(value, dict):
         raise InvalidRequestError(message="The body is not a JSON object.")
-    if check is not None:
-        check(value)
     return value
 
 

@@ -31,7 +31,7 @@ from a2a.utils.errors import UnsupportedOperationError
 from starlette.requests import Request
 
 from a2a_serverless.carried import carried_variables
-from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
+from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.http.checks import (
     AsksForHistory,
@@ -57,7 +57,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.tail import Tail, TailEvent, settle
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import bound
-from a2a_serverless.tasks.head import state_name
+from a2a_serverless.tasks.rules import terminal_error
 from a2a_serverless.wiring import Backends
 
 Entrypoint = Literal["api", "stream"]
@@ -152,7 +152,7 @@ class DurableRequestHandler(RequestHandler):
         if cursor is None:
             tail = await Tail.open(storage, params.id)
             if tail.head.is_terminal:
-                raise TaskTerminalStateError(f"The task is {state_name(tail.head.state)}.")
+                raise terminal_error(tail.head, "It has no more events: get it instead.")
             opening = tail.snapshot()
         else:
             tail, opening = await Tail.resume(storage, params.id, cursor)

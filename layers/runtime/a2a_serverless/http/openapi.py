@@ -19,7 +19,8 @@ from fastapi import FastAPI
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-_LEGACY_PREFIX = "/v1/"
+from a2a_serverless.http import V0_3_PREFIX
+
 _IN_PATH = re.compile(r"\{(\w+)\}")
 _QUERIES: Mapping[str, type[Message]] = {
     "/tasks": ListTasksRequest,
@@ -56,7 +57,7 @@ def _complete(path: str, verb: str, operation: dict[str, Any]) -> None:
         parameters.setdefault(parameter["name"], parameter)
     if VERSION_HEADER in parameters:
         parameters[VERSION_HEADER] = _version(path)
-    if path.startswith(_LEGACY_PREFIX) and "requestBody" in operation:
+    if path.startswith(V0_3_PREFIX) and "requestBody" in operation:
         body = {"schema": {"type": "object"}}
         operation["requestBody"]["content"] = {"application/json": body}
         operation["requestBody"]["description"] = f"As A2A {PROTOCOL_VERSION_0_3} defines it"
@@ -83,7 +84,7 @@ def _in_query(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _version(path: str) -> dict[str, Any]:
-    is_legacy = path.startswith(_LEGACY_PREFIX)
+    is_legacy = path.startswith(V0_3_PREFIX)
     version = PROTOCOL_VERSION_0_3 if is_legacy else PROTOCOL_VERSION_1_0
     return {
         "in": "header",

@@ -4,7 +4,10 @@ The SDK turns events into responses and knows no ids. So the handler puts the cu
 into a slot, a context variable, just before it yields the event, and `with_event_ids` takes it out
 when the item that the SDK made of the event comes out of the response. Both sides are in step,
 because the SDK makes one item of one event and fetches none ahead but the first. In the same way
-the handler says why a stream ends early, in a comment behind its last event.
+the handler says which event is the last of its turn, which 0.3 tells its clients, and why a stream
+ends early, in a comment behind its last event.
+
+Lines end with LF: there are clients that split a stream at two of them, and find no other ends.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ from a2a_serverless.http.errors import rest_error
 from a2a_serverless.tasks.events import Cursor
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+Marked = Callable[[str], str]
+"""Returns an event's JSON as that of the last one."""
+
+_LINE_END = "\n"
 
 _UNICODE_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 """Line ends to Unicode, and to the SDK's client, but not to server-sent events, as JSON escapes."""
@@ -38,6 +45,8 @@ class _Slot:
 
     cursor: Cursor | None = None
     """That of the event on its way out; None when its item has taken it."""
+    is_last: bool = False
+    """Whether that event is the last of its turn."""
     remark: str = ""
     """Why the stream ends early."""
 
@@ -45,11 +54,11 @@ class _Slot:
 _slot: ContextVar[_Slot | None] = ContextVar("a2a_serverless_event_cursor", default=None)
 
 
-def announce(cursor: Cursor) -> None:
-    """Set the cursor of the event that the handler yields next."""
+def announce(cursor: Cursor, *, is_last: bool = False) -> None:
+    """Set the cursor of the event that the handler yields next, and whether it ends its turn."""
     slot = _slot.get()
     if slot is not None:
-        slot.cursor = cursor
+        slot.cursor, slot.is_last = cursor, is_last
 
 
 def remark(text: str) -> None:
@@ -59,8 +68,13 @@ def remark(text: str) -> None:
         slot.remark = text
 
 
-def with_event_ids(endpoint: Endpoint, *, keep_alive_s: float) -> Endpoint:
-    """Return the endpoint with ids in its streams, and a comment every `keep_alive_s` seconds."""
+def with_event_ids(
+    endpoint: Endpoint, *, keep_alive_s: float, marked: Marked | None = None
+) -> Endpoint:
+    """Return the endpoint with ids in its streams, and a comment every `keep_alive_s` seconds.
+
+    `marked` is applied to the last event of a turn, in dialects whose clients wait for a mark.
+    """
 
     async def streaming_endpoint(request: Request) -> Response:
         slot = _Slot()
@@ -69,6 +83,7 @@ def with_event_ids(endpoint: Endpoint, *, keep_alive_s: float) -> Endpoint:
         if not isinstance(response, EventSourceResponse):
             return response
         response.ping_interval = keep_alive_s
+        response.sep = _LINE_END
         items = aiter(response.body_iterator)
         try:
             first = await anext(items)
@@ -77,47 +92,50 @@ def with_event_ids(endpoint: Endpoint, *, keep_alive_s: float) -> Endpoint:
         except (A2AError, ParseError) as error:
             # The 0.3 dialect starts its stream before it knows whether there is one.
             return rest_error(error)
-        response.body_iterator = _numbered(first, items, slot)
+        response.body_iterator = _numbered(first, items, slot, marked)
         return response
 
     return streaming_endpoint
 
 
-async def _numbered(first: Any, items: AsyncIterator[Any], slot: _Slot) -> AsyncIterator[Any]:
+async def _numbered(
+    first: Any, items: AsyncIterator[Any], slot: _Slot, marked: Marked | None
+) -> AsyncIterator[dict[str, Any]]:
     try:
-        yield _with_id(_in_lines(first), slot)
+        yield _framed(first, slot, marked)
         async for item in items:
-            yield _with_id(_in_lines(item), slot)
+            yield _framed(item, slot, marked)
         if slot.remark:
-            yield ServerSentEvent(comment=slot.remark)
+            yield {"comment": slot.remark}
     except A2AError as error:
-        yield ServerSentEvent(json_utils.dumps(build_rest_error_payload(error)), event="error")
+        yield {"event": "error", "data": json_utils.dumps(build_rest_error_payload(error))}
     finally:
         close = getattr(items, "aclose", None)
         if close is not None:
             await close()
 
 
-def _in_lines(item: Any) -> Any:
-    """Return an item whose JSON has no line end that only some clients see."""
-    if isinstance(item, ServerSentEvent) and isinstance(item.data, str):
-        item.data = item.data.translate(_UNICODE_LINE_ENDS)
-    elif isinstance(item, dict) and isinstance(item.get("data"), str):
-        return {**item, "data": item["data"].translate(_UNICODE_LINE_ENDS)}
-    return item
+def _framed(item: Any, slot: _Slot, marked: Marked | None) -> dict[str, Any]:
+    """Return the fields of an item, with the id in the slot, and no line end that some do not see.
 
-
-def _with_id(item: Any, slot: _Slot) -> Any:
-    """Return an item of an EventSourceResponse, in any of its forms, with the id in the slot.
-
-    The slot gives its cursor once: an error that follows is no event and gets none.
+    An item of an EventSourceResponse may have any of its forms. The slot gives its cursor once: an
+    error that follows is no event and gets none.
     """
-    if slot.cursor is None:
-        return item
-    event_id, slot.cursor = str(slot.cursor), None
-    if isinstance(item, ServerSentEvent):
-        item.id = event_id
-        return item
-    if isinstance(item, dict):
-        return {**item, "id": event_id}
-    return {"data": item, "id": event_id}
+    fields = _fields(item)
+    if slot.cursor is not None:
+        fields["id"], slot.cursor = str(slot.cursor), None
+        if slot.is_last and marked is not None:
+            fields["data"] = marked(fields["data"])
+    if isinstance(fields["data"], str):
+        fields["data"] = fields["data"].translate(_UNICODE_LINE_ENDS)
+    return fields
+
+
+def _fields(item: Any) -> dict[str, Any]:
+    match item:
+        case ServerSentEvent():
+            return {"data": item.data, "event": item.event}
+        case dict():
+            return {"data": None, **item}
+        case _:
+            return {"data": item}

@@ -69,7 +69,8 @@ class TaskStream:
         )
         try:
             async for delivery in deliveries:
-                announce(delivery.cursor)
+                is_last = until(self._tail.head) and not self._tail.has_more
+                announce(delivery.cursor, is_last=is_last)
                 yield delivery.event
         finally:
             await self._give_back()

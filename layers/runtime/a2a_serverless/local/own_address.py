@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
+from a2a_serverless.http.cors import ANY, origins_of
 from a2a_serverless.http.errors import RefusedError, quoted, response_of
 from a2a_serverless.local.asgi import ASGIApp, Receive, Scope, Send
 from a2a_serverless.settings import Settings
@@ -25,7 +26,8 @@ def guarded(app: ASGIApp, settings: Settings, port: int) -> ASGIApp:
     With authentication it is returned as it is: a page in a browser has no key and no token.
     """
     if settings.auth == "none":
-        return OwnAddress(app, port=port, public_url=settings.public_url)
+        origins = origins_of(settings.cors_origins)
+        return OwnAddress(app, port=port, public_url=settings.public_url, origins=origins)
     return app
 
 
@@ -36,9 +38,12 @@ class OwnAddress:
         app: the application.
         port: on which it is served, on the loopback.
         public_url: the address that its operator has given it; empty: none.
+        origins: those whose pages may call as well, see A2A_CORS_ORIGINS.
     """
 
-    def __init__(self, app: ASGIApp, *, port: int, public_url: str = "") -> None:
+    def __init__(
+        self, app: ASGIApp, *, port: int, public_url: str = "", origins: tuple[str, ...] = ()
+    ) -> None:
         self._app = app
         self._url = f"http://127.0.0.1:{port}"
         names = [f"{name}:{port}" for name in _LOOPBACK]
@@ -46,12 +51,14 @@ class OwnAddress:
             names += _LOOPBACK
         self._allowed = {
             "host": set(names),
-            "origin": {f"http://{name}" for name in names},
+            "origin": {f"http://{name}" for name in names} | {*origins},
         }
         if public_url:
             public = urlsplit(public_url)
             self._allowed["host"].add(public.netloc.lower())
             self._allowed["origin"].add(f"{public.scheme}://{public.netloc}".lower())
+        if ANY in origins:
+            del self._allowed["origin"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         foreign = next(self._foreign(scope), None) if scope["type"] == "http" else None

@@ -79,6 +79,11 @@ class Tail:
         return tail, TailEvent(cursor=cursor, event=as_of)
 
     @property
+    def has_more(self) -> bool:
+        """Return True if events were read that have not been delivered."""
+        return bool(self._backlog)
+
+    @property
     def counted(self) -> Head:
         """Return HEAD with its generation, also where an older release has left it behind."""
         return replace(self.head, generation=self.fold.generation)

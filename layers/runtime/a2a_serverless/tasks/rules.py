@@ -266,15 +266,24 @@ def _check(head: Head, commit: Commit) -> None:
     transitions = any(isinstance(entry, StatusChanged) for entry in commit.entries)
     opens = any(isinstance(entry, TurnOpened) for entry in commit.entries)
     if head.is_terminal and (transitions or opens):
-        raise TaskTerminalStateError(f"The task is in terminal state: {state_name(head.state)}.")
+        raise terminal_error(head, "Send the message without taskId: it starts a new task.")
     if commit.claims and not head.turn_is_open:
         raise TurnFinishedError
     written_by_another = commit.token is not None and head.token != commit.token
     if written_by_another and not commit.claims:
         raise FencedError(current_version=head.version)
     if opens and (not is_interrupted(head.state) or head.next_turn):
-        msg = f"The task is {state_name(head.state)} and does not wait for a message."
+        msg = (
+            f"The task is {state_name(head.state)} and does not wait for a message: send it"
+            " when the task asks for input, or without taskId as a new task."
+        )
         raise TaskNotAcceptingMessagesError(msg)
+
+
+def terminal_error(head: Head, way_out: str = "") -> TaskTerminalStateError:
+    """Return the error for a task that has ended; `way_out` tells the client what to do."""
+    state = f"The task is in terminal state: {state_name(head.state)}."
+    return TaskTerminalStateError(f"{state} {way_out}".rstrip())
 
 
 def check_writable(head: Head) -> None:

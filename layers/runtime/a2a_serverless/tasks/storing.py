@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from a2a_serverless.errors import (
     ConcurrencyError,
     TaskNotFoundError,
-    TaskTerminalStateError,
 )
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import Head, state_name
-from a2a_serverless.tasks.rules import check_writable
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import check_writable, terminal_error
 
 # -- commits ---------------------------------------------------------------------------------
 
@@ -88,7 +87,7 @@ def check_open(head: Head | None) -> Head:
     if head is None:
         raise TaskNotFoundError
     if head.is_terminal:
-        raise TaskTerminalStateError(f"The task is in terminal state: {state_name(head.state)}.")
+        raise terminal_error(head)
     check_writable(head)
     return head
 

@@ -1,9 +1,10 @@
 """Clients from before A2A 0.2: their JSON-RPC methods, translated onto the handler.
 
 `tasks/send`, `tasks/sendSubscribe`, `tasks/get`, `tasks/cancel` and `tasks/resubscribe` are those
-of A2A 0.1; `tasks/submit` and `tasks/status` are a dialect that submits under an id of its own and
-asks for the result later. All of them serve only requests that name no version, which is what sets
-their clients apart; a request with `A2A-Version` is answered as without this module.
+of A2A 0.1, and `tasks/list` is what its client simple_a2a has beyond it; `tasks/submit` and
+`tasks/status` are a dialect that submits under an id of its own and asks for the result later. All
+of them serve only requests that name no version, which is what sets their clients apart; a request
+with `A2A-Version` is answered as without this module.
 
 Three of the names live on in 0.3. There the answer is 0.3's with the names of 0.1 beside it, so
 that either client finds its own.
@@ -21,6 +22,7 @@ from a2a.server.routes.common import ServerCallContextBuilder, create_event_sour
 from a2a.types import (
     CancelTaskRequest,
     GetTaskRequest,
+    ListTasksRequest,
     Message,
     SendMessageRequest,
     SubscribeToTaskRequest,
@@ -52,7 +54,10 @@ from a2a_serverless.tasks.identity import digest, is_unicode
 
 Json = dict[str, Any]
 Params = Mapping[str, Any]
-Result = Json | AsyncIterator[Json]
+Result = Json | list[Json] | AsyncIterator[Json]
+
+_LISTED = 100
+"""The most tasks of `tasks/list`, whose answer has no place for a page token."""
 
 _ROLES = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
 _STATES_OF_0_1 = {"rejected": "failed", "auth-required": "input-required"}
@@ -81,6 +86,7 @@ class LegacyDialects:
             "tasks/send": self._send,
             "tasks/sendSubscribe": self._send_subscribe,
             "tasks/get": self._get,
+            "tasks/list": self._list,
             "tasks/cancel": self._cancel,
             "tasks/resubscribe": self._resubscribe,
             "tasks/submit": self._submit,
@@ -135,6 +141,14 @@ class LegacyDialects:
         task = await self._handler.on_get_task(parsed(asked, GetTaskRequest), context)
         return Shapes().task(task)
 
+    async def _list(self, params: Params, context: ServerCallContext) -> Result:
+        """Return the caller's newest tasks, whole, at most `_LISTED` of them."""
+        request = ListTasksRequest(page_size=_LISTED, include_artifacts=True)
+        if params.get("contextId") is not None:
+            request.context_id = _text(params, "contextId")
+        found = await self._handler.on_list_tasks(request, context)
+        return [Shapes(is_0_1=True).task(task) for task in found.tasks]
+
     async def _cancel(self, params: Params, context: ServerCallContext) -> Result:
         request = CancelTaskRequest(id=_task_id(params))
         return Shapes().task(await self._handler.on_cancel_task(request, context))
@@ -181,7 +195,7 @@ class LegacyDialects:
 
 
 async def _answer(request_id: Any, result: Result) -> Response:
-    if isinstance(result, dict):
+    if isinstance(result, dict | list):
         return JSONResponse(_envelope(request_id, result))
     try:
         first = await anext(result)  # an error at its start becomes an answer, not an event
@@ -200,7 +214,7 @@ async def _answer(request_id: Any, result: Result) -> Response:
     return create_event_source_response(frames())
 
 
-def _envelope(request_id: Any, result: Json) -> Json:
+def _envelope(request_id: Any, result: Json | list[Json]) -> Json:
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
 
@@ -248,11 +262,12 @@ def request_of(params: Mapping[str, Any]) -> SendMessageRequest:
     if not isinstance(parts, list):
         raise InvalidParamsError(message="message.parts is missing or not a list.")
     content = json.dumps(message, sort_keys=True)
+    contexts = (params.get("sessionId"), params.get("contextId"), message.get("contextId"))
     return parsed(
         {
             "message": {
                 "messageId": message.get("messageId") or digest("older-message", content),
-                "contextId": params.get("sessionId") or message.get("contextId"),
+                "contextId": next((c for c in contexts if c is not None), None),
                 "role": _ROLES.get(str(message.get("role", "user")), message.get("role")),
                 "parts": [_part_of(part) for part in parts],
                 "metadata": message.get("metadata"),

@@ -1,7 +1,11 @@
-"""Bodies and params of A2A 0.3, checked before the SDK's compatibility layer reads them."""
+"""Bodies and params of A2A 0.3, checked before the SDK's compatibility layer reads them.
+
+And the mark at the end of its streams, which that layer sets only where the task has ended.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -18,7 +22,7 @@ from pydantic import BaseModel
 from a2a_serverless.http.checks import NOT_BASE64, check_values, is_base64, refused_field, refusing
 
 
-def _check_params(params: Any) -> None:
+def check_params(params: Any) -> None:
     """Refuse params of `message/send` that 0.3 does not allow or 1.0 cannot express.
 
     The SDK's compatibility layer answers some of them with an internal error and its text.
@@ -131,8 +135,8 @@ def _check_files(params: types_v03.MessageSendParams, path: str) -> None:
 
 
 JSONRPC_PARAMS: Mapping[str, Callable[[Any], object]] = {
-    "message/send": _check_params,
-    "message/stream": _check_params,
+    "message/send": check_params,
+    "message/stream": check_params,
     "tasks/pushNotificationConfig/set": _check_push_params,
     "tasks/pushNotificationConfig/get": _check_push_query,
     "tasks/pushNotificationConfig/list": _check_push_query,
@@ -153,3 +157,25 @@ REST_BODIES: Mapping[str, Callable[[Any], object]] = {
     "/v1/tasks/{id}/pushNotificationConfigs": _check_push_body,
 }
 """The check of each route's body."""
+
+
+def final_in_jsonrpc(data: str) -> str:
+    """Return an event of 0.3 over JSON-RPC with `final`, if it is a status (0.3, section 7.2.2).
+
+    Events of 1.0 stay as they are; they have no such field.
+    """
+    answer = json.loads(data)
+    event = answer.get("result", {})
+    if event.get("kind") != "status-update":
+        return data
+    event["final"] = True
+    return json.dumps(answer)
+
+
+def final_in_rest(data: str) -> str:
+    """Return an event of 0.3 over HTTP+JSON in the same way."""
+    event = json.loads(data)
+    if "statusUpdate" not in event:
+        return data
+    event["statusUpdate"]["final"] = True
+    return json.dumps(event)

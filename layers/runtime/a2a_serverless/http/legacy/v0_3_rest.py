@@ -1,0 +1,139 @@
+"""HTTP+JSON of A2A 0.3 in the forms of its several SDKs, of which the SDK's server knows one.
+
+Bodies: a message may have `parts` with their `kind`, as over JSON-RPC, instead of `content`; a push
+configuration may come as it is returned, as the JavaScript SDK sends it, instead of inside a
+CreateTaskPushNotificationConfigRequest. Errors have `code` and `message` at their top as well,
+where the JavaScript SDK looks for them. A push configuration can be deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from a2a.compat.v0_3 import types as types_v03
+from a2a.compat.v0_3.context_builders import V03ServerCallContextBuilder
+from a2a.compat.v0_3.proto_utils import ToProto
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.types import DeleteTaskPushNotificationConfigRequest
+from a2a.utils.errors import A2A_REASON_TO_ERROR, JSON_RPC_ERROR_CODE_MAP, A2AError
+from google.protobuf.json_format import MessageToDict
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from a2a_serverless.http.checks import refused_field
+from a2a_serverless.http.errors import rest_error
+from a2a_serverless.http.handler import DurableRequestHandler
+from a2a_serverless.http.legacy import v0_3
+
+if TYPE_CHECKING:
+    from a2a.compat.v0_3 import a2a_v0_3_pb2 as pb2_v03
+
+Json = dict[str, Any]
+Form = Callable[[Json, str], Json]
+"""Returns a body, of a request with this task in its path, as the SDK's server reads it."""
+
+_PUSH_CONFIGS: Final = "/v1/tasks/{id}/pushNotificationConfigs"
+_KINDS: Final = ("text", "data", "file")
+_ROLES: Final = {"ROLE_USER": "user", "ROLE_AGENT": "agent"}
+_ERROR: Final = 400
+
+
+def _message_form(body: Json, _: str) -> Json:
+    """Return a body whose message has `content`.
+
+    Raises:
+        InvalidParamsError: the message has neither `content` nor `parts`, or parts of no kind.
+    """
+    name = "message" if "message" in body else "request"
+    message = body.get(name)
+    if not isinstance(message, dict) or "content" in message:
+        return body
+    if "parts" not in message:
+        sentence = "is missing: in HTTP+JSON of A2A 0.3 it has the parts of the message."
+        raise refused_field(f"{name}.content", sentence, "The message has no content.")
+    role, parts = message.get("role"), message["parts"]
+    sent = {**message, "role": _ROLES.get(str(role), role)}
+    if isinstance(parts, list):
+        sent["parts"] = [_with_kind(part) for part in parts]
+    v0_3.check_params({"message": sent})
+    # Its result is optional only where its argument is.
+    converted = cast("pb2_v03.Message", ToProto.message(types_v03.Message.model_validate(sent)))
+    return {**body, name: MessageToDict(converted)} | _configuration(body)
+
+
+def _with_kind(part: Any) -> Any:
+    """Return a part with its kind, which the field that it has shows."""
+    if not isinstance(part, dict) or "kind" in part:
+        return part
+    kinds = [kind for kind in _KINDS if kind in part]
+    return {**part, "kind": kinds[0]} if len(kinds) == 1 else part
+
+
+def _configuration(body: Json) -> Json:
+    """Return the configuration of a send, with the push configuration under HTTP+JSON's name."""
+    given = body.get("configuration")
+    if not isinstance(given, dict) or "pushNotificationConfig" not in given:
+        return {}
+    renamed = {name: value for name, value in given.items() if name != "pushNotificationConfig"}
+    return {"configuration": {**renamed, "pushNotification": given["pushNotificationConfig"]}}
+
+
+def _push_form(body: Json, task_id: str) -> Json:
+    parent = {"parent": f"tasks/{task_id}"}
+    is_bare = "pushNotificationConfig" in body or "push_notification_config" in body
+    return {**parent, "config": body} if is_bare and "config" not in body else {**parent, **body}
+
+
+FORMS: Mapping[str, Form] = {
+    "/v1/message:send": _message_form,
+    "/v1/message:stream": _message_form,
+    _PUSH_CONFIGS: _push_form,
+}
+"""By route, for the bodies that have several forms."""
+
+
+def with_body(request: Request, body: Json) -> Request:
+    """Return the request with another body."""
+    content = json.dumps(body).encode()
+
+    async def receive() -> Json:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    return Request(request.scope, receive)
+
+
+def with_code(response: Response) -> Response:
+    """Return an error, the protocol's or HTTP's, with code and message at its top, too.
+
+    The code is that of JSON-RPC (0.3, section 8). Other responses stay as they are.
+    """
+    if response.status_code < _ERROR or not isinstance(response, JSONResponse):
+        return response
+    content = json.loads(bytes(response.body))
+    error = content.get("error")
+    if not isinstance(error, dict):
+        return response
+    reasons = [detail.get("reason") for detail in error.get("details", [])]
+    kinds = [A2A_REASON_TO_ERROR[reason] for reason in reasons if reason in A2A_REASON_TO_ERROR]
+    codes = [JSON_RPC_ERROR_CODE_MAP[kind] for kind in kinds if kind in JSON_RPC_ERROR_CODE_MAP]
+    top = {"code": codes[0] if codes else error["code"], "message": error["message"]}
+    return JSONResponse({**content, **top}, status_code=response.status_code)
+
+
+def deletion(handler: DurableRequestHandler, context: ServerCallContextBuilder) -> Route:
+    """Return the route that deletes a push configuration (0.3, section 7.8)."""
+    builder = V03ServerCallContextBuilder(context)
+
+    async def delete(request: Request) -> Response:
+        names = request.path_params
+        named = DeleteTaskPushNotificationConfigRequest(task_id=names["id"], id=names["push_id"])
+        try:
+            await handler.on_delete_task_push_notification_config(named, builder.build(request))
+        except A2AError as error:
+            return rest_error(error)
+        return JSONResponse({})
+
+    return Route(f"{_PUSH_CONFIGS}/{{push_id}}", delete, methods=["DELETE"])

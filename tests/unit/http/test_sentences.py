@@ -1,0 +1,75 @@
+"""What a refusal tells its client to do, in the names of the JSON that was sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.a2a_calls import JSONRPC, Agent, message
+from tests.support.scripted_worker import ScriptedWorker
+
+
+async def test_an_unknown_enum_value(agent: Agent) -> None:
+    """The values that there are are named; the one that stands for none is no choice."""
+    answer = await agent.call("SendMessage", {"message": message(role="KING")})
+    assert answer.message == (
+        "message.role has an unknown value: it is one of ROLE_USER, ROLE_AGENT."
+    )
+    listed = await agent.call("ListTasks", {"status": "DONE"})
+    assert "status has an unknown value: it is one of TASK_STATE_SUBMITTED, " in listed.message
+    assert "UNSPECIFIED" not in listed.message
+
+
+@pytest.mark.parametrize(
+    ("params", "fields"),
+    [
+        ({"message": {"role": "ROLE_USER", "parts": [{"text": "go"}]}}, "message.messageId"),
+        ({"message": {"messageId": "m-1", "role": "ROLE_USER"}}, "message.parts"),
+        ({"message": {"parts": [{"text": "go"}]}}, "message.messageId, message.role"),
+    ],
+)
+async def test_a_required_field_that_is_missing(
+    agent: Agent, params: dict[str, Any], fields: str
+) -> None:
+    """Every one is named as JSON has it, in the sentence and in the error's details."""
+    answer = await agent.call("SendMessage", params)
+    assert answer.message == f"Required and missing or empty: {fields}."
+    assert all(f'"{field}"' in answer.response.text for field in fields.split(", "))
+
+
+async def test_a_version_that_is_missing(client: httpx.AsyncClient, binding: str) -> None:
+    """A client of 1.0 that names no version learns which header to send."""
+    if binding == JSONRPC:
+        call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+        answer = await client.post("/", json=call)
+    else:
+        answer = await client.get("/tasks")
+    assert answer.json()["error"]["message"] == (
+        "The operation is one of A2A 1.0; without A2A-Version a request is of 0.3:"
+        " send A2A-Version: 1.0."
+    )
+
+
+async def test_a_task_that_has_ended(agent: Agent, worker: ScriptedWorker) -> None:
+    """A message to it says how to go on, a subscription where its events are."""
+    task = (await agent.send("go")).task
+    again = await agent.send("more", taskId=task["id"], messageId="message-2")
+    assert again.message == (
+        "The task is in terminal state: TASK_STATE_COMPLETED."
+        " Send the message without taskId: it starts a new task."
+    )
+    followed = await agent.call("SubscribeToTask", {"id": task["id"]})
+    assert followed.message == (
+        "The task is in terminal state: TASK_STATE_COMPLETED."
+        " It has no more events: get it instead."
+    )
+
+
+async def test_a_task_that_works(agent: Agent, worker: ScriptedWorker) -> None:
+    """A second message at once says when to send it."""
+    task = (await agent.send("wait", configuration={"returnImmediately": True})).task
+    again = await agent.send("more", taskId=task["id"], messageId="message-2")
+    assert "does not wait for a message: send it when the task asks for input" in again.message
+    worker.gate.set()

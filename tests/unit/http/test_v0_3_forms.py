@@ -1,0 +1,223 @@
+"""HTTP+JSON of 0.3 in the forms of its SDKs: bodies, the end of a turn, errors, deletion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends, memory_backends
+from tests.support.a2a_calls import JSONRPC, Agent
+from tests.support.asgi_streams import live
+from tests.support.scripted_worker import ScriptedWorker
+
+URL = "https://receiver.example/hook"
+KINDS = {"kind": "message", "messageId": "m-1", "role": "user"}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(auth="none", push_queue="push", push_allowed_hosts="receiver.example")
+
+
+@pytest.fixture
+def backends(settings: Settings) -> Backends:
+    return memory_backends(settings)
+
+
+async def post(client: httpx.AsyncClient, path: str, body: Any) -> httpx.Response:
+    return await client.post(f"/v1{path}", json=body, headers={"A2A-Version": "0.3"})
+
+
+@pytest.fixture
+async def task_id(agent: Agent) -> str:
+    """A task that waits for a worker."""
+    sent = await agent.send("wait", configuration={"returnImmediately": True})
+    return str(sent.task["id"])
+
+
+# -- messages --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {**KINDS, "parts": [{"kind": "text", "text": "go"}]},
+        {**KINDS, "parts": [{"text": "go"}]},
+        {**KINDS, "role": "ROLE_USER", "parts": [{"kind": "text", "text": "go"}]},
+        {"messageId": "m-1", "role": "ROLE_USER", "content": [{"text": "go"}]},
+    ],
+    ids=["kinds", "no kinds", "role of 1.0", "content"],
+)
+async def test_a_message_has_parts_or_content(
+    client: httpx.AsyncClient, worker: ScriptedWorker, message: Any
+) -> None:
+    """Both are answered alike, and the agent gets the same message."""
+    body = {"message": message, "configuration": {"blocking": True}}
+    answer = (await post(client, "/message:send", body)).json()
+    assert answer["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert answer["task"]["history"][0]["content"] == [{"text": "go"}]
+
+
+async def test_a_file_and_data_come_through(
+    client: httpx.AsyncClient, worker: ScriptedWorker
+) -> None:
+    """Every kind of a part, with its metadata, as in the form of the Python SDK."""
+    parts = [
+        {"kind": "text", "text": "go", "metadata": {"n": 1}},
+        {"kind": "file", "file": {"bytes": "aGVsbG8=", "mimeType": "image/png"}},
+        {"kind": "data", "data": {"deep": [1, {"er": None}]}},
+    ]
+    body = {"message": {**KINDS, "parts": parts}, "configuration": {"blocking": True}}
+    answer = (await post(client, "/message:send", body)).json()
+    text, file, data = answer["task"]["history"][0]["content"]
+    assert (text["text"], text["metadata"]) == ("go", {"n": 1})
+    assert file["file"]["mimeType"] == "image/png"
+    assert data["data"]["data"] == {"deep": [1, {"er": None}]}
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (
+            {"messageId": "m-1", "role": "ROLE_USER"},
+            "message.content is missing: in HTTP+JSON of A2A 0.3 it has the parts of the message.",
+        ),
+        ({**KINDS, "parts": "go"}, "The message is not one of A2A 0.3."),
+        ({**KINDS, "parts": [{"kind": "text"}]}, "The message is not one of A2A 0.3."),
+        (
+            {**KINDS, "parts": [{"kind": "file", "file": {"bytes": "%%%"}}]},
+            "message.parts.file.bytes is not base64.",
+        ),
+    ],
+)
+async def test_what_is_no_message(client: httpx.AsyncClient, message: Any, sentence: str) -> None:
+    """400, by the name of the field that the client has sent."""
+    answer = await post(client, "/message:send", {"message": message})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == sentence
+
+
+# -- push configurations ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["JavaScript", "Python"])
+async def test_a_push_configuration_has_two_forms(
+    client: httpx.AsyncClient, task_id: str, form: str
+) -> None:
+    """It is set, read, listed and deleted; the JavaScript SDK names no parent."""
+    config = {
+        "name": f"tasks/{task_id}/pushNotificationConfigs/mine",
+        "pushNotificationConfig": {"id": "mine", "url": URL, "token": "secret"},
+    }
+    body: dict[str, Any] = config
+    if form == "Python":
+        body = {"parent": f"tasks/{task_id}", "configId": "mine", "config": config}
+    configs = f"/tasks/{task_id}/pushNotificationConfigs"
+    made = await post(client, configs, body)
+    assert made.status_code == 200, made.text
+    name = made.json()["name"]
+    assert name == config["name"]
+    headers = {"A2A-Version": "0.3"}
+    shown = await client.get(f"/v1/{name}", headers=headers)
+    assert shown.json()["pushNotificationConfig"]["url"] == URL
+    listed = await client.get(f"/v1{configs}", headers=headers)
+    assert [one["name"] for one in listed.json()["configs"]] == [name]
+    deleted = await client.delete(f"/v1/{name}", headers=headers)
+    assert (deleted.status_code, deleted.json()) == (200, {})
+    listed = await client.get(f"/v1{configs}", headers=headers)
+    assert listed.json().get("configs", []) == []
+
+
+async def test_a_configuration_of_a_send(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    """The configuration of a message with kinds may have JSON-RPC's name, or HTTP+JSON's."""
+    for name in ("pushNotificationConfig", "pushNotification"):
+        message = {**KINDS, "messageId": name, "parts": [{"kind": "text", "text": "go"}]}
+        configuration = {"blocking": True, name: {"id": "mine", "url": URL}}
+        body = {"message": message, "configuration": configuration}
+        task = (await post(client, "/message:send", body)).json()["task"]
+        path = f"/v1/tasks/{task['id']}/pushNotificationConfigs/mine"
+        shown = await client.get(path, headers={"A2A-Version": "0.3"})
+        assert shown.json()["pushNotificationConfig"]["url"] == URL
+
+
+# -- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "status", "code"),
+    [
+        ("GET", "/tasks/unknown", 404, -32001),
+        ("POST", "/tasks/unknown:cancel", 404, -32001),
+        ("DELETE", "/tasks/unknown/pushNotificationConfigs/mine", 404, -32001),
+        ("POST", "/message:send", 400, -32602),
+        ("POST", "/message:stream", 400, -32602),
+    ],
+)
+async def test_an_error_has_its_code_at_its_top(
+    client: httpx.AsyncClient, verb: str, path: str, status: int, code: int
+) -> None:
+    """There the JavaScript SDK looks for JSON-RPC's code; the rest is as in 1.0."""
+    content = b'{"message": {"content": 1}}' if verb == "POST" else None
+    headers = {"A2A-Version": "0.3", "Content-Type": "application/json"}
+    answer = await client.request(verb, f"/v1{path}", content=content, headers=headers)
+    body = answer.json()
+    assert (answer.status_code, body["code"]) == (status, code)
+    assert body["message"] == body["error"]["message"]
+    assert body["error"]["code"] == status
+
+
+async def test_an_error_of_1_0_is_as_it_was(client: httpx.AsyncClient) -> None:
+    """Only paths of 0.3 answer in its form."""
+    answer = await client.get("/tasks/unknown", headers={"A2A-Version": "1.0"})
+    assert set(answer.json()) == {"error"}
+
+
+# -- the end of a turn -----------------------------------------------------------------------
+
+
+async def events_of(app: FastAPI, binding: str, text: str) -> list[Any]:
+    """The status updates of a stream of 0.3, with what says that they are one taken off."""
+    message: Any = {**KINDS, "messageId": f"m-{text}", "parts": [{"kind": "text", "text": text}]}
+    headers = {"A2A-Version": "0.3"}
+    path, body = "/v1/message:stream", dict[str, Any](message=message)
+    if binding == JSONRPC:
+        path = "/"
+        body = {"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": body}
+    async with live(app, "POST", path, body=body, headers=headers) as response:
+        events = [event.data async for event in response.events()]
+    if binding == JSONRPC:
+        found = [event["result"] for event in events]
+        return [event for event in found if event["kind"] == "status-update"]
+    return [event["statusUpdate"] for event in events if "statusUpdate" in event]
+
+
+@pytest.mark.parametrize("text", ["go", "ask"])
+async def test_the_last_event_of_a_turn_is_final(
+    app: FastAPI, binding: str, worker: ScriptedWorker, text: str
+) -> None:
+    """Where the task has ended, and where it waits for its client; no event before it is."""
+    statuses = await events_of(app, binding, text)
+    assert statuses
+    assert [bool(status.get("final")) for status in statuses] == [
+        *[False] * (len(statuses) - 1),
+        True,
+    ]
+
+
+async def test_a_stream_of_1_0_has_no_such_field(
+    app: FastAPI, agent: Agent, binding: str, worker: ScriptedWorker
+) -> None:
+    """1.0 has no `final`: the stream's end says it."""
+    params = {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "ask"}]}}
+    path, body = "/message:stream", dict[str, Any](params)
+    if binding == JSONRPC:
+        path = "/"
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": params}
+    async with live(app, "POST", path, body=body) as response:
+        text = (await response.body()).decode()
+    assert "TASK_STATE_INPUT_REQUIRED" in text
+    assert "final" not in text
