@@ -97,17 +97,7 @@ bench-imports: $(VENV)/.stamp ## what a cold start imports, beside the official 
 
 .PHONY: conformance
 conformance: $(VENV)/.stamp ## the A2A project's conformance kit: KIT=/its/checkout, see docs/conformance.md
-	@test -x "$(KIT)/.venv/bin/python" || { echo "KIT=/path: see docs/conformance.md" >&2; exit 1; }
-	@for way in "tck_card.json::" "tck_card_extension.json::-- -k ExtensionRequired" \
-		"tck_card.json:--no-push:-- -k not_supported"; do \
-		IFS=: read -r card options selected <<< "$$way"; \
-		$(BIN)/a2a-serverless dev --backend memory --port 9640 $$options \
-			--agent tests/conformance/tck_agent.py:agent --card tests/conformance/$$card & dev=$$!; \
-		curl -sf --retry 50 --retry-delay 1 --retry-connrefused -o /dev/null http://127.0.0.1:9640/healthz; \
-		(cd "$(KIT)" && .venv/bin/python run_tck.py --sut-host http://127.0.0.1:9640 \
-			--transport jsonrpc,http_json $$selected); code=$$?; \
-		kill $$dev; wait $$dev; [ $$code = 0 ] || exit $$code; \
-	done
+	$(BIN)/python -m tests.conformance.kit "$(KIT)" $(KIT_ARGS)
 
 .PHONY: live
 live: $(VENV)/.stamp ## what only AWS can show: STACK=name REGION=region, or ENDPOINT=url; see docs/live.md

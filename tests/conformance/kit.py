@@ -1,0 +1,178 @@
+"""`python -m tests.conformance.kit KIT`: the A2A project's conformance kit; docs/conformance.md.
+
+Runs the kit against `a2a-serverless dev` once for each way in which it wants an agent. The kit has
+no credentials, so that its requests get them on their way. Exit codes: 0 nothing failed, 1 a test
+of the kit failed, 2 there is no kit at KIT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from a2a_serverless.local.http_server import HttpServer, bind
+from tests.conformance.key_proxy import key_proxy
+from tests.e2e.commands import environment, running_with
+
+HERE = Path(__file__).parent
+LEVELS = ("MUST", "SHOULD", "MAY")
+OUTCOMES = ("FAIL", "PASS", "SKIPPED", "NOT TESTED")
+"""Of a requirement in one run of the kit; of several runs the first one of these counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """An agent as the kit wants it, and the tests that it is wanted for."""
+
+    name: str
+    card: str
+    options: tuple[str, ...] = ()
+    """Of `dev`."""
+    selected: tuple[str, ...] = ()
+    """Of the kit."""
+    is_extended: bool = False
+    """Whether known callers get another card, where callers are known."""
+
+
+WAYS = (
+    Way(name="JSON-RPC and HTTP+JSON", card="tck_card.json", is_extended=True),
+    Way(
+        name="an extension that is required (CORE-CAP-004)",
+        card="tck_card_extension.json",
+        selected=("-k", "ExtensionRequired"),
+    ),
+    Way(
+        name="neither push nor an extended card (CORE-CAP-001 and 003)",
+        card="tck_card.json",
+        options=("--no-push",),
+        selected=("-k", "not_supported"),
+    ),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the kit in every way, and print what it found."""
+    options = _parser().parse_args(arguments)
+    kit = Path(options.kit)
+    if not (kit / ".venv" / "bin" / "python").exists():
+        _say(f"{kit} is no checkout of the kit with its environment: see docs/conformance.md.")
+        return 2
+    found: dict[str, tuple[str, str]] = {}
+    rows = []
+    has_failed = False
+    for way in WAYS:
+        with _agent(way, options.backend, options.auth) as url:
+            has_failed |= _run(kit, url, way) != 0
+        rows.append((way.name, *_counts(kit / "reports" / "junitreport.xml")))
+        report = json.loads((kit / "reports" / "compatibility.json").read_text(encoding="utf-8"))
+        found = merged(found, report["per_requirement"])
+    for line in summary(rows, found):
+        _say(line)
+    return int(has_failed)
+
+
+def merged(
+    found: Mapping[str, tuple[str, str]], report: Mapping[str, Mapping[str, str]]
+) -> dict[str, tuple[str, str]]:
+    """Return level and outcome of each requirement, those of one more report among them."""
+    both = dict(found)
+    for name, requirement in report.items():
+        outcomes = [requirement["status"], both.get(name, ("", OUTCOMES[-1]))[1]]
+        both[name] = (requirement["level"], min(outcomes, key=OUTCOMES.index))
+    return both
+
+
+def summary(
+    rows: Sequence[tuple[str, int, int, int]], found: Mapping[str, tuple[str, str]]
+) -> Iterator[str]:
+    """Yield the tables of docs/conformance.md, and the requirements that were skipped."""
+    yield "| run | passed | failed | skipped |"
+    for row in rows:
+        yield f"| {' | '.join(str(cell) for cell in row)} |"
+    yield "| level | in the kit | passed | failed | skipped | without a test in the kit |"
+    counted = Counter(found.values())
+    for level in LEVELS:
+        failed, passed, skipped, untested = (counted[level, outcome] for outcome in OUTCOMES)
+        of_all = failed + passed + skipped + untested
+        yield f"| {level} | {of_all} | {passed} | {failed} | {skipped} | {untested} |"
+    for outcome in ("FAIL", "SKIPPED"):
+        names = sorted(name for name, (_, one) in found.items() if one == outcome)
+        yield f"{outcome}: {', '.join(names) or 'none'}"
+
+
+@contextmanager
+def _agent(way: Way, backend: str, auth: str) -> Iterator[str]:
+    """The URL of the agent that the kit wants, without a need for credentials."""
+    arguments = ("dev", "--backend", backend, "--port", "0", *way.options)
+    agent = (f"{HERE / 'tck_agent.py'}:agent", str(HERE / way.card))
+    command = (*arguments, "--agent", agent[0], "--card", agent[1])
+    bound, key = bind(0), secrets.token_hex(16)
+    variables = {"A2A_AUTH": auth}
+    if auth == "api-key":
+        variables["A2A_API_KEYS"] = json.dumps({"kit": key})
+        variables["A2A_PUBLIC_URL"] = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        if way.is_extended:
+            variables["A2A_EXTENDED_CARD"] = str(HERE / "tck_extended_card.json")
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "dev.log")
+        python = Path(sys.executable)
+        with running_with(python, *command, env=environment(**variables), output=log) as dev:
+            url = dev.wait_for(r"A2A at (\S+),")
+            if auth == "none":
+                bound.close()
+                yield url
+                return
+            with HttpServer(key_proxy(url, {"X-API-Key": key}), bound) as proxy:
+                yield proxy.url
+
+
+def _run(kit: Path, url: str, way: Way) -> int:
+    command = [".venv/bin/python", "run_tck.py", "--sut-host", url]
+    command += [
+        "--transport",
+        "jsonrpc,http_json",
+        *(("--", *way.selected) if way.selected else ()),
+    ]
+    return subprocess.run(command, cwd=kit, check=False).returncode
+
+
+def _counts(report: Path) -> tuple[int, int, int]:
+    """Tests that passed, failed, and were skipped."""
+    suites = list(ET.parse(report).getroot().iter("testsuite"))  # noqa: S314 - the kit's own
+    skipped = sum(int(suite.get("skipped", 0)) for suite in suites)
+    failed = sum(int(suite.get(kind, 0)) for suite in suites for kind in ("failures", "errors"))
+    of_all = sum(int(suite.get("tests", 0)) for suite in suites)
+    return of_all - failed - skipped, failed, skipped
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.kit")
+    parser.add_argument("kit", help="a checkout of a2a-tck with an environment in .venv")
+    parser.add_argument(
+        "--backend", choices=("memory", "moto"), default="moto", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--auth",
+        choices=("api-key", "none"),
+        default="api-key",
+        help="api-key: with keys and an extended card; none: anybody may call (%(default)s)",
+    )
+    return parser
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
