@@ -1,13 +1,19 @@
-"""Clients of other languages, versions and frameworks at `dev`, which has one port."""
+"""Clients of other languages, versions and frameworks at `dev` and at `api`, which have one port.
+
+Python 1.3 is the client of the other tests here: at `dev` in test_dev.py, at `api` in
+test_subscribers.py and test_resuming_client.py.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Served
+from tests.e2e.commands import environment, running
+from tests.e2e.conftest import AGENT, CARD, Served
 from tests.support.foreign_clients import install_javascript, python_of, told
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
@@ -19,6 +25,27 @@ COMPLETED = (3, "completed")
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install_javascript(tmp_path_factory.mktemp("javascript"))
+
+
+@pytest.fixture(scope="module")
+def api(own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`a2a-serverless api` and `worker`, on emulators."""
+    folder = tmp_path_factory.mktemp("api")
+    env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(folder))
+    serving, working = ("api", "--card", CARD, "--port", "0"), ("worker", "--agent", AGENT)
+    with (
+        running(*serving, env=env, output=folder / "api.log") as served,
+        running(*working, env=env, output=folder / "worker.log") as worker,
+    ):
+        worker.wait_for("turns at a time")
+        yield Served(url=served.wait_for(r"A2A at (\S+),"), folder=folder)
+
+
+@pytest.fixture(params=["dev", pytest.param("api", marks=pytest.mark.emulators)])
+def served(request: pytest.FixtureRequest) -> Served:
+    """What the clients are tried with."""
+    found: Served = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture(params=CLIENTS)
@@ -37,23 +64,23 @@ def check_end(events: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_events_come_as_they_happen(dev: Served, client: list[str], binding: str) -> None:
+async def test_events_come_as_they_happen(served: Served, client: list[str], binding: str) -> None:
     """From the card on: the agent goes on only after the client has told of its status."""
     seen: list[dict[str, Any]] = []
-    async for event in told(client, f"{dev.url}/", binding, "send", "hold"):
+    async for event in told(client, f"{served.url}/", binding, "send", "hold"):
         seen.append(event)
         if event.get("says") == "holding":
-            dev.release(seen[0]["task"])
+            served.release(seen[0]["task"])
     assert seen[0]["kind"] == "task"
     check_end(seen)
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_stream_that_was_left_is_joined_again(
-    dev: Served, client: list[str], binding: str
+    served: Served, client: list[str], binding: str
 ) -> None:
     """Another process subscribes to the task, and follows it to its end."""
-    sending = told(client, f"{dev.url}/", binding, "send", "hold")
+    sending = told(client, f"{served.url}/", binding, "send", "hold")
     task_id = ""
     async for event in sending:
         task_id = task_id or event["task"]
@@ -61,19 +88,19 @@ async def test_a_stream_that_was_left_is_joined_again(
             break
     await sending.aclose()
     seen: list[dict[str, Any]] = []
-    async for event in told(client, f"{dev.url}/", binding, "subscribe", task_id):
+    async for event in told(client, f"{served.url}/", binding, "subscribe", task_id):
         seen.append(event)
-        dev.release(task_id)
+        served.release(task_id)
     assert (seen[0]["kind"], seen[0]["task"]) == ("task", task_id)
     check_end(seen)
 
 
-async def test_an_agent_of_googles_adk_streams_from_it(dev: Served) -> None:
+async def test_an_agent_of_googles_adk_streams_from_it(served: Served) -> None:
     """Its RemoteA2aAgent takes the card, and tells of each event when it happens."""
     seen: list[dict[str, Any]] = []
-    async for event in told(python_of("google_adk"), f"{dev.url}/", "", "send", "hold"):
+    async for event in told(python_of("google_adk"), f"{served.url}/", "", "send", "hold"):
         seen.append(event)
         if event["says"] == "holding":
-            dev.release(event["task"])
+            served.release(event["task"])
     assert not [event["error"] for event in seen if event["error"]]
     assert "".join(event["says"] for event in seen) == "holdingYou said: holdDone."
