@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from a2a_serverless.http.streams import TOO_MANY
 from a2a_serverless.local.gateway import Gateway
 from a2a_serverless.local.stack import ACCOUNT_CONCURRENCY, front
+from a2a_serverless.local.template import Template
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from tests.support.asgi_streams import LiveResponse, ServerEvent, live
@@ -40,7 +41,10 @@ def key_of(caller: str) -> str:
 
 
 def deployed(**limits: int) -> AbstractContextManager[Gateway]:
-    """The API, in one account. No worker: a task stays as it was sent."""
+    """The API, in one account. No worker: a task stays as it was sent.
+
+    All streams are opened at once, and none is to fail on the limit of requests.
+    """
     keys = ", ".join(f"{caller}={key_of(caller)}" for caller in [OTHER, *CALLERS])
     settings = Settings(
         auth="api-key",
@@ -48,7 +52,8 @@ def deployed(**limits: int) -> AbstractContextManager[Gateway]:
         blocking_limit_s=0.05,
         cancel_timeout_s=0.05,
     ).model_copy(update=limits)
-    return front(settings, memory_backends(settings), CARD)
+    template = Template.load(parameters={"ThrottleBurst": str(2 * STREAMS)})
+    return front(settings, memory_backends(settings), CARD, template=template)
 
 
 def a_message() -> dict[str, Any]:

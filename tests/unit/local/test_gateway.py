@@ -19,8 +19,10 @@ from a2a_serverless.local.environments import Concurrency, Environments, Handler
 from a2a_serverless.local.gateway import Gateway
 from a2a_serverless.local.routes import Routes, refusals
 from a2a_serverless.local.template import Template
+from a2a_serverless.local.throttle import Throttle
 from a2a_serverless.local.web_adapter import WebAdapter
 from tests.support.asgi_streams import live
+from tests.support.clocks import ManualClock
 from tests.support.gateway import rest_event
 
 ROOT = Path(__file__).parents[3]
@@ -66,6 +68,7 @@ def open_gateway(template: Template) -> Iterator[Open]:
             *,
             stage: str = "",
             concurrency: Concurrency | None = None,
+            **limits: Any,
         ) -> Gateway:
             function = Environments(
                 "ApiFunction", lambda _: handler, limit=4, timeout_s=30, concurrency=concurrency
@@ -78,6 +81,7 @@ def open_gateway(template: Template) -> Iterator[Open]:
                 buffered={function.name: function},
                 streamed={adapter.name: adapter},
                 stage=stage,
+                **limits,
             )
 
         yield open_
@@ -387,3 +391,74 @@ async def test_functions_share_the_accounts_concurrency(
             check_refusal(await client.request(verb, target), template, "DEFAULT_5XX")
     async with client_of(open_gateway(concurrency=one)) as client:
         assert (await client.get(BUFFERED)).status_code == 200
+
+
+async def test_each_method_takes_so_many_requests(open_gateway: Open, template: Template) -> None:
+    """Of each resource each method has a count of its own, and what it calls is not asked.
+
+    At once it takes the burst, and after that as many as seconds allow, never more than the burst.
+    """
+    clock = ManualClock()
+    throttle = Throttle(rate=2, burst=3, clock=clock)
+    async with client_of(open_gateway(throttle=throttle)) as client:
+
+        async def taken(method: str, target: str) -> int:
+            """How many of ten requests are taken; the others are refused as the template says."""
+            answers = [await client.request(method, target) for _ in range(10)]
+            refused = [answer for answer in answers if answer.status_code != 200]
+            for answer in refused:
+                check_refusal(answer, template, "THROTTLED")
+            return len(answers) - len(refused)
+
+        assert await taken("POST", STREAMED) == 3
+        assert await taken("GET", STREAMED) == 3
+        assert await taken("PUT", STREAMED) == 0  # one method takes what has none of its own
+        assert [await taken("GET", "/tasks/one"), await taken("GET", "/tasks/two")] == [3, 0]
+        clock.advance(1)
+        assert await taken("POST", STREAMED) == 2
+        clock.advance(60)
+        assert await taken("POST", STREAMED) == 3
+
+
+@pytest.fixture
+async def pass_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let seconds pass on the clock of this event loop."""
+    loop = asyncio.get_running_loop()
+    machine, passed = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: machine() + passed[0])
+
+    def let_pass(seconds: float) -> None:
+        passed[0] += seconds
+
+    return let_pass
+
+
+async def test_a_silent_stream_is_cut_off(
+    open_gateway: Open, template: Template, pass_seconds: Callable[[float], None]
+) -> None:
+    """After five minutes without a byte; each byte begins them anew.
+
+    Before its first byte that is the gateway's own answer.
+    """
+
+    async def be_silent(seconds: float) -> None:
+        pass_seconds(seconds)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def app(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _number in range(3):
+            await be_silent(gateway.IDLE_LIMIT_S - 60)
+            await send({"type": "http.response.body", "body": b".", "more_body": True})
+        await be_silent(gateway.IDLE_LIMIT_S)
+        await asyncio.Event().wait()
+
+    async def silent(*_: Any) -> None:
+        await be_silent(gateway.IDLE_LIMIT_S)
+        await asyncio.Event().wait()
+
+    async with live(open_gateway(app=app), "POST", STREAMED) as response:
+        assert await response.body() == b"..."
+    async with client_of(open_gateway(app=silent)) as client:
+        check_refusal(await client.post(STREAMED), template, "INTEGRATION_TIMEOUT")

@@ -27,6 +27,7 @@ from a2a_serverless.local.asgi import Message, Receive, Scope, Send
 from a2a_serverless.local.background import surviving
 from a2a_serverless.local.environments import Environments, ThrottledError
 from a2a_serverless.local.routes import Refusal, Route, Routes
+from a2a_serverless.local.throttle import Throttle
 from a2a_serverless.local.web_adapter import WebAdapter
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ HEADER_LIMIT: Final = 10_240
 """The most bytes of a request's line and headers together."""
 PAYLOAD_LIMIT: Final = 6 * 1024 * 1024
 """The most bytes of an event, and of an answer in one piece, as JSON."""
+IDLE_LIMIT_S: Final = 300.0
+"""The longest silence in a streamed answer."""
 
 _NO_STAGE: Final = "local"
 """The stage's name where no path has it."""
@@ -60,6 +63,8 @@ class Gateway:
         streamed: functions whose answers are passed on while they come.
         stage: the first part of all paths, as in the API's own URL. Empty: the API stands at the
             root, as on a domain of one's own.
+        throttle: counts requests, and says which are too many; None: none are.
+        idle_limit_s: seconds of silence after which a streamed answer is cut off.
     """
 
     def __init__(
@@ -70,6 +75,8 @@ class Gateway:
         buffered: Mapping[str, Environments],
         streamed: Mapping[str, WebAdapter],
         stage: str = "",
+        throttle: Throttle | None = None,
+        idle_limit_s: float = IDLE_LIMIT_S,
     ) -> None:
         self._routes = routes
         self._refusals = refusals
@@ -77,6 +84,8 @@ class Gateway:
         self._streamed = streamed
         self._stage = stage
         self._prefix = f"/{stage}" if stage else ""
+        self._throttle = throttle
+        self._idle_limit_s = idle_limit_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -90,6 +99,10 @@ class Gateway:
         route = self._routes.find(scope["method"], path)
         if route is None:
             return await _send(send, self._refusal("MISSING_AUTHENTICATION_TOKEN"))
+        if self._throttle is not None and not self._throttle.takes(route):
+            what = f"{route.method} of {route.resource}"
+            logger.warning("%s gets too many requests.", what, extra={"action": "throttled"})
+            return await _send(send, self._refusal("THROTTLED"))
         body = await _read(receive)
         context = {"path": whole_path, "stage": self._stage or _NO_STAGE}
         event = None if body is None else event_of(scope, path, body, route, context)
@@ -121,21 +134,27 @@ class Gateway:
     ) -> None:
         """Pass a function's answer on while it comes. One that breaks off is cut off here too."""
         has_begun = False
+        now = asyncio.get_running_loop().time
 
         async def pass_on(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
             await send(message)
+            if not silence.expired():
+                silence.reschedule(now() + self._idle_limit_s)
 
         refusal = "DEFAULT_5XX"
         with surviving(f"{route.function} failed.", action="invoke"):
             try:
-                async with asyncio.timeout(route.timeout_s) as limit:
+                async with (
+                    asyncio.timeout(route.timeout_s) as limit,
+                    asyncio.timeout(self._idle_limit_s) as silence,
+                ):
                     await self._streamed[route.function].invoke(event, receive, pass_on)
             except ThrottledError as error:
                 logger.warning("%s", error, extra={"action": "throttled"})
             except TimeoutError:
-                if not limit.expired():
+                if not (limit.expired() or silence.expired()):
                     raise
                 refusal = "INTEGRATION_TIMEOUT"
         if not has_begun:

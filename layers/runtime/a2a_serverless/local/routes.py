@@ -47,6 +47,7 @@ class Route:
         streams: True if the function's answer is passed on while it comes.
         timeout_s: how long API Gateway waits for the answer's end.
         resource: the path in the route table, such as `/tasks/{task}`.
+        method: the method there that takes the request, such as `GET`, or `ANY`.
         path_parameters: the request's values of the variables, decoded.
     """
 
@@ -54,6 +55,7 @@ class Route:
     streams: bool
     timeout_s: float
     resource: str
+    method: str
     path_parameters: Mapping[str, str]
 
 
@@ -112,13 +114,14 @@ class Routes:
         """
         parts = [unquote(part) if decodes else part for part in _parts(path)]
         for node, values in self._root.matches(parts, {}, backtracks=falls_back):
-            target = node.targets.get(method.upper()) or node.targets.get(_ANY)
-            if target is not None:
+            named = method.upper() if method.upper() in node.targets else _ANY
+            if (target := node.targets.get(named)) is not None:
                 return Route(
                     function=target.function,
                     streams=target.streams,
                     timeout_s=target.timeout_s,
                     resource=node.resource,
+                    method=named,
                     path_parameters=values,
                 )
         return None
@@ -150,6 +153,16 @@ def refusals(template: Template) -> Mapping[str, Refusal]:
         )
         for kind, response in _properties(template)["GatewayResponses"].items()
     }
+
+
+def request_limits(template: Template) -> tuple[float, int]:
+    """Return the requests that each method takes per second, and at once.
+
+    Raises:
+        TemplateError: the template has no such API.
+    """
+    (settings,) = _properties(template)["MethodSettings"]
+    return float(settings["ThrottlingRateLimit"]), int(settings["ThrottlingBurstLimit"])
 
 
 def _properties(template: Template) -> dict[str, Any]:

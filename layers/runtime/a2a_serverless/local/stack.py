@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from a2a.types import AgentCard
 
+from a2a_serverless.clock import Clock
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.function import lambda_handler, observed
@@ -23,11 +24,12 @@ from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.local.own_address import guarded
 from a2a_serverless.local.pumps import QueuePump, StreamFilter
 from a2a_serverless.local.pushing import PushSources, aws_sources, pushing
-from a2a_serverless.local.routes import Routes, refusals
+from a2a_serverless.local.routes import Routes, refusals, request_limits
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
 from a2a_serverless.local.sources import EventSource, MemorySource, MemoryStream, SqsSource
 from a2a_serverless.local.sweeping import SweepRounds
 from a2a_serverless.local.template import Template
+from a2a_serverless.local.throttle import Throttle
 from a2a_serverless.local.web_adapter import WebAdapter
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
@@ -212,6 +214,8 @@ def front(
     *,
     extended_card: AgentCard | None = None,
     stage: str = "",
+    template: Template | None = None,
+    clock: Clock | None = None,
 ) -> Iterator[Gateway]:
     """Yield the API as template.yaml has it, with both functions behind it, in one account.
 
@@ -221,6 +225,8 @@ def front(
         card: as for `create_app`.
         extended_card: as for `create_app`.
         stage: as for `Gateway`.
+        template: the project's; by default template.yaml with the defaults of its parameters.
+        clock: what requests per second are measured with.
 
     Raises:
         ConfigurationError: the settings or template.yaml cannot be used.
@@ -231,7 +237,8 @@ def front(
             settings, backends, card, entrypoint=entrypoint, extended_card=extended_card
         )
 
-    template = Template.load()
+    template = template or Template.load()
+    rate, burst = request_limits(template)
     concurrency = Concurrency(ACCOUNT_CONCURRENCY)
     stream = WebAdapter(
         "StreamFunction",
@@ -253,4 +260,5 @@ def front(
             buffered={api.name: api},
             streamed={stream.name: stream},
             stage=stage,
+            throttle=Throttle(rate=rate, burst=burst, clock=clock),
         )
