@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.http.errors import RefusedError, http_error, response_of
+from a2a_serverless.local.gateway import BODY_LIMIT, PAYLOAD_LIMIT
 from a2a_serverless.local.routes import Refusal, refusals
 from a2a_serverless.local.template import Template
 
@@ -350,6 +351,13 @@ def test_its_refusals_have_the_form_of_ours(
     body = json.loads(answers[kind].body)
     own = response_of(RefusedError("Test", status, body["error"]["message"]), "/tasks")
     assert (answers[kind].status, body) == (own.status_code, json.loads(bytes(own.body)))
+
+
+def test_what_is_too_long_is_told_both_limits(answers: dict[str, Refusal]) -> None:
+    """The API's own, and that of the functions, which a shorter request may exceed."""
+    said = json.loads(answers["REQUEST_TOO_LARGE"].body)["error"]["message"]
+    for limit in (BODY_LIMIT, PAYLOAD_LIMIT):
+        assert f" {limit // 2**20} MB" in said
 
 
 @pytest.mark.parametrize("kind", ["THROTTLED", "DEFAULT_5XX"])
