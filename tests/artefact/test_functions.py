@@ -83,6 +83,12 @@ def note_start(record: Record, *environments: Environment) -> None:
         record(PROPERTY, figure.to_json())
 
 
+def note_first_answer(record: Record, name: str, seconds: float) -> None:
+    """Put on the report how long a client waits whose message starts a process."""
+    kind = "cold start, process to first answer to a message"
+    record(PROPERTY, Figure(kind=kind, name=name, values={"ms": seconds * 1000}).to_json())
+
+
 def test_every_function_is_built_and_driven(artefact: Artefact) -> None:
     """What the template deploys is what these tests start."""
     assert set(artefact.functions()) == {
@@ -120,9 +126,12 @@ def test_a_task_passes_through_the_built_functions(
         ) as worker,
     ):
         note_start(record_property, api, worker)
+        asked_at = time.monotonic()
+        task_id = send(api, TEXT)
+        answered_s = time.monotonic() - asked_at
+        note_first_answer(record_property, "ApiFunction, HTTP+JSON", api.start_s + answered_s)
         card = content(api.invoke(json.loads(event_file("api-agent-card").read_text())))
         assert {i["url"] for i in card["supportedInterfaces"]} == ADDRESS
-        task_id = send(api, TEXT)
         assert state(api, task_id) == "SUBMITTED"
         records = list(deployment.records(made.queue, task_id))
         assert len(records) == 1
@@ -225,7 +234,7 @@ def test_the_stream_function_serves(
 ) -> None:
     """The built stream.sh is executable and serves the card, on the layer's packages alone.
 
-    It takes a message, of which it says nothing.
+    It takes messages, of which it says nothing.
     """
     function = deployment.functions["StreamFunction"]
     python = tmp_path / "bin" / "python"
@@ -253,9 +262,16 @@ def test_the_stream_function_serves(
                 values={"ms": (time.monotonic() - started_at) * 1000},
             )
             record_property(PROPERTY, figure.to_json())
-            asked = adapted(rest_event("GET", "/.well-known/agent-card.json"))
-            asked.url = asked.url.copy_with(port=port)
-            card = http.send(asked).json()
+
+            def ask(event: dict[str, Any]) -> Any:
+                """The answer to what the adapter makes of an event."""
+                return http.send(adapted(event, server=url)).raise_for_status().json()
+
+            call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message(TEXT)}
+            first = ask(request("POST", "/", call))["result"]["task"]
+            answered_s = time.monotonic() - started_at
+            note_first_answer(record_property, "StreamFunction, JSON-RPC", answered_s)
+            card = ask(rest_event("GET", "/.well-known/agent-card.json"))
             assert {i["url"] for i in card["supportedInterfaces"]} == ADDRESS
             assert http.get("/tasks", headers={"A2A-Version": "1.0"}).json()["tasks"] is not None
             sent = http.post("/message:send", json=message(TEXT), headers={"A2A-Version": "1.0"})
@@ -265,7 +281,8 @@ def test_the_stream_function_serves(
         process.terminate()
         process.wait(20)
     assert "send_turn" in logged(log.read_text())
-    assert len(list(deployment.records(deployment.made.queue, task["id"]))) == 1
+    sent_ids = first["id"], task["id"]
+    assert len(list(deployment.records(deployment.made.queue, *sent_ids))) == len(sent_ids)
 
 
 def wait_until_ready(http: httpx.Client, process: subprocess.Popen[bytes]) -> None:
