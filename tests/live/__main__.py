@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError
 
@@ -86,12 +87,18 @@ async def _subject(options: argparse.Namespace, run_id: str, folder: Path) -> Su
     Raises:
         ConfigurationError: there is no such stack, or it is not ours.
     """
-    credential = os.environ.get("A2A_LIVE_CREDENTIAL", "")
+    credential = _credential()
     made = Made(folder / "made.txt")
     consent = Consent(burst=options.burst, changes=options.allow_changes)
+    if options.endpoint and options.stack:
+        raise ConfigurationError("Name a stack or an endpoint, not both: they may differ.")
     if options.endpoint:
         return Subject(
-            endpoint=options.endpoint, credential=credential, made=made, run=run_id, consent=consent
+            endpoint=_address(options.endpoint),
+            credential=credential,
+            made=made,
+            run=run_id,
+            consent=consent,
         )
     if not (options.stack and options.region):
         msg = "Name a stack and its region, --stack NAME --region REGION, or an --endpoint URL."
@@ -109,6 +116,36 @@ async def _subject(options: argparse.Namespace, run_id: str, folder: Path) -> Su
         run=run_id,
         consent=consent,
     )
+
+
+def _credential() -> str:
+    """Return the key or token of the environment; empty: there is none.
+
+    Raises:
+        ConfigurationError: no header can hold it.
+    """
+    credential = os.environ.get("A2A_LIVE_CREDENTIAL", "")
+    if credential and not (credential.isascii() and credential.isprintable()):
+        msg = "A2A_LIVE_CREDENTIAL has characters that no key or token has: set it without them."
+        raise ConfigurationError(msg)
+    return credential
+
+
+def _address(endpoint: str) -> str:
+    """Return the URL of an agent, as it was given.
+
+    Raises:
+        ConfigurationError: it is no URL of a server.
+    """
+    try:
+        url = urlsplit(endpoint)
+        is_url = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+    except ValueError:  # of a host in brackets, or a port
+        is_url = False
+    if not is_url:
+        msg = f"{endpoint} is no URL of a server: give one such as http://127.0.0.1:8000."
+        raise ConfigurationError(msg)
+    return endpoint
 
 
 def _chosen(names: Sequence[str]) -> list[Check]:

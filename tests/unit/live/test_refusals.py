@@ -198,6 +198,11 @@ def test_an_account_that_is_not_reached(
         (["--stack", "live"], "Name a stack and its region"),
         (["--endpoint", "http://127.0.0.1:1"], "There is no agent card at http://127.0.0.1:1"),
         (["--endpoint", "http://127.0.0.1:1", "--only", "nothing"], "There is no check nothing"),
+        (["--endpoint", "127.0.0.1:8000"], "127.0.0.1:8000 is no URL of a server"),
+        (["--endpoint", "http://[::1"], "http://[::1 is no URL of a server"),
+        (["--endpoint", "http://here:99999"], "http://here:99999 is no URL of a server"),
+        (["--endpoint", "http://"], "http:// is no URL of a server"),
+        (["--endpoint", "http://127.0.0.1:1", *STACK], "not both"),
         (["--stack", "live", "--region", "mars-1"], "mars-1 is no region of AWS"),
     ],
 )
@@ -206,6 +211,17 @@ def test_arguments_that_lead_nowhere(
 ) -> None:
     """Each is one sentence that says what to do instead."""
     assert part in refused(program.main(arguments), capsys)
+
+
+@pytest.mark.parametrize("credential", ["schlüssel", "two\nlines"])
+def test_a_credential_that_no_header_holds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], credential: str
+) -> None:
+    """It is refused before anything is asked, and not shown."""
+    monkeypatch.setenv("A2A_LIVE_CREDENTIAL", credential)
+    sentence = refused(program.main(["--endpoint", "http://127.0.0.1:1"]), capsys)
+    assert "A2A_LIVE_CREDENTIAL has characters" in sentence
+    assert credential not in sentence
 
 
 def test_the_template_makes_such_a_stack(project_template: dict[str, Any]) -> None:
