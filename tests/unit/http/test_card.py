@@ -127,6 +127,22 @@ async def test_push_is_not_offered(backends: Backends, card: AgentCard) -> None:
     assert card.capabilities.push_notifications
 
 
+@pytest.mark.parametrize("path", ["/.well-known/agent-card.json", "/.well-known/agent.json"])
+async def test_a_look_at_its_headers_alone(backends: Backends, card: AgentCard, path: str) -> None:
+    """HEAD is answered as GET, without the card: that is how monitors ask."""
+    settings = Settings(
+        auth="api-key", api_keys=SecretStr("reader=the-secret-key-of-a-reader"), older_dialects=True
+    )
+    app = create_app(settings, backends, card, entrypoint="api")
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        got, looked = await client.get(path), await client.head(path)
+        known = await client.head(path, headers={"If-None-Match": got.headers["etag"]})
+    assert (got.status_code, looked.status_code, known.status_code) == (200, 200, 304)
+    assert looked.headers == got.headers
+    assert looked.content == b""
+
+
 async def test_caching(client: httpx.AsyncClient) -> None:
     """Cache-Control, ETag with revalidation, and Last-Modified (8.6.1)."""
     response = await client.get(PATH)

@@ -132,6 +132,9 @@ def _add_protocol_routes(
     card_routes: list[BaseRoute],
 ) -> None:
     """Add the routes of the card and of both bindings, and describe them."""
+    for route in card_routes:
+        if isinstance(route, Route):  # as a route of FastAPI's own it has no HEAD
+            app.add_route(route.path, route.endpoint, ["HEAD"], include_in_schema=False)
     add_a2a_routes_to_fastapi(
         app,
         agent_card_routes=card_routes,
