@@ -132,6 +132,35 @@ def test_card_issuer_and_output_name_one_address(
         assert resolved(document, own, **parameters) == public_url
 
 
+ACCOUNT = "eu-central-1:123456789012"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "is_taken"),
+    [
+        ("CertificateArn", "", True),
+        ("CertificateArn", f"arn:aws:acm:{ACCOUNT}:certificate/1-2", True),
+        ("CertificateArn", "arn:aws:iam::123456789012:server-certificate/a", False),
+        ("WebAclArn", "", True),
+        ("WebAclArn", f"arn:aws:wafv2:{ACCOUNT}:regional/webacl/acl/1-2", True),
+        ("WebAclArn", "arn:aws:wafv2:us-east-1:123456789012:global/webacl/acl/1-2", False),
+        ("HostedZoneId", "Z0123", True),
+        ("HostedZoneId", "/hostedzone/Z0123", False),
+        ("DomainName", "agent.example.com", True),
+        ("DomainName", "https://agent.example.com", False),
+        ("DomainName", "*.example.com", False),
+        ("DomainName", "agent.example.com.", False),
+    ],
+)
+def test_what_api_gateway_would_refuse_is_refused_before(
+    document: Json, parameter: str, value: str, *, is_taken: bool
+) -> None:
+    """A value of another kind fails before anything is made, and is told what it has to be."""
+    definition = document["Parameters"][parameter]
+    assert (re.fullmatch(definition["AllowedPattern"], value) is not None) is is_taken
+    assert definition["ConstraintDescription"].startswith("must be empty or ")
+
+
 @pytest.mark.parametrize(
     ("url", "is_taken"),
     [
@@ -141,6 +170,8 @@ def test_card_issuer_and_output_name_one_address(
         ("https://a.example.com/", False),
         ("https://a.example.com/agents/", False),
         ("http://a.example.com", False),
+        ("https://a.example.com?agent=one", False),
+        ("https://a.example.com/agents#one", False),
     ],
 )
 def test_public_url_has_no_slash_at_its_end(document: Json, url: str, *, is_taken: bool) -> None:
@@ -274,6 +305,12 @@ def refused(document: Json, **chosen: str) -> list[str]:
         ({"Auth": "oidc"}, ["Auth oidc needs OidcIssuer", "Auth oidc needs OidcAudience"]),
         ({"Auth": "oidc", "OidcIssuer": "https://i"}, ["Auth oidc needs OidcAudience"]),
         ({"Auth": "oidc", "OidcAudience": "a2a"}, ["Auth oidc needs OidcIssuer"]),
+        ({"OidcIssuer": "https://i", "OidcAudience": "a2a"}, ["OidcIssuer needs Auth oidc"]),
+        (
+            {"Auth": "none", "ExtendedCard": "card.json"},
+            ["ExtendedCard needs Auth api-key or oidc"],
+        ),
+        ({"ExtendedCard": "card.json"}, []),
         ({}, []),
         (DOMAIN, []),
         ({**DOMAIN, "HostedZoneId": "Z1", "WebAclArn": "arn:acl"}, []),

@@ -26,3 +26,11 @@ def test_open_streams_are_bounded() -> None:
     assert (settings.streams_per_caller, settings.streams_in_all) == (0, 7)
     with pytest.raises(ConfigurationError, match="A2A_STREAMS_IN_ALL"):
         load_settings({"A2A_STREAMS_IN_ALL": "-1"})
+
+
+@pytest.mark.parametrize("url", ["agent.example.com", "localhost:8000", "https://", "https://a?b"])
+def test_what_the_card_names_is_a_url(url: str) -> None:
+    """An address that no client could call is refused by its variable."""
+    assert load_settings({"A2A_PUBLIC_URL": "http://127.0.0.1:8000/agents/"}).public_url
+    with pytest.raises(ConfigurationError, match="A2A_PUBLIC_URL"):
+        load_settings({"A2A_PUBLIC_URL": url})

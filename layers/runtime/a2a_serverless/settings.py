@@ -50,7 +50,7 @@ class Settings(BaseModel):
     oidc_tenant_claim: str = ""
     """The claim that names the caller's tenant; empty: a caller may name any tenant."""
 
-    public_url: str = ""
+    public_url: str = Field(default="", pattern=r"^(https?://[^\s/?#]+[^\s?#]*)?$")
     """The URL under which clients reach the agent; empty: the one that API Gateway tells."""
 
     cors_origins: str = ""
