@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.local.routes import Routes, refusals
+from a2a_serverless.local.routes import Routes, refusals, request_limits
 from a2a_serverless.local.template import Template, TemplateError
 
 Json = dict[str, Any]
@@ -129,3 +129,23 @@ def test_a_template_without_the_api() -> None:
         Routes.of(Template({"Resources": {"RestApi": {"Properties": {}}}}))
     with pytest.raises(TemplateError, match="no RestApi"):
         refusals(Template({}))
+    with pytest.raises(TemplateError, match="no GatewayResponses of MISSING_AUTHENTICATION_TOKEN"):
+        refusals(Template({"Resources": {"RestApi": {"Properties": {}}}}))
+
+
+def limited(**settings: Json) -> Template:
+    """A template whose API has settings for paths."""
+    methods = [{"ResourcePath": path, **setting} for path, setting in settings.items()]
+    return Template({"Resources": {"RestApi": {"Properties": {"MethodSettings": methods}}}})
+
+
+def test_limits_of_requests_are_the_templates() -> None:
+    """Those for all methods count; what is not set is what an account may have."""
+    every: Json = {"HttpMethod": "*"}
+    both: Json = {"ThrottlingRateLimit": "2.5", "ThrottlingBurstLimit": 7}
+    assert request_limits(limited(**{"/*": {**every, **both}})) == (2.5, 7)
+    assert request_limits(limited(**{"/tasks": {**every, **both}})) == (10_000, 5_000)
+    assert request_limits(limited(**{"/*": every, "/": {**every, **both}})) == (10_000, 5_000)
+    assert request_limits(limited()) == (10_000, 5_000)
+    with pytest.raises(TemplateError, match="not a number"):
+        request_limits(limited(**{"/*": {**every, "ThrottlingRateLimit": "many"}}))

@@ -31,6 +31,18 @@ _URI: Final = re.compile(
 _STREAMED: Final = ("2021-11-15", "response-streaming-invocations")
 _BUFFERED: Final = ("2015-03-31", "invocations")
 _VARIABLE: Final = re.compile(r"\{([A-Za-z0-9._-]+)(\+?)\}")
+_RATE: Final = "ThrottlingRateLimit"
+_BURST: Final = "ThrottlingBurstLimit"
+_ACCOUNT_LIMITS: Final = {_RATE: 10_000, _BURST: 5_000}
+_ANSWERS: Final = (
+    "MISSING_AUTHENTICATION_TOKEN",
+    "REQUEST_TOO_LARGE",
+    "THROTTLED",
+    "DEFAULT_4XX",
+    "INTEGRATION_TIMEOUT",
+    "DEFAULT_5XX",
+)
+"""Answers of its own that API Gateway gives to requests for a function."""
 _PSEUDO_PARAMETERS: Final = {
     "AWS::Partition": "aws",
     "AWS::Region": "local",
@@ -140,8 +152,11 @@ def refusals(template: Template) -> Mapping[str, Refusal]:
     """Return API Gateway's own answers by their type, such as `THROTTLED` or `DEFAULT_5XX`.
 
     Raises:
-        TemplateError: the template has no such API.
+        TemplateError: the template has no such API, or it leaves one of them to API Gateway.
     """
+    answers = _properties(template).get("GatewayResponses", {})
+    if lacking := [kind for kind in _ANSWERS if kind not in answers]:
+        raise TemplateError(f"template.yaml: {API} has no GatewayResponses of {lacking[0]}.")
     return {
         kind: Refusal(
             status=int(response["StatusCode"]),
@@ -151,18 +166,27 @@ def refusals(template: Template) -> Mapping[str, Refusal]:
             },
             body=response["ResponseTemplates"]["application/json"],
         )
-        for kind, response in _properties(template)["GatewayResponses"].items()
+        for kind, response in answers.items()
     }
 
 
 def request_limits(template: Template) -> tuple[float, int]:
     """Return the requests that each method takes per second, and at once.
 
+    They are those of the settings for all methods, else what API Gateway lets an account have.
+
     Raises:
-        TemplateError: the template has no such API.
+        TemplateError: the template has no such API, or its settings have no numbers.
     """
-    (settings,) = _properties(template)["MethodSettings"]
-    return float(settings["ThrottlingRateLimit"]), int(settings["ThrottlingBurstLimit"])
+    limits = _ACCOUNT_LIMITS
+    for setting in _properties(template).get("MethodSettings", ()):
+        if (setting.get("ResourcePath"), setting.get("HttpMethod")) == ("/*", "*"):
+            limits = {**limits, **setting}
+    try:
+        return float(limits[_RATE]), int(limits[_BURST])
+    except ValueError as error:
+        msg = f"template.yaml: {API} has MethodSettings with {_RATE} or {_BURST} not a number."
+        raise TemplateError(msg) from error
 
 
 def _properties(template: Template) -> dict[str, Any]:
