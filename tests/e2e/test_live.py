@@ -10,16 +10,23 @@ import pytest
 
 from tests.e2e.commands import environment, running
 from tests.live import __main__ as live
-from tests.live import agent
+from tests.live import agent, streams
 
 pytestmark = pytest.mark.emulators
 
 AGENT = Path(agent.__file__)
 
 
+LATE_S = 3.0
+"""A step may be late on a machine that is busy; one that is buffered is 3.5 s off."""
+
+
 @pytest.mark.timeout(300)
-def test_what_needs_no_account_passes(own_queues: dict[str, str], tmp_path: Path) -> None:
+def test_what_needs_no_account_passes(
+    own_queues: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On real HTTP, DynamoDB and SQS nothing fails, and only what is AWS's own is not possible."""
+    monkeypatch.setattr(streams, "LATE_S", LATE_S)
     env = environment(**own_queues, A2A_AUTH="none")
     serving = (
         *("dev", "--backend", "aws", "--port", "0"),
