@@ -68,14 +68,14 @@ async def test_an_idle_stream_reads_once_a_second(watched: DynamoStorage, clock:
     assert await follow(tail, deadline=10 + MINUTE) == 0
 
     assert wire.between(10, 10 + MINUTE) == ["Query"] * 60
-    # On the way there: every 40 ms at first, then after a tenth of the silence.
-    assert len(wire.between(0, 10)) == 43
+    # On the way there: every 25 ms at first, then after a tenth of the silence.
+    assert len(wire.between(0, 10)) == 48
 
 
 async def test_an_event_makes_the_stream_quick_again(
     watched: DynamoStorage, clock: Timetable
 ) -> None:
-    """While events come each poll is one Query, 40 ms after the last one."""
+    """While events come each poll is one Query, 25 ms after the last one."""
     head = (await watched.open_task("context", request())).head
     tail = await Tail.open(watched, head.task_id)
     written: list[Head] = [head]
@@ -90,10 +90,10 @@ async def test_an_event_makes_the_stream_quick_again(
 
     assert await follow(tail, deadline=34) == 20
 
-    # The first event comes within a second, those after it within 40 ms each.
+    # The first event comes within a second, those after it within 25 ms each.
     active = [name for name in wire.between(31, 33.8) if name != "TransactWriteItems"]
     assert set(active) == {"Query"}
-    assert len(active) == pytest.approx(2.8 / 0.04, abs=2)
+    assert len(active) == pytest.approx(2.8 / 0.025, abs=2)
 
 
 async def test_a_poll_is_one_request_whatever_it_finds(watched: DynamoStorage) -> None:

@@ -103,6 +103,35 @@ async def test_an_agent_may_cancel_in_its_own_words() -> None:
     assert status_text(await bench.task(task)) == "stopped by the agent"
 
 
+async def test_an_agent_that_emits_hears_a_cancel_at_its_next_commit() -> None:
+    """The mark on HEAD refuses the commit; its writer reads it, and the watch has not looked yet.
+
+    What the agent has emitted until then is kept.
+    """
+    clock = PacedClock()
+    stopped_at: list[float] = []
+
+    async def emit(context: RequestContext, queue: EventQueue) -> None:
+        try:
+            while True:
+                await queue.enqueue_event(chunk(context, "x"))
+                await clock.sleep(0.15)
+        except asyncio.CancelledError:
+            stopped_at.append(clock.monotonic())
+            raise
+
+    bench = Bench(Agent(emit), clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(0.4)
+    await bench.storage.request_cancel(task.task_id)
+    await clock.pass_time(0.1)
+    assert stopped_at == [pytest.approx(0.45)]
+    assert await working
+    await assert_canceled(bench, task.task_id)
+    assert artifact_texts(await bench.task(task)) == {"a": ["x"] * 4}
+
+
 async def test_what_was_emitted_before_a_cancel_is_kept() -> None:
     """Chunks that wait for their commit go out with the cancellation."""
     clock = PacedClock()

@@ -79,29 +79,6 @@ async def test_a_silent_agent_claims_its_turn_after_a_second() -> None:
     await asyncio.gather(working, return_exceptions=True)
 
 
-async def test_events_are_committed_a_tenth_of_a_second_after_the_first() -> None:
-    """Chunks are batched for 0.1 s; an agent that goes on is not waited for."""
-    clock = PacedClock()
-
-    async def two_chunks(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "x"))
-        await clock.sleep(0.05)
-        await queue.enqueue_event(chunk(context, "y"))
-        await clock.sleep(10)
-        await complete(context, queue)
-
-    bench = Bench(Agent(two_chunks), clock=clock)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(0.09)
-    assert (await bench.head(task)).version == 1
-    await clock.pass_time(0.02)
-    assert artifact_texts(await bench.task(task)) == {"a": ["x", "y"]}
-    assert (await bench.head(task)).version == 2
-    await clock.pass_time(10)
-    assert await working
-
-
 async def test_a_second_delivery_claims_before_its_agent_starts() -> None:
     """A delivery that is not the first one owns the turn before it starts the agent."""
     seen = []

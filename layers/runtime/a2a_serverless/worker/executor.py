@@ -33,9 +33,10 @@ class TurnQueue(EventQueue):
     """The queue of one attempt: what is enqueued becomes the task's log.
 
     Events are taken in the order in which they come. One that ends the turn is committed when
-    `enqueue_event` returns; others follow within 0.1 s. After the end of the turn and after `close`
-    events are dropped, and logged. Calls from another event loop, as of an agent's thread, run in
-    the queue's own: an agent that blocks that loop until its thread has emitted waits for itself.
+    `enqueue_event` returns; others follow when the agent pauses, within 0.1 s. After the end of the
+    turn and after `close` events are dropped, and logged. Calls from another event loop, as of an
+    agent's thread, run in the queue's own: an agent that blocks that loop until its thread has
+    emitted waits for itself.
     """
 
     def __init__(self, writer: TurnWriter, view: TurnView, storage: DurableStorage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
@@ -26,6 +27,9 @@ from a2a_serverless.worker.failures import StaleStateError
 from a2a_serverless.worker.loops import first_of
 
 FLUSH_AFTER_S = 0.1
+"""Seconds that an entry waits for company, unless the last commit began as long ago."""
+PAUSE_ROUNDS = 8
+"""Rounds of the event loop without an entry that show that the agent waits for something."""
 FLUSH_BYTES = 64 * 1024
 ROOM_FOR_FRAMES = 64 * 1024
 """What entries may need beyond the size of their event, in bytes: frames, ids that are added."""
@@ -51,10 +55,14 @@ class _Batch:
 class TurnWriter:
     """The one writer of one attempt: one commit is in flight, the next batch waits behind it.
 
-    A batch is committed when it is flushed, `FLUSH_AFTER_S` after its first entry, or at
-    `FLUSH_BYTES`. A commit that fails ends the writing: `on_failure` is told, and what is put from
-    then on is dropped, until `discard`. Commits run in a task of the writer's own, so that
-    cancelling the agent never interrupts one.
+    A batch is committed when it is flushed, or at `FLUSH_BYTES`. Otherwise it depends on its first
+    entry. One that comes `flush_after_s` or more after the last commit began waits for nothing: the
+    batch is committed as soon as the agent pauses. Any other waits `flush_after_s` for those that
+    follow. So chunks cost at most one commit more after each silence.
+
+    A commit that fails ends the writing: `on_failure` is told, and what is put from then on is
+    dropped, until `discard`. Commits run in a task of the writer's own, so that cancelling the
+    agent never interrupts one.
     """
 
     log: TaskLog
@@ -66,10 +74,13 @@ class TurnWriter:
     on_failure: Callable[[Exception], None] = lambda _: None
     on_cancel: Callable[[], None] = lambda: None
     """Called when a newer HEAD shows that a cancel was requested since."""
+    flush_after_s: float = FLUSH_AFTER_S
     failure: Exception | None = field(default=None, init=False)
     _batch: _Batch | None = field(default=None, init=False)
     _opened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _began_at: float = field(default=-math.inf, init=False)
+    """When the last commit began, in monotonic seconds."""
 
     @property
     def claimed(self) -> bool:
@@ -197,13 +208,33 @@ class TurnWriter:
         while True:
             await self._opened.wait()
             batch = self._waiting()
-            wait_s = batch.opened_at + FLUSH_AFTER_S - self.clock.monotonic()
-            if wait_s > 0 and not batch.urgent.is_set():
-                await first_of(self.clock.sleep(wait_s), batch.urgent.wait())
+            if batch.opened_at - self._began_at >= self.flush_after_s:
+                await self._pause_of_agent(batch)
+            else:
+                await self._company(batch)
             # One commit at a time: the log has the order of `put`.
             async with self._committing:
                 if self._batch is batch:  # else it was discarded meanwhile
+                    self._began_at = self.clock.monotonic()
                     await self._commit_waiting(batch)
+
+    async def _pause_of_agent(self, batch: _Batch) -> None:
+        """Wait until the agent has emitted what it has to say at once: that is one commit."""
+        seen = rounds = 0
+        while rounds < PAUSE_ROUNDS and not batch.urgent.is_set() and self._wait_s(batch) > 0:
+            await asyncio.sleep(0)
+            rounds = rounds + 1 if len(batch.entries) == seen else 0
+            seen = len(batch.entries)
+
+    async def _company(self, batch: _Batch) -> None:
+        """Wait for the entries that share the commit of the first one."""
+        wait_s = self._wait_s(batch)
+        if wait_s > 0 and not batch.urgent.is_set():
+            await first_of(self.clock.sleep(wait_s), batch.urgent.wait())
+
+    def _wait_s(self, batch: _Batch) -> float:
+        """Return the seconds that are left of the longest wait of a batch."""
+        return batch.opened_at + self.flush_after_s - self.clock.monotonic()
 
     async def _commit_waiting(self, batch: _Batch) -> None:
         # Taken out before the commit: what is put meanwhile waits in a batch of its own.
