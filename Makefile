@@ -17,6 +17,9 @@ FRAMEWORKS := google_adk agent_framework
 OLDER_CLIENT := python_0_3
 FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(OLDER_CLIENT))
 
+# What benchmarks/peers compares with, each in an environment of its own.
+PEERS := a2akit sdk fasta2a
+
 export UV_PYTHON_DOWNLOADS := never
 export SAM_CLI_TELEMETRY := 0
 
@@ -91,6 +94,13 @@ bench-cost: $(VENV)/.stamp emulators ## what tasks cost, from counted calls: doc
 bench-push: $(VENV)/.stamp emulators ## what a slow webhook costs its task
 	$(BIN)/python -m benchmarks.push
 
+.PHONY: bench-peers
+bench-peers: $(VENV)/.stamp emulators ## beside a2akit, the SDK's cluster mode, fasta2a: SHORT=1 in minutes
+	@for peer in $(PEERS); do \
+		$(MAKE) --quiet build/peers/$$peer/requirements.txt || echo "$$peer cannot be installed." >&2; \
+	done
+	$(BIN)/python -m benchmarks.peers $(if $(SHORT),--short) $(BENCH_ARGS)
+
 .PHONY: bench-imports
 bench-imports: $(VENV)/.stamp ## what a cold start imports, beside the official SDK's server
 	$(BIN)/python -m benchmarks.imports
@@ -142,6 +152,10 @@ lock: $(UV) ## resolve the dependencies again
 	done
 	$(UV) pip compile tests/foreign/$(OLDER_CLIENT)/requirements.in $(LOCK) \
 		-o tests/foreign/$(OLDER_CLIENT)/requirements.txt
+	for name in $(PEERS); do \
+		$(UV) pip compile benchmarks/peers/requirements/$$name.in $(LOCK) \
+			-o benchmarks/peers/requirements/$$name.txt || exit; \
+	done
 
 # One version of each package for all interpreters from 3.11 on, and the development lock constrains
 # the others: what ships is what was tested. No index and no path is named in them.
@@ -171,6 +185,11 @@ $(VENV)/.stamp: requirements/dev.txt pyproject.toml | $(UV)
 	touch $@
 
 $(FOREIGN): build/foreign/%/requirements.txt: tests/foreign/%/requirements.txt | $(UV)
+	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	$(UV) pip sync --quiet --python $(@D)/bin/python --require-hashes $<
+	cp $< $@
+
+build/peers/%/requirements.txt: benchmarks/peers/requirements/%.txt | $(UV)
 	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
 	$(UV) pip sync --quiet --python $(@D)/bin/python --require-hashes $<
 	cp $< $@

@@ -32,7 +32,8 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.stream import provision, running
+from benchmarks.processes import running
+from benchmarks.stream import provision
 from benchmarks.stream_clients import VERSION
 from benchmarks.stream_figures import percentile
 from tests.support.emulators import dynamodb_local, fauxqs
@@ -118,7 +119,7 @@ def deployed(folder: Path) -> Iterator[str]:
         for ready, arguments in parts.items():
             command = [sys.executable, "-m", "a2a_serverless.cli", *arguments]
             pattern = ready if "(" in ready else f"({ready})"
-            url = stack.enter_context(running(command, pattern, folder, **names))
+            url = stack.enter_context(running(command, pattern, folder, **names)).said
         yield url
 
 

@@ -19,18 +19,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from a2a_serverless.storage.dynamodb_attributes import attribute
 from a2a_serverless.storage.dynamodb_layout import event_sort, task_partition
+from benchmarks.processes import running
 from benchmarks.stream_clients import Load, run_streams, streaming, subscribing
 from benchmarks.stream_figures import TARGET_STREAMS, Figures, Notes, figures, missed, report
 from tests.support.emulators import Emulator, dynamodb_local, fauxqs
@@ -39,29 +38,7 @@ HERE = Path(__file__).parent
 CARD = HERE / "stream_card.json"
 STOCK_EXTRAS = ("sqlalchemy[asyncio]==2.0.58", "aiosqlite==0.22.1")
 WORKERS = 2
-START_S = 60.0
 QUERIES = 500
-
-
-@contextmanager
-def running(command: Sequence[str], ready: str, folder: Path, **variables: str) -> Iterator[str]:
-    """A server for the block; gives the first group of `ready` in what it says."""
-    said = folder / f"{uuid.uuid4().hex}.out"
-    environment = {**os.environ, "A2A_AUTH": "none", "PYTHONPATH": str(HERE.parent), **variables}
-    with said.open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own servers
-            command, env=environment, stdout=output, stderr=output
-        )
-    try:
-        deadline = time.monotonic() + START_S
-        while (found := re.search(ready, said.read_text())) is None:
-            assert process.poll() is None, said.read_text()
-            assert time.monotonic() < deadline, said.read_text()
-            time.sleep(0.05)
-        yield found[1]
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def probed(log: Path, *arguments: str) -> list[str]:
@@ -81,7 +58,7 @@ def measure_ours(
         sqs = stack.enter_context(fauxqs())
         names = provision({**dynamodb.environment(), **sqs.environment()})
         serving = probed(log, "api", "--card", str(CARD), "--port", "0")
-        url = stack.enter_context(running(serving, r"A2A at (\S+),", folder, **names))
+        url = stack.enter_context(running(serving, r"A2A at (\S+),", folder, **names)).said
         working = probed(log, "worker", "--agent", agent, "--concurrency", concurrency)
         for _ in range(WORKERS):
             stack.enter_context(running(working, "(turns at a time)", folder, **names))
@@ -104,7 +81,7 @@ def measure_stock(folder: Path, counts: Sequence[int], load: Load) -> list[Figur
         for log in logs:
             command = [*STOCK_COMMAND, str(log), str(folder / "stock.db")]
             server = running(command, r"A2A at (\S+),", folder, VIRTUAL_ENV=sys.prefix)
-            urls.append(stack.enter_context(server))
+            urls.append(stack.enter_context(server).said)
         sides = {
             "stock SDK, same process": (streaming(urls[0]), logs[0]),
             "stock SDK, another replica": (subscribing(urls[0], urls[1]), logs[1]),

@@ -1,0 +1,85 @@
+"""The official SDK's server in its cluster mode: database store and event stream on PostgreSQL.
+
+`python -m benchmarks.peers.servers.sdk postgresql+asyncpg://…`. Several of these on one database
+are replicas: the one that took the message runs the agent, the others follow through the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+import uvicorn
+from a2a.helpers import new_task_from_user_message, new_text_message
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.cluster import DatabaseTaskEventStream, VersionedDatabaseTaskStore
+from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_jsonrpc_routes
+from a2a.server.tasks import TaskUpdater
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part, Role
+from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.applications import Starlette
+
+from benchmarks.peers.agent import work
+
+CARD = AgentCard(
+    name="Ticker",
+    description="Emits timed chunks.",
+    version="1.0.0",
+    supported_interfaces=[
+        AgentInterface(url="http://127.0.0.1", protocol_binding="JSONRPC", protocol_version="1.0")
+    ],
+    capabilities=AgentCapabilities(streaming=True),
+    default_input_modes=["text/plain"],
+    default_output_modes=["text/plain"],
+    skills=[AgentSkill(id="tick", name="Tick", description="Ticks.", tags=["benchmark"])],
+)
+
+
+class Ticker(AgentExecutor):
+    """Does what its message asks for."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Emit the chunks, then complete."""
+        assert context.message is not None
+        assert context.task_id is not None
+        assert context.context_id is not None
+        await event_queue.enqueue_event(new_task_from_user_message(context.message))
+        task = TaskUpdater(event_queue, context.task_id, context.context_id)
+        is_first = True
+
+        async def emit(text: str) -> None:
+            nonlocal is_first
+            await task.add_artifact([Part(text=text)], artifact_id="ticks", append=not is_first)
+            is_first = False
+
+        answer = await work(context.get_user_input(), context.task_id, emit)
+        await task.complete(new_text_message(answer, role=Role.ROLE_AGENT))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Cancel; the handler ends `execute`."""
+        assert context.task_id is not None
+        assert context.context_id is not None
+        await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
+
+
+async def main(database: str) -> None:
+    """Serve until a signal."""
+    engine = create_async_engine(database)
+    store, stream = VersionedDatabaseTaskStore(engine), DatabaseTaskEventStream(engine)
+    await store.initialize()
+    await stream.initialize()
+    handler = DefaultRequestHandler(Ticker(), store, CARD, event_stream=stream)
+    app = Starlette(routes=create_jsonrpc_routes(handler, "/"))
+    # With its protocol named: else asyncio leaves Nagle's algorithm on.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    print(f"A2A at http://127.0.0.1:{listening.getsockname()[1]},", flush=True)
+    config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False)
+    await uvicorn.Server(config).serve(sockets=[listening])
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
