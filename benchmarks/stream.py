@@ -5,7 +5,7 @@ agent (`benchmarks.stream_agent`) on the official SDK's own server, two replicas
 Clients are plain HTTP. Prints for each number of streams at once
 
 - milliseconds from the commit, when its call has returned in the worker, to the client's event;
-- the same from the agent's `enqueue_event`, with the batching of commits in it (0.1 s);
+- the same from the agent's `enqueue_event`, with the wait for company in it;
 - reads per stream-second, while chunks come and after 10 s of silence;
 - how long a read takes from the process that serves the streams, beside the time of the same
   Query on DynamoDB Local when nobody else asks.

@@ -9,7 +9,9 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.contract.storage import Storage
+from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.attempt import NO_ENDING
@@ -77,6 +79,24 @@ async def test_a_silent_agent_claims_its_turn_after_a_second() -> None:
     assert (head.version, head.state, head.attempts) == (2, S.TASK_STATE_WORKING, 1)
     working.cancel()
     await asyncio.gather(working, return_exceptions=True)
+
+
+async def test_a_task_without_a_cancel_is_not_read_again_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The delivery looks for a cancel flag; only where there is one, it reads HEAD too."""
+    reads: list[str] = []
+    head_plain = MemoryStorage.head
+
+    async def head(self: MemoryStorage, task_id: str) -> Head | None:
+        reads.append(task_id)
+        return await head_plain(self, task_id)
+
+    bench = Bench(Agent(complete))
+    await bench.send()
+    monkeypatch.setattr(MemoryStorage, "head", head)
+    assert await bench.work()
+    assert reads == []
 
 
 async def test_a_second_delivery_claims_before_its_agent_starts() -> None:

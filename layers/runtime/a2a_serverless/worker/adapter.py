@@ -354,12 +354,14 @@ class _Delivery:
 
     async def _cleanup(self) -> None:
         """Remove the flag of a task that has ended; the sweeper removes what is left here."""
+        task_id = self._params.task_id
         try:
-            head = await self._storage.head(self._params.task_id)
+            # The flag first: most tasks have none, and an ended one gets none any more.
+            if not await self._storage.is_cancelled(task_id):
+                return
+            head = await self._storage.head(task_id)
             if head is not None and head.is_terminal:
-                await self._storage.clear_cancel(
-                    self._params.task_id, incarnation=self._params.incarnation
-                )
+                await self._storage.clear_cancel(task_id, incarnation=self._params.incarnation)
         except A2AServerlessError as error:
             _log(self._handle, logging.WARNING, "cleanup_failed", f"Flag not removed: {error}")
 
