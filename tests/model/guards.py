@@ -289,6 +289,13 @@ GUARDS: tuple[Guard, ...] = (
         is_backed="the sweeper removes the flag at its deadline",
     ),
     Guard(
+        name="flag-looked-for",
+        does="a worker looks for the flag of a task that it has ended, where there may be one",
+        without=replace(ON, may_be_flagged=unguarded.never_looks_for_a_flag),
+        scenario="a cancel of a waiting or running task",
+        is_backed="the sweeper removes the flag at its deadline",
+    ),
+    Guard(
         name="flag-incarnation",
         does="a flag counts only for the incarnation that it names",
         without=replace(ON, counts_for=unguarded.counts_for_anybody),

@@ -56,6 +56,7 @@ class Rules:
     on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
     check_open: Callable[..., Head] = storing.check_open
     counts_for: Callable[..., bool] = storing.counts_for
+    may_be_flagged: Callable[..., bool] = storing.may_be_flagged
     may_remove: Callable[..., bool] = storing.may_remove
     deadline_ms: Callable[..., int] = storing.deadline_ms
     is_overdue: Callable[..., bool] = storing.is_overdue

@@ -187,7 +187,8 @@ class Attempts:
         """Remove the flag of a task that has ended; then acknowledge."""
         op = worker.op
         assert op is not None
-        if worker.seen is not None and state.head is not None and state.head.head.is_terminal:
+        looks = worker.seen is not None and self._looks_for_a_flag(worker.seen, worker)
+        if looks and state.head is not None and state.head.head.is_terminal:
             after = without_flag(self._world, state, op.inc)
             if after.flag != state.flag:
                 return Move(f"{name}: removes the cancel flag", after)
@@ -203,6 +204,10 @@ class Attempts:
             return Move(f"{name}: acknowledges, and the queue does not answer", after)
         after = with_worker(acknowledge(state, worker), index, IDLE)
         return Move(f"{name}: acknowledges", after)
+
+    def _looks_for_a_flag(self, seen: Seen, worker: Worker) -> bool:
+        """A worker that has seen the task's end knows from HEAD whether there can be a flag."""
+        return worker.older or self._rules.may_be_flagged(seen.head)
 
     # -- commits -------------------------------------------------------------------------------
 

@@ -84,19 +84,23 @@ async def test_a_silent_agent_claims_its_turn_after_a_second() -> None:
 async def test_a_task_without_a_cancel_is_not_read_again_at_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The delivery looks for a cancel flag; only where there is one, it reads HEAD too."""
+    """HEAD has no mark of a request to cancel, so there is no flag to remove."""
     reads: list[str] = []
-    head_plain = MemoryStorage.head
+    is_cancelled_plain = MemoryStorage.is_cancelled
 
-    async def head(self: MemoryStorage, task_id: str) -> Head | None:
-        reads.append(task_id)
-        return await head_plain(self, task_id)
+    async def is_cancelled(self: MemoryStorage, task_id: str) -> bool:
+        reads.append("flag")
+        return await is_cancelled_plain(self, task_id)
+
+    async def head(_: MemoryStorage, task_id: str) -> Head | None:
+        raise AssertionError(task_id)
 
     bench = Bench(Agent(complete))
     await bench.send()
+    monkeypatch.setattr(MemoryStorage, "is_cancelled", is_cancelled)
     monkeypatch.setattr(MemoryStorage, "head", head)
     assert await bench.work()
-    assert reads == []
+    assert reads == ["flag"]  # before the agent starts
 
 
 async def test_a_second_delivery_claims_before_its_agent_starts() -> None:

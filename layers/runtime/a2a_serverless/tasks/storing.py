@@ -101,6 +101,15 @@ def counts_for(flagged: str, incarnation: str | None) -> bool:
     return flagged == incarnation
 
 
+def may_be_flagged(head: Head) -> bool:
+    """Return True if a flag may be up for the task of a HEAD that its writer has just written.
+
+    A request marks HEAD with the flag, and none is taken once the task has ended. The flag of
+    release 0.1 has no mark: the sweeper removes it at its deadline.
+    """
+    return not head.is_terminal or head.cancel is not None
+
+
 def may_remove(flagged: str, incarnation: str | None) -> bool:
     """Return True if the end of the task `incarnation` removes a flag raised for `flagged`.
 

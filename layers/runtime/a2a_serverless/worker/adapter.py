@@ -36,6 +36,7 @@ from a2a_serverless.tasks.head import SHUTDOWN, Head
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.storing import may_be_flagged
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent
 from a2a_serverless.worker.attempt import Attempt, Companions, Limits
@@ -177,6 +178,8 @@ class _Delivery:
         scope = Scope(self._params.scope)
         self._storage = adapter.backends.storage.for_scope(scope)
         self._attempted: tuple[Head, Ownership] | None = None
+        self._left: Head | None = None
+        """HEAD as this delivery's attempt has left it."""
 
     async def verdict(self) -> Verdict:
         """Do what the delivery asks for.
@@ -277,7 +280,9 @@ class _Delivery:
                         head = await claim(self._storage, log, own, adapter.retry)
                         if head.cancel is not None and log.head.cancel is None:
                             attempt.hear_cancel()
-                    return await attempt.run(head, own, may_write)
+                    verdict = await attempt.run(head, own, may_write)
+                    self._left = attempt.head
+                    return verdict
         except TurnFinishedError:
             return DONE
         except ConcurrencyError as error:  # fenced, or the delivery has expired
@@ -354,6 +359,8 @@ class _Delivery:
 
     async def _cleanup(self) -> None:
         """Remove the flag of a task that has ended; the sweeper removes what is left here."""
+        if self._left is not None and not may_be_flagged(self._left):
+            return
         task_id = self._params.task_id
         try:
             # The flag first: most tasks have none, and an ended one gets none any more.

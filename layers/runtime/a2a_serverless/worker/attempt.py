@@ -107,6 +107,11 @@ class Attempt:
         self._stop_reason = self._stop_reason or reason
         self._stopped.set()
 
+    @property
+    def head(self) -> Head:
+        """Return the newest HEAD that the attempt knows; after `run`."""
+        return self._writer.head
+
     def hear_cancel(self) -> None:
         """Take note, before `run`, of a request to cancel that came after the delivery was read."""
         self._cancel_requested.set()
