@@ -155,17 +155,73 @@ def test_help_describes_every_command(command: str) -> None:
     assert os.sep not in shown.stdout.splitlines()[0]
 
 
-def test_project_around_the_folder_is_found(tmp_path: Path) -> None:
-    """Without --agent and --card the files beside the nearest template.yaml are taken."""
-    (tmp_path / "template.yaml").touch()
+TEMPLATE = Path(__file__).parents[2] / "template.yaml"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose agent cannot be used, so that a start ends with its path."""
+    (tmp_path / "template.yaml").write_text(TEMPLATE.read_text())
     for name in ("functions/worker/agent.py", "functions/api/agent_card.json"):
         (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / "functions/worker/agent.py").write_text("agent = 'no agent'\n")
     (tmp_path / "functions/api/agent_card.json").write_text(Path(CARD).read_text())
-    below = tmp_path / "docs"
+    return tmp_path
+
+
+def test_project_around_the_folder_is_found(project: Path) -> None:
+    """Without --agent and --card those of the project around the current folder are taken."""
+    below = project / "docs"
     below.mkdir()
 
     refused = run("dev", cwd=below)
 
     assert refused.returncode == 2
-    assert str(tmp_path / "functions/worker/agent.py") in refused.stderr
+    assert str(project / "functions/worker/agent.py") in refused.stderr
+
+
+def test_the_current_folders_agent_wins(project: Path) -> None:
+    """An agent.py in the current folder, and the card beside it, win over the project's.
+
+    A template.yaml of something else is no project of this framework.
+    """
+    here = project / "mine"
+    here.mkdir()
+    (here / "template.yaml").write_text("Resources: {}")
+    (here / "agent.py").write_text(
+        "from a2a_serverless.worker import TaskContext, Worker\n"
+        "class Mine(Worker):\n"
+        "    async def handle(self, ctx: TaskContext) -> None: ...\n"
+        "agent = Mine()\n"
+    )
+    (here / "agent_card.json").write_text(
+        Path(CARD).read_text().replace('"name": "', '"name": "My ')
+    )
+
+    with running("dev", "--port", "0", env=environment(), output=here / "log", cwd=here) as stack:
+        url = stack.wait_for(r"A2A at (\S+),")
+        card = httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False).json()
+        said = stack.said()
+
+    assert card["name"].startswith("My ")
+    assert "agent agent.py:agent, its card agent_card.json, on memory" in said
+    assert f"table and queues of {project / 'template.yaml'}" in said
+
+
+@pytest.mark.parametrize("command", ["dev", "worker"])
+def test_no_agent_falls_back_to_no_other(command: str, tmp_path: Path) -> None:
+    """Where there is no agent none is taken: the sentence says where it was looked for."""
+    refused = run(command, env=environment(), cwd=tmp_path)
+
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("a2a-serverless: There is no agent at agent.py: name one")
+    assert refused.stderr.count("\n") == 1, refused.stderr
+
+
+def test_no_card_falls_back_to_no_other(tmp_path: Path) -> None:
+    """An agent without a card beside it is not served under the card of another one."""
+    refused = run("dev", "--agent", AGENT.replace("probe_", "gated_"), cwd=tmp_path)
+
+    assert refused.returncode == 2
+    assert "There is no agent card at" in refused.stderr
+    assert "agent_card.json or agent_card.json; name one" in refused.stderr

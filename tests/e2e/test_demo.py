@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
-from tests.e2e.commands import environment, run_anew
+from tests.e2e.commands import environment, run, run_anew
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
@@ -25,4 +29,21 @@ def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
     assert "as streamed in" in shown.stdout
     assert lines[-1].startswith("2 tasks completed")
     assert "\033" not in shown.stdout
-    assert max(map(len, lines)) <= 100
+    assert max(len(line) for line in lines if "agent" not in line) <= 100
+
+
+def test_demo_of_an_own_agent(tmp_path: Path) -> None:
+    """In a folder with an agent and its card `demo` shows that agent, by the card's examples."""
+    for name in ("agent.py", "agent_card.json"):
+        shutil.copy(EXAMPLES / "questionnaire_worker" / name, tmp_path)
+    card = json.loads((tmp_path / "agent_card.json").read_text())
+    card["skills"][0]["examples"] = ["begin", "stop"]
+    (tmp_path / "agent_card.json").write_text(json.dumps(card))
+
+    shown = run("demo", cwd=tmp_path)
+
+    lines = shown.stdout.splitlines()
+    assert "agent.py:agent" in lines[1]
+    assert "What is your name?" in shown.stdout
+    assert shown.returncode == 1, "the second example is rejected, which is no good end"
+    assert "is rejected instead of completed or input-required or auth-required" in shown.stderr

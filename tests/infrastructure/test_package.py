@@ -13,7 +13,7 @@ import grimp
 import a2a_serverless
 
 PACKAGE = "a2a_serverless"
-BESIDE_THE_LAYER = (f"{PACKAGE}.cli", f"{PACKAGE}.local")
+BESIDE_THE_LAYER = (f"{PACKAGE}.cli", f"{PACKAGE}.local", f"{PACKAGE}.scaffold")
 BROUGHT_BY = {
     "botocore": "boto3",
     "cryptography": "pyjwt[crypto]",

@@ -174,8 +174,11 @@ class TestFile:
         [
             ("{", "is not a card"),
             ("[]", "lacks name"),
-            ('{"nmae": "Typo"}', "nmae"),
-            ('{"name": 5}', "is not a card"),
+            ('{\n"nmae": "Typo"}', r"nmae.*\(line 2\)\.$"),
+            ('{\n\n"name": 5}', r"is not a card.*\(line 3\)\.$"),
+            ('{"name": "x",\n"capabilities": {\n"streaming": "yes"}}', r"\(line 3\)\.$"),
+            ('{"skills": [\n{"id": "a",\n"tags": "b"}]}', r"\(line 3\)\.$"),
+            ('{"name": "x"\n"version": "1"}', "line 2 column 1"),
             ('{"name": "Only a name"}', "lacks description, version, capabilities"),
             ("\ud800", "is not a card"),
             (GRPC, "offers GRPC 1.0, which is not served"),

@@ -44,6 +44,7 @@ def factory():
 
 executor, waiter, number = Executor(), Waiter(), 7
 """
+KEYLESS = SOURCE[: SOURCE.index("raise RuntimeError")].count("\n") + 1
 ASKING = """
 class Asking(Worker):
     async def handle(self, ctx):
@@ -61,6 +62,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "broken.py").write_text("raise ValueError('no key\\nset')\n")
     (tmp_path / "typo.py").write_text("def agent(:\n")
     (tmp_path / "needy.py").write_text("import a_framework_that_is_not_there\n")
+    (tmp_path / "helped.py").write_text("from os import path\n\nimport helper_with_an_error\n")
+    (tmp_path / "helper_with_an_error.py").write_text("import json\n\njson.loads('{')\n")
+    (tmp_path / "garbled.py").write_text("import helper_with_a_typo\n")
+    (tmp_path / "helper_with_a_typo.py").write_text("\nagent = = 1\n")
     return tmp_path
 
 
@@ -90,23 +95,46 @@ def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
         ("@/agent_file.py:NAME", "The agent '{}' is neither an AgentExecutor nor a Worker."),
         ("@/agent_file.py:Stranger", "The agent '{}' is neither an AgentExecutor nor a Worker."),
         ("@/agent_file.py:factory", "The agent '{}' is neither an AgentExecutor nor a Worker."),
-        ("@/agent_file.py:Keyless", "The agent '{}' cannot be made: RuntimeError: no key."),
-        ("@/broken.py:agent", "The agent '{}' cannot be imported: ValueError: no key set."),
+        (
+            "@/agent_file.py:Keyless",
+            (
+                "The agent '{}' cannot be made: RuntimeError: no key"
+                f" (@/agent_file.py, line {KEYLESS})."
+            ),
+        ),
+        (
+            "@/broken.py:agent",
+            "The agent '{}' cannot be imported: ValueError: no key set (@/broken.py, line 1).",
+        ),
         (
             "@/typo.py:agent",
-            "The agent '{}' cannot be imported: SyntaxError: invalid syntax (typo.py, line 1).",
+            "The agent '{}' cannot be imported: SyntaxError: invalid syntax (@/typo.py, line 1).",
+        ),
+        (
+            "@/helped.py:agent",
+            (
+                "The agent '{}' cannot be imported: JSONDecodeError: Expecting property name enclosed"
+                " in double quotes: line 1 column 2 (char 1) (@/helper_with_an_error.py, line 3)."
+            ),
+        ),
+        (
+            "@/garbled.py:agent",
+            (
+                "The agent '{}' cannot be imported: SyntaxError: invalid syntax"
+                " (@/helper_with_a_typo.py, line 2)."
+            ),
         ),
         (
             "@/needy.py:agent",
             (
                 "The agent '{}' cannot be imported: ModuleNotFoundError: "
-                "No module named 'a_framework_that_is_not_there'."
+                "No module named 'a_framework_that_is_not_there' (@/needy.py, line 1)."
             ),
         ),
     ],
 )
 def test_what_is_no_agent_is_named(folder: Path, reference: str, sentence: str) -> None:
-    """One sentence names the file, the name and the reason."""
+    """One sentence names the agent, the reason, and file and line, also those of its helper."""
     reference = reference.replace("@", str(folder))
     with pytest.raises(ConfigurationError) as raised:
         load_agent(reference)
@@ -132,7 +160,7 @@ async def test_a_deployed_agent_that_cannot_be_loaded_fails_its_tasks(
     task = await bench.task(head)
     assert task.status.state == S.TASK_STATE_FAILED
     assert (said(task), len(task.artifacts)) == (["hello"], 0)
-    reason = "The agent 'broken.py:agent' cannot be imported: ValueError: no key set."
+    reason = "The agent 'broken.py:agent' cannot be imported: ValueError: no key set ("
     actions = [record.__dict__["action"] for record in caplog.records]
     assert actions == ["agent_not_loaded", "retry", "retry", "gave_up"]
     assert caplog.text.count(reason) == 4

@@ -38,9 +38,11 @@ def run(options: Namespace) -> int:
     from a2a_serverless.worker.agents import load_agent
 
     settings = load_settings()
-    card = load_card(card_path(options.card))
-    if options.agent is not None:
-        load_agent(agent_spec(options.agent))
+    agent = None if options.agent is None else agent_spec(options.agent)
+    path = card_path(options.card, agent)
+    card = load_card(path)
+    if agent is not None:
+        load_agent(agent)
     with until_signal() as ended:
         backends = aws_backends(settings)
         app = create_app(
@@ -54,6 +56,7 @@ def run(options: Namespace) -> int:
         bound = bind(options.port)
         served = guarded(app, settings, bound.getsockname()[1])
         with HttpServer(served, bound) as server:
+            say(f"card {path}" + (f", agent {agent}" if agent else ""))
             say(f"A2A at {server.url}, its card at {server.url}/.well-known/agent-card.json")
             ended.wait()
     return 0

@@ -6,11 +6,12 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.scaffold.source import AGENT, CARD, CARD_NAME, project_around
 
 PROGRAM = "a2a-serverless"
 
@@ -18,9 +19,6 @@ EXIT_UNUSABLE = 2
 """The exit code if call, agent, card, table or queue is unusable; one sentence says which."""
 
 _HIGHEST_PORT = 65_535
-
-_AGENT = Path("functions/worker/agent.py")
-_CARD = Path("functions/api/agent_card.json")
 
 
 _DASHED_DIGEST: Final = re.compile(r"-(?!-[a-z]+(-[a-z]+)*$)[A-Za-z0-9_-]{21}")
@@ -52,7 +50,7 @@ class Parser(argparse.ArgumentParser):
     def add_agent(
         self,
         help_text: str = "what runs the tasks",
-        default: str = "functions/worker/agent.py:agent of the project, else ./agent.py:agent",
+        default: str = "./agent.py:agent, else functions/worker/agent.py:agent of the project",
     ) -> None:
         """Add `--agent`, which `agent_spec` reads."""
         self.add_argument(
@@ -67,8 +65,8 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--card",
             metavar="FILE",
-            help="the agent card (default: functions/api/agent_card.json of the project, else "
-            "./agent_card.json)",
+            help="the agent card (default: agent_card.json beside the agent, else "
+            "./agent_card.json, else functions/api/agent_card.json of the project)",
         )
 
     def add_port(self) -> None:
@@ -111,12 +109,13 @@ def add_command(
 def agent_spec(named: str | None) -> str:
     """Return the agent as `FILE.py:NAME`.
 
-    The first of: the argument, `A2A_AGENT`, functions/worker/agent.py of the project, ./agent.py.
+    The first of: the argument, `A2A_AGENT`, ./agent.py, functions/worker/agent.py of the project
+    around the current folder. No other agent is ever taken.
 
     Raises:
-        ConfigurationError: the file does not exist.
+        ConfigurationError: there is none, or the file does not exist.
     """
-    spec = named or os.environ.get("A2A_AGENT") or f"{_found(_AGENT) or 'agent.py'}:agent"
+    spec = named or os.environ.get("A2A_AGENT") or _own_agent()
     path, _, name = spec.rpartition(":")
     if not path or not name:
         raise ConfigurationError(f"--agent {spec} must have the form FILE.py:NAME.")
@@ -126,36 +125,64 @@ def agent_spec(named: str | None) -> str:
     return spec
 
 
-def card_path(named: str | None) -> Path:
+def card_path(named: str | None, agent: str | None = None) -> Path:
     """Return the agent card's file.
 
-    The first of: the argument, `A2A_CARD`, functions/api/agent_card.json of the project,
-    ./agent_card.json.
+    The first of: the argument, `A2A_CARD`, agent_card.json beside the agent, ./agent_card.json,
+    functions/api/agent_card.json of the project around the current folder.
+
+    Args:
+        named: the argument; None: it was not given.
+        agent: the agent as `agent_spec` returns it; None: no agent was chosen.
 
     Raises:
-        ConfigurationError: the file does not exist.
+        ConfigurationError: there is none, or the file does not exist.
     """
-    path = Path(named or os.environ.get("A2A_CARD") or _found(_CARD) or "agent_card.json")
-    if not path.is_file():
-        raise ConfigurationError(f"There is no agent card at {path}; name one with --card FILE.")
-    return path
+    chosen = named or os.environ.get("A2A_CARD")
+    candidates = [Path(chosen)] if chosen else _cards(agent)
+    for path in candidates:
+        if path.is_file():
+            return path
+    if chosen:
+        raise ConfigurationError(f"There is no agent card at {chosen}; name one with --card FILE.")
+    looked_for = " or ".join(str(path) for path in candidates)
+    raise ConfigurationError(f"There is no agent card at {looked_for}; name one with --card FILE.")
 
 
-def _found(relative: Path) -> Path | None:
-    """Return `relative` beside the nearest template.yaml that has it."""
-    for folder in _folders():
-        if (folder / "template.yaml").is_file() and (folder / relative).is_file():
-            found = folder / relative
-            is_below = found.is_relative_to(Path.cwd())
-            return found.relative_to(Path.cwd()) if is_below else found
-    return None
+def has_own_agent() -> bool:
+    """Return True if `A2A_AGENT`, the current folder or the project around it has an agent."""
+    return bool(os.environ.get("A2A_AGENT")) or any(path.is_file() for path in _agents())
 
 
-def _folders() -> Iterator[Path]:
+def _agents() -> list[Path]:
+    return [Path("agent.py"), *_of_project(AGENT)]
+
+
+def _own_agent() -> str:
+    candidates = _agents()
+    for path in candidates:
+        if path.is_file():
+            return f"{path}:agent"
+    looked_for = " or ".join(str(path) for path in candidates)
+    raise ConfigurationError(
+        f"There is no agent at {looked_for}: name one with --agent FILE.py:NAME, go to the folder"
+        f" of your project, or make one with {PROGRAM} init DIR."
+    )
+
+
+def _cards(agent: str | None) -> list[Path]:
+    beside = [Path(agent.rpartition(":")[0]).with_name(CARD_NAME)] if agent else []
+    return list(dict.fromkeys([*beside, Path(CARD_NAME), *_of_project(CARD)]))
+
+
+def _of_project(relative: str) -> list[Path]:
+    """Return a file of the project around the current folder, whether it exists or not."""
     here = Path.cwd()
-    yield here
-    yield from here.parents
-    yield from Path(__file__).resolve().parents
+    project = project_around(here)
+    if project is None:
+        return []
+    path = project / relative
+    return [path.relative_to(here) if path.is_relative_to(here) else path]
 
 
 def _positive(text: str) -> int:

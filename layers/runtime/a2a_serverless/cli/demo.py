@@ -1,12 +1,20 @@
-"""`a2a-serverless demo`: two tasks through the official client, printed as they happen."""
+"""`a2a-serverless demo`: tasks through the official client, printed as they happen."""
 
 from __future__ import annotations
 
 import logging
 import sys
 from argparse import Namespace
+from pathlib import Path
 
-from a2a_serverless.cli.arguments import Commands, add_command, agent_spec, card_path
+from a2a_serverless.cli.arguments import (
+    Commands,
+    add_command,
+    agent_spec,
+    card_path,
+    has_own_agent,
+)
+from a2a_serverless.scaffold.source import AGENT, CARD, source
 
 
 def add(commands: Commands) -> None:
@@ -18,19 +26,23 @@ def add(commands: Commands) -> None:
         summary="one streamed and one resumed task on a simulated AWS, shown with the official "
         "client",
         description="Starts the stack on free ports with DynamoDB and SQS simulated by moto, runs "
-        "two tasks through the official a2a-sdk client, and prints what the client sees. Needs no "
-        "AWS account and no network.",
+        "tasks through the official a2a-sdk client, and prints what the client sees: two tasks of "
+        "a trip planner or, in the folder of a project of yours, the examples of its card. Needs "
+        "no AWS account and no network.",
     )
 
 
 def run(options: Namespace) -> int:
-    """Show two tasks; return 1 if the client gets anything unexpected."""
+    """Show tasks; return 1 if the client gets anything unexpected."""
     from a2a_serverless.local.demo import DemoError, show
 
     if not options.verbose:
         logging.disable(logging.CRITICAL)  # the transcript is the product
+    planner, card = source() / AGENT, source() / CARD
+    spec = agent_spec(None) if has_own_agent() else f"{planner}:agent"
+    own = Path(spec.rpartition(":")[0]).resolve() != planner.resolve()
     try:
-        show(sys.stdout, agent=agent_spec(None), card=card_path(None))
+        show(sys.stdout, agent=spec, card=card_path(None, spec) if own else card, own=own)
     except DemoError as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1

@@ -42,6 +42,7 @@ def run(options: Namespace) -> int:
     """Keep the stack up until SIGINT or SIGTERM."""
     from a2a_serverless.cli.serving import named_aws_errors, say, until_signal
     from a2a_serverless.local.stack import Options, Stack
+    from a2a_serverless.local.template import find_template
     from a2a_serverless.settings import load_settings
 
     settings = load_settings()
@@ -50,15 +51,17 @@ def run(options: Namespace) -> int:
         "push_allowed_hosts": settings.push_allowed_hosts or HERE,
     }
     settings = settings.model_copy(update=update)
+    agent = agent_spec(options.agent)
     how = Options(
         backend=options.backend,
-        agent=agent_spec(options.agent),
-        card=card_path(options.card),
+        agent=agent,
+        card=card_path(options.card, agent),
         port=options.port,
         push=not options.no_push,
     )
     with named_aws_errors(), until_signal() as ended, Stack(settings, how) as stack:
-        say(f"agent {how.agent}, on {how.backend}")
+        say(f"agent {how.agent}, its card {how.card}, on {how.backend}")
+        say(f"routes, table and queues of {find_template()}")
         say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
         say("Ctrl-C ends it")
         ended.wait()

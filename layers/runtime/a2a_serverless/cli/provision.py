@@ -24,11 +24,15 @@ def add(commands: Commands) -> None:
 def run(_: Namespace) -> int:
     """Create what is missing; print the variables that name it, a line each."""
     from a2a_serverless import aws
-    from a2a_serverless.cli.serving import named_aws_errors
+    from a2a_serverless.cli.serving import named_aws_errors, say
     from a2a_serverless.local.provision import provision
+    from a2a_serverless.local.template import Template, find_template
 
+    path = find_template()
+    template = Template.load(path)
     with named_aws_errors():
-        made = provision(aws.client("dynamodb"), aws.client("sqs"))
+        made = provision(aws.client("dynamodb"), aws.client("sqs"), template=template)
+    say(f"table and queues of {path}")
     for name, value in made.environment().items():
         print(f"{name}={value}")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -46,13 +47,17 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
         ConfigurationError: the file is missing, unreadable, or not a complete card.
     """
     path = Path(folder or "", path)
+    text = ""
     try:
-        card = Parse(path.read_text(encoding="utf-8"), AgentCard())
+        text = path.read_text(encoding="utf-8")
+        card = Parse(text, AgentCard())
     except OSError as error:
         msg = f"The agent card {path} cannot be read: {error.strerror}."
         raise ConfigurationError(msg) from error
     except (ParseError, ValueError) as error:
-        raise ConfigurationError(f"The agent card {path} is not a card: {error}") from error
+        reason = str(error).split("\n", 1)[0].rstrip(".")
+        msg = f"The agent card {path} is not a card: {reason}{_line(text, reason)}."
+        raise ConfigurationError(msg) from error
     missing = _missing_fields(card)
     if missing:
         raise ConfigurationError(f"The agent card {path} lacks {', '.join(missing)}.")
@@ -66,6 +71,27 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
             msg = f"The agent card {path} offers a tenant that no client can name: {way.tenant}."
             raise ConfigurationError(msg)
     return card
+
+
+_NAMED_FIELDS = (
+    r'no field named "(\w+)"',
+    r"at [\w.\[\]]+\.(\w+)$",
+    r".*parse (\w+) field",
+)
+"""Where the parser's reason names the field, the best place first."""
+
+
+def _line(text: str, reason: str) -> str:
+    """Return ` (line N)`, the first line with the field that a reason names; empty for none.
+
+    The reason of a text that is no JSON names the line itself.
+    """
+    for pattern in _NAMED_FIELDS:
+        found = re.search(pattern, reason)
+        if found and f'"{found[1]}"' in text:
+            before = text.partition(f'"{found[1]}"')[0]
+            return f" (line {before.count(chr(10)) + 1})"
+    return ""
 
 
 def load_extended_card(settings: Settings, *, folder: Path | None = None) -> AgentCard | None:

@@ -1,11 +1,11 @@
-"""Two tasks through the official client, printed as they happen."""
+"""An agent's tasks through the official client, printed as they happen."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -36,6 +36,11 @@ LIMIT_S = 60.0
 STREAMED = "Two days in Lisbon, please"
 UNCLEAR = "Plan a trip to Oslo"
 ANSWER = "One day"
+GREETING = "Hello"
+"""What an agent is told whose card has no examples."""
+
+MOST_EXAMPLES = 3
+"""Tasks of an agent that is not the framework's own."""
 
 _COLOURS = {
     TaskState.TASK_STATE_COMPLETED: "32",
@@ -45,6 +50,7 @@ _COLOURS = {
     TaskState.TASK_STATE_REJECTED: "31",
     TaskState.TASK_STATE_CANCELED: "31",
 }
+INTERRUPTED = TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED
 _QUIET, _STRONG, _ARTIFACT = "2", "1", "36"
 
 
@@ -52,40 +58,66 @@ class DemoError(Exception):
     """The client did not get what the demo has to show."""
 
 
-def show(out: TextIO, *, agent: str, card: Path) -> None:
-    """Run two tasks of an agent on a simulated AWS and print what the client sees of them.
+def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
+    """Run tasks of an agent on a simulated AWS and print what the client sees of them.
+
+    Args:
+        out: gets the transcript.
+        agent: the agent as `FILE.py:NAME`.
+        card: its card.
+        own: True for an agent of the user's, which gets the examples of its card; False for the
+            framework's trip planner, whose two tasks have to take their course.
 
     Raises:
-        DemoError: it saw something unexpected, or nothing for `LIMIT_S`.
+        DemoError: the client saw something unexpected, or nothing for `LIMIT_S`.
     """
     transcript = Transcript(out)
     transcript.plain("API Gateway, Lambda, DynamoDB and SQS FIFO, simulated in this process")
+    transcript.fact("runs", f"{agent}\ncard {card}")
     settings = load_settings().model_copy(update={"auth": "none", "public_url": ""})
     with Stack(settings, Options(agent=agent, card=card, backend="moto")) as stack:
         try:
-            asyncio.run(_show(transcript, stack))
+            asyncio.run(_show(transcript, stack, _examples if own else _two_tasks))
         except TimeoutError as error:
             raise DemoError(f"nothing came for {LIMIT_S:g} seconds.") from error
         except (A2AClientError, httpx.HTTPError) as error:
             raise DemoError(f"{type(error).__name__}: {error}") from error
 
 
-async def _show(transcript: Transcript, stack: Stack) -> None:
+async def _show(
+    transcript: Transcript,
+    stack: Stack,
+    tasks: Callable[[_Agent, Transcript], Awaitable[None]],
+) -> None:
     async with asyncio.timeout(LIMIT_S), _Agent.at(stack.url) as agent:
         transcript.fact("agent", f"{agent.card.name}, {stack.url}/.well-known/agent-card.json")
         transcript.fact("client", f"a2a-sdk {version('a2a-sdk')}, streaming from {agent.url}")
+        await tasks(agent, transcript)
 
-        transcript.heading("1  A task that streams its answer")
-        streamed = await _converse(agent, transcript, STREAMED)
-        _expect(streamed, TaskState.TASK_STATE_COMPLETED)
 
-        transcript.heading("2  A task that asks back, and goes on with the answer")
-        paused = await _converse(agent, transcript, UNCLEAR)
-        _expect(paused, TaskState.TASK_STATE_INPUT_REQUIRED)
-        resumed = await _converse(agent, transcript, ANSWER, task=paused)
-        _expect(resumed, TaskState.TASK_STATE_COMPLETED)
+async def _two_tasks(agent: _Agent, transcript: Transcript) -> None:
+    transcript.heading("1  A task that streams its answer")
+    streamed = await _converse(agent, transcript, STREAMED)
+    _expect(streamed, TaskState.TASK_STATE_COMPLETED)
+
+    transcript.heading("2  A task that asks back, and goes on with the answer")
+    paused = await _converse(agent, transcript, UNCLEAR)
+    _expect(paused, TaskState.TASK_STATE_INPUT_REQUIRED)
+    resumed = await _converse(agent, transcript, ANSWER, task=paused)
+    _expect(resumed, TaskState.TASK_STATE_COMPLETED)
 
     transcript.plain("\n2 tasks completed: one streamed, one resumed after its question.")
+
+
+async def _examples(agent: _Agent, transcript: Transcript) -> None:
+    """Send the examples of the card; the agent may end their tasks or ask back."""
+    said = [text for skill in agent.card.skills for text in skill.examples] or [GREETING]
+    good = TaskState.TASK_STATE_COMPLETED, *INTERRUPTED
+    for number, text in enumerate(said[:MOST_EXAMPLES], 1):
+        transcript.heading(f"{number}  An example of its card")
+        task = await _converse(agent, transcript, text)
+        _expect(task, *good)
+    transcript.plain(f"\n{min(len(said), MOST_EXAMPLES)} of the card's examples were answered.")
 
 
 async def _converse(
@@ -110,10 +142,10 @@ async def _converse(
     return stored
 
 
-def _expect(task: Task, state: TaskState) -> None:
-    if task.status.state != state:
-        found = state_label(task.status.state)
-        raise DemoError(f"task {task.id} is {found} instead of {state_label(state)}.")
+def _expect(task: Task, *states: TaskState) -> None:
+    if task.status.state not in states:
+        found, wanted = state_label(task.status.state), " or ".join(map(state_label, states))
+        raise DemoError(f"task {task.id} is {found} instead of {wanted}.")
 
 
 class _Agent:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import yaml
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.scaffold.source import TEMPLATE, project_around, source
 
 TEMPLATE_VARIABLE: Final = "A2A_TEMPLATE"
 
@@ -30,23 +31,20 @@ class TemplateError(ConfigurationError):
 
 
 def find_template() -> Path:
-    """Return the path of template.yaml: `A2A_TEMPLATE`, else the nearest one above this package.
+    """Return the path of template.yaml.
+
+    The first of: `A2A_TEMPLATE`, the one of the project around the current folder, the framework's
+    own of this version.
 
     Raises:
-        TemplateError: there is none.
+        TemplateError: A2A_TEMPLATE names no file.
     """
     named = os.environ.get(TEMPLATE_VARIABLE)
     if named:
         if not Path(named).is_file():
             raise TemplateError(f"{TEMPLATE_VARIABLE} names {named}, which is not a file.")
         return Path(named)
-    for folder in Path(__file__).resolve().parents:
-        candidate = folder / "template.yaml"
-        if candidate.is_file():
-            return candidate
-    raise TemplateError(
-        f"No template.yaml above the installed package; set {TEMPLATE_VARIABLE} to its path."
-    )
+    return (project_around(Path.cwd()) or source()) / TEMPLATE
 
 
 class Template:

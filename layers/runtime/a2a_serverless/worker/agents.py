@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import logging
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +41,7 @@ def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
     found = getattr(module, name, None)
     if found is None:
         raise ConfigurationError(f"The agent {reference!r} cannot be used: {path} has no {name!r}.")
-    return _executor(found, reference)
+    return _executor(found, reference, Path(str(module.__file__)).parent)
 
 
 def deployed_agent(reference: str, *, folder: Path) -> AgentExecutor:
@@ -110,7 +111,7 @@ def _import(path: Path, reference: str) -> ModuleType:
         sys.path.insert(0, str(path.parent))
     sys.modules[name] = module  # as `import` does: dataclasses and pickle look it up there
     try:
-        with _users_code(reference, "cannot be imported"):
+        with _users_code(reference, "cannot be imported", path.parent):
             spec.loader.exec_module(module)
     except ConfigurationError:
         del sys.modules[name]
@@ -118,9 +119,9 @@ def _import(path: Path, reference: str) -> ModuleType:
     return module
 
 
-def _executor(found: Any, reference: str) -> AgentExecutor:
+def _executor(found: Any, reference: str, folder: Path) -> AgentExecutor:
     if inspect.isclass(found) and issubclass(found, AgentExecutor | Worker):
-        with _users_code(reference, "cannot be made"):
+        with _users_code(reference, "cannot be made", folder):
             found = found()
     if isinstance(found, Worker):
         return WorkerExecutor(found)
@@ -130,11 +131,29 @@ def _executor(found: Any, reference: str) -> AgentExecutor:
 
 
 @contextmanager
-def _users_code(reference: str, what: str) -> Iterator[None]:
-    """Raise ConfigurationError for whatever the user's code raises: the start stops with it."""
+def _users_code(reference: str, what: str, folder: Path) -> Iterator[None]:
+    """Raise ConfigurationError for whatever the user's code raises: the start stops with it.
+
+    The message names the file and the line, also of a module in `folder` that the agent imports.
+    """
     try:
         yield
     except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split())
-        msg = f"The agent {reference!r} {what}: {type(error).__name__}: {reason}."
+        said = (error.msg or "") if isinstance(error, SyntaxError) else str(error)
+        reason = " ".join(said.split())
+        where = _place(error, folder)
+        msg = f"The agent {reference!r} {what}: {type(error).__name__}: {reason}{where}."
         raise ConfigurationError(msg) from error
+
+
+def _place(error: BaseException, folder: Path) -> str:
+    """Return ` (FILE, line N)` for the innermost line of the user's that an error came from."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}, line {error.lineno})"
+    lines = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_relative_to(folder)
+        and "site-packages" not in Path(frame.filename).relative_to(folder).parts
+    ]
+    return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else ""
