@@ -141,10 +141,11 @@ dist: $(VENV)/.stamp ## the wheel and the source archive, in dist/, without test
 	@ls dist
 
 .PHONY: lock
-lock: $(UV) ## resolve the dependencies again
-	$(UV) pip compile pyproject.toml --extra local --group dev $(LOCK) -o requirements/dev.txt
+lock: $(VENV)/.stamp ## resolve the dependencies again
+	$(UV) pip compile pyproject.toml --extra local --group dev -c requirements/held.in $(LOCK) -o requirements/dev.txt
 	$(UV) pip compile pyproject.toml --extra local -c requirements/dev.txt $(LOCK) -o requirements/local.txt
 	$(UV) pip compile pyproject.toml -c requirements/dev.txt $(LAMBDA_HAS) $(LOCK) -o requirements/runtime.txt
+	$(BIN)/a2a-serverless lock
 	mkdir -p build && grep -o '^a2a-sdk==[0-9.]*' requirements/dev.txt > build/sdk.txt
 	for name in $(FRAMEWORKS); do \
 		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml -c build/sdk.txt $(LOCK) \

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGED = "a2a_serverless/scaffold/repository"
-SOURCES = (
-    "template.yaml",
-    "samconfig.toml",
-    "functions/**/*",
-    "layers/runtime/Makefile",
-    "requirements/runtime.txt",
-    "examples/*/agent.py",
-    "examples/*/agent_card.json",
-    "examples/*/requirements.txt",
-)
+SCAFFOLD = "layers/runtime/a2a_serverless/scaffold"
 
 
 class RepositoryFiles(BuildHookInterface):  # type: ignore[type-arg]
@@ -27,7 +18,7 @@ class RepositoryFiles(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return
         root = Path(self.root)
-        for file in sorted(path for pattern in SOURCES for path in root.glob(pattern)):
-            if file.is_file() and "__pycache__" not in file.parts and file.name != ".env":
-                name = file.relative_to(root).as_posix()
-                build_data["force_include"][str(file)] = f"{PACKAGED}/{name}"
+        source = runpy.run_path(str(root / SCAFFOLD / "source.py"))
+        for file in source["files"](root, source["PACKAGED_FILES"]):
+            name = file.relative_to(root).as_posix()
+            build_data["force_include"][str(file)] = f"a2a_serverless/scaffold/repository/{name}"

@@ -143,7 +143,11 @@ async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "dev", "api", "worker", "push", "sweep", "task", "provision"]
+    "command",
+    [
+        *("demo", "init", "dev", "lock", "upgrade", "api", "worker", "push", "sweep", "task"),
+        *("provision", "bundle"),
+    ],
 )
 def test_help_describes_every_command(command: str) -> None:
     """`--help` explains what a command does and loads nothing for it."""

@@ -49,12 +49,17 @@ def asked(task: Task) -> str:
 
 
 def test_the_examples_are_these() -> None:
-    """A new example needs a test here, and a line in the list of examples."""
+    """A new example needs a test here, and a line in the list of examples.
+
+    Those of Strands and the ADK run in environments of their own: `make projects`.
+    """
     assert NAMES == [
+        "adk_agent",
         "echo_executor",
         "langgraph_agent",
         "pydantic_ai_agent",
         "questionnaire_worker",
+        "strands_agent",
     ]
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert all(f"]({name})" in listed for name in NAMES)

@@ -113,8 +113,9 @@ def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
         (
             "@/helped.py:agent",
             (
-                "The agent '{}' cannot be imported: JSONDecodeError: Expecting property name enclosed"
-                " in double quotes: line 1 column 2 (char 1) (@/helper_with_an_error.py, line 3)."
+                "The agent '{}' cannot be imported: JSONDecodeError: Expecting property name"
+                " enclosed in double quotes: line 1 column 2 (char 1)"
+                " (@/helper_with_an_error.py, line 3)."
             ),
         ),
         (

@@ -11,22 +11,39 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from a2a_serverless.cli import api, demo, dev, provision, push, sweep, task, worker
+from a2a_serverless.cli import (
+    api,
+    bundle,
+    demo,
+    dev,
+    init,
+    lock,
+    provision,
+    push,
+    sweep,
+    task,
+    upgrade,
+    worker,
+)
 from a2a_serverless.cli.arguments import PROGRAM, Parser
 from a2a_serverless.cli.text import printable, refuse
 from a2a_serverless.errors import ConfigurationError
 
-COMMANDS = (demo, dev, api, worker, push, sweep, task, provision)
+COMMANDS = (
+    *(demo, init, dev, lock, upgrade),
+    *(api, worker, push, sweep, task, provision, bundle),
+)
 """In the order of `--help`."""
 
 EXIT_INTERRUPTED = 130
 
-_EXTRA = frozenset({"boto3", "botocore", "moto", "responses", "yaml"})
+_EXTRA = frozenset({"boto3", "botocore", "moto", "packaging", "responses", "yaml"})
 
 _EXAMPLES = """\
 examples:
   a2a-serverless demo                          see it work, on this machine alone
-  a2a-serverless dev --agent my.py:agent       your agent as if deployed, in memory
+  a2a-serverless init my-agent                 make a project of your own
+  a2a-serverless dev                           its agent as if deployed, in memory
   export $(a2a-serverless provision)           make the table and the queues, remember their names
   A2A_AUTH=none a2a-serverless api             the HTTP application on real DynamoDB and SQS
   a2a-serverless worker --concurrency 4        run agents for it

@@ -85,6 +85,16 @@ class Parser(argparse.ArgumentParser):
             help=f"{of} (default: %(default)s)",
         )
 
+    def add_find_links(self) -> None:
+        """Add `--find-links`, a list of folders or pages of wheels."""
+        self.add_argument(
+            "--find-links",
+            metavar="FOLDER",
+            action="append",
+            default=[],
+            help="wheels beside those of the index; may be repeated",
+        )
+
     def add_backend(self) -> None:
         """Add `--backend`, hidden: outside `dev` `aws` is the only value, and may be named."""
         self.add_argument("--backend", choices=("aws",), default="aws", help=argparse.SUPPRESS)
@@ -104,6 +114,21 @@ def add_command(
     command.set_defaults(run=run)
     command.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
     return command
+
+
+def project_folder(here: Path) -> Path:
+    """Return the folder of the project around a folder.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    project = project_around(here)
+    if project is None:
+        raise ConfigurationError(
+            f"{here} is in no project: no folder from it upwards has a template.yaml of"
+            f" a2a-serverless; make one with {PROGRAM} init DIR."
+        )
+    return project
 
 
 def agent_spec(named: str | None) -> str:

@@ -9,17 +9,45 @@ TEMPLATE: Final = "template.yaml"
 AGENT: Final = "functions/worker/agent.py"
 CARD: Final = "functions/api/agent_card.json"
 CARD_NAME: Final = "agent_card.json"
+REQUIREMENTS: Final = "functions/worker/requirements.in"
+AGENT_LOCK: Final = "functions/worker/requirements.txt"
 LAYER_LOCK: Final = "requirements/runtime.txt"
+
+PROJECT_FILES: Final = (
+    "template.yaml",
+    "samconfig.toml",
+    "functions/**/*",
+    "layers/runtime/Makefile",
+)
+"""The files of the repository's top level that a project has too, as patterns."""
+
+PACKAGED_FILES: Final = (
+    *PROJECT_FILES,
+    LAYER_LOCK,
+    "examples/*/*.py",
+    "examples/*/*.json",
+    "examples/*/*.txt",
+)
+"""What the package has of the repository, which `hatch_build.py` puts into the wheel."""
 
 
 def source() -> Path:
     """Return the folder that has the top level of the framework's repository.
 
-    In a checkout that is the repository itself. An installed package has a copy of what it needs,
-    which `hatch_build.py` has put in.
+    In a checkout that is the repository itself; an installed package has a copy of what it needs.
     """
     packaged = Path(__file__).parent / "repository"
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[4]
+
+
+def files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
+    """Return the files below `root` that match, without what a run or a machine has left there."""
+    found = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
+    return sorted(path for path in found if not _is_left(path.relative_to(root)))
+
+
+def _is_left(path: Path) -> bool:
+    return "__pycache__" in path.parts or path.name == ".env" or path.suffix == ".whl"
 
 
 def is_framework_template(path: Path) -> bool:

@@ -1,0 +1,43 @@
+"""`a2a-serverless bundle`: the agent's packages, as `sam build` puts them into the function."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from a2a_serverless.cli.arguments import Commands, add_command, project_folder
+
+
+def add(commands: Commands) -> None:
+    """Describe the command and its arguments."""
+    bundle = add_command(
+        commands,
+        "bundle",
+        run,
+        summary="puts the agent's locked packages into a folder, for `sam build`",
+        description="Installs what functions/worker/requirements.txt locks into FOLDER, as wheels "
+        "for Lambda's platform. Stops with one sentence where requirements.in does not fit the "
+        "layer, was not locked, or everything is larger than Lambda takes.",
+    )
+    bundle.add_argument("folder", metavar="FOLDER", type=Path, help="gets the packages")
+    bundle.add_argument("--python-version", metavar="VERSION", default="3.13", help="of Lambda")
+    bundle.add_argument(
+        "--python-platform",
+        metavar="PLATFORM",
+        default="aarch64-manylinux_2_34",
+        help="as uv names it (default: %(default)s)",
+    )
+    bundle.add_find_links()
+
+
+def run(options: Namespace) -> int:
+    """Install the packages for the project around the current folder."""
+    from a2a_serverless.scaffold.dependencies import Dependencies
+
+    options.folder.mkdir(parents=True, exist_ok=True)
+    Dependencies(project_folder(Path.cwd()), options.find_links).bundle(
+        options.folder.resolve(),
+        python_version=options.python_version,
+        python_platform=options.python_platform,
+    )
+    return 0

@@ -1,0 +1,55 @@
+"""`a2a-serverless upgrade`: a project's files, as the installed version writes them."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from a2a_serverless.cli.arguments import Commands, add_command, project_folder
+
+EXIT_TO_DO = 1
+"""The exit code if there is something to decide, or, with --check, to upgrade."""
+
+
+def add(commands: Commands) -> None:
+    """Describe the command and its arguments."""
+    upgrade = add_command(
+        commands,
+        "upgrade",
+        run,
+        summary="merges this version's template and files into a project, and locks anew",
+        description="Merges what the installed version writes into the project around the current "
+        "folder, by `git merge-file`. Your edits stay. What both have changed is marked in the "
+        "file and listed, and the exit code is 1.",
+    )
+    upgrade.add_argument(
+        "--check", action="store_true", help="change nothing; exit with 1 if there is work to do"
+    )
+    upgrade.add_find_links()
+
+
+def run(options: Namespace) -> int:
+    """Print a line for each file that changes; return 1 if the owner has to decide something."""
+    from a2a_serverless.cli.serving import say
+    from a2a_serverless.scaffold.dependencies import Dependencies
+    from a2a_serverless.scaffold.upgrade import plan
+
+    folder = project_folder(Path.cwd())
+    upgrade = plan(folder)
+    for step in upgrade.steps:
+        print(step)
+    versions = f"{upgrade.before.version} to {upgrade.after.version}"
+    is_current = not upgrade.steps and upgrade.before.version == upgrade.after.version
+    if options.check:
+        say("nothing to upgrade" if is_current else f"to upgrade: {versions}")
+        return 0 if is_current else EXIT_TO_DO
+    if is_current:
+        say("nothing to upgrade")
+        return 0
+    upgrade.apply()
+    Dependencies(folder, options.find_links).lock()
+    say(f"upgraded {versions}")
+    if upgrade.conflicts:
+        say("decide what is marked with <<<<<<< in the files above, then run the tests")
+        return EXIT_TO_DO
+    return 0

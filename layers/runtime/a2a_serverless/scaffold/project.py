@@ -1,0 +1,167 @@
+"""The files of a project, as this version of the framework writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from a2a_serverless import __version__
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.scaffold.dependencies import DEVELOPMENT, PACKAGE, Dependencies
+from a2a_serverless.scaffold.source import (
+    AGENT,
+    AGENT_LOCK,
+    CARD,
+    PROJECT_FILES,
+    REQUIREMENTS,
+    files,
+    source,
+)
+
+KINDS: Final[Mapping[str, str]] = {
+    "worker": "",
+    "executor": "echo_executor",
+    "langgraph": "langgraph_agent",
+    "pydantic-ai": "pydantic_ai_agent",
+    "strands": "strands_agent",
+    "adk": "adk_agent",
+}
+"""The folder in examples/ whose agent a project starts with; empty: that of functions/worker."""
+
+BASE: Final = ".a2a-serverless"
+"""The hidden folder of a project: what was written, as it was written."""
+
+_RECORD: Final = "project.json"
+_WRITTEN: Final[Mapping[str, str]] = {
+    "Makefile": "Makefile",
+    "gitignore": ".gitignore",
+    "deploy.yml": ".github/workflows/deploy.yml",
+    "dev.in": DEVELOPMENT,
+    "README.md": "README.md",
+    "checks/conftest.py": "tests/conftest.py",
+    "checks/test_agent.py": "tests/test_agent.py",
+}
+"""Files beside those of the repository's own top level, by their names in `written/`."""
+
+OWNERS: Final = frozenset({AGENT, CARD, REQUIREMENTS, "README.md", "tests/test_agent.py"})
+"""What the owner replaces: `init` writes it, and `upgrade` leaves it alone."""
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,109}")
+"""A stack's name by CloudFormation's rule, short enough for the endings of other stacks."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a project was made as: the kind of its first agent, and the name of its stack."""
+
+    agent: str
+    name: str
+    version: str = __version__
+
+    @classmethod
+    def recorded_in(cls, folder: Path) -> Project:
+        """Return what `record` has kept in a project.
+
+        Raises:
+            ConfigurationError: there is nothing, or it cannot be read.
+        """
+        path = folder / BASE / _RECORD
+        try:
+            read = json.loads(path.read_text(encoding="utf-8"))
+            return cls(agent=str(read["agent"]), name=str(read["name"]), version=read["version"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"{path} cannot be read: only a project that {PACKAGE} init has made, with its"
+                f" folder {BASE}, can be upgraded."
+            ) from error
+
+    def render(self, repository: Path | None = None) -> dict[str, bytes]:
+        """Return the project's files by their paths, but for the locks.
+
+        Args:
+            repository: the framework's top level; None: that of this version.
+        """
+        root = repository or source()
+        paths = {path.relative_to(root).as_posix(): path for path in files(root, PROJECT_FILES)}
+        paths.pop(AGENT_LOCK, None)
+        example = root / "examples" / KINDS[self.agent]
+        if KINDS[self.agent]:
+            paths |= {AGENT: example / "agent.py", CARD: example / "agent_card.json"}
+            if (example / "requirements.txt").is_file():
+                paths[REQUIREMENTS] = example / "requirements.txt"
+        written = Path(__file__).parent / "written"
+        paths |= {name: written / own for own, name in _WRITTEN.items()}
+        return {name: self._filled(name, path.read_bytes()) for name, path in paths.items()}
+
+    def _filled(self, name: str, content: bytes) -> bytes:
+        if name == "samconfig.toml":
+            return content.replace(b'"a2a-serverless', f'"{self.name}'.encode())
+        if name in _WRITTEN.values():
+            content = content.replace(b"@NAME@", self.name.encode())
+            return content.replace(b"@VERSION@", self.version.encode())
+        return content
+
+    def record(self, folder: Path, rendered: Mapping[str, bytes]) -> None:
+        """Keep the files as they were written, for the next upgrade."""
+        base = folder / BASE
+        shutil.rmtree(base, ignore_errors=True)
+        kept = {name: content for name, content in rendered.items() if name not in OWNERS}
+        write(base / "written", kept)
+        record = {"version": self.version, "agent": self.agent, "name": self.name}
+        (base / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def checked_name(named: str | None, folder: Path) -> str:
+    """Return the stack's name: as given, or made from the folder's.
+
+    Raises:
+        ConfigurationError: AWS would refuse it.
+    """
+    name = named or re.sub(r"[^A-Za-z0-9]+", "-", folder.resolve().name).strip("-")
+    if not _NAME.fullmatch(name):
+        shown = f"--name {named}" if named else f"The name of the folder, {folder.resolve().name},"
+        raise ConfigurationError(
+            f"{shown} is no name for a stack of AWS: it has 1 to 110 letters, digits and hyphens,"
+            " and begins with a letter; choose one with --name."
+        )
+    return name
+
+
+def create(folder: Path, project: Project, find_links: Sequence[str] = ()) -> None:
+    """Write a project into a folder that is empty or missing; all of it, or nothing.
+
+    Raises:
+        ConfigurationError: the folder is not empty, or the packages cannot be resolved.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(f"{folder} is not empty: nothing was written; name another one.")
+    links = [_absolute(link) for link in find_links]
+    rendered = project.render()
+    with TemporaryDirectory() as scratch:
+        made = Path(scratch, "project")
+        write(made, rendered)
+        Dependencies(made, links).lock()
+        project.record(made, rendered)
+        if links:
+            (made / "local.mk").write_text(f"WHEELS := {' '.join(links)}\n", encoding="utf-8")
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+
+
+def write(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files by their paths in a folder; scripts can be executed."""
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        if content.startswith(b"#!"):
+            path.chmod(0o755)
+
+
+def _absolute(link: str) -> str:
+    return link if "://" in link else str(Path(link).resolve())

@@ -1,0 +1,107 @@
+"""Calls of uv, which resolves and installs; its refusals in words of a project."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from a2a_serverless.errors import ConfigurationError
+
+WHEELS = "functions/worker/wheels"
+"""The folder of a project's own wheels, which are looked for there before any index."""
+
+_NEEDS = re.compile(r"(?P<who>[A-Za-z0-9._-]+\S*) depends on (?P<what>[^\s]+)")
+_NO_WHEEL = re.compile(
+    r"(?P<package>[A-Za-z0-9._-]+)(?:==(?P<version>\S+))? has no (?:usable )?wheels"
+)
+
+
+_UNHASHED = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;]+)[^\\\n]*$", re.MULTILINE)
+
+
+class UvError(ConfigurationError):
+    """uv refused; the message is what it said, in one line."""
+
+
+def run(arguments: Sequence[str], *, folder: Path) -> None:
+    """Run `uv pip ARGUMENTS` in a folder.
+
+    Raises:
+        UvError: uv refused.
+        ConfigurationError: there is no uv.
+    """
+    wheels = ["--find-links", WHEELS] if (folder / WHEELS).is_dir() else []
+    done = subprocess.run(  # noqa: S603 - uv, with the arguments of this module
+        [_program(), "pip", arguments[0], "--quiet", *wheels, *arguments[1:]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise UvError(" ".join(done.stderr.split()))
+
+
+def _program() -> str:
+    beside = Path(sys.executable).with_name("uv")
+    found = os.environ.get("UV") or (str(beside) if beside.exists() else shutil.which("uv"))
+    if found is None:
+        raise ConfigurationError("uv is missing; install a2a-serverless[local].")
+    return found
+
+
+def conflict_of(said: str, pins: Mapping[str, str]) -> tuple[str, Requirement] | None:
+    """Return who asks for what of the packages in `pins`, where that excludes the pinned version.
+
+    Args:
+        said: the explanation of a failed resolution.
+        pins: versions by package.
+    """
+    for who, what in _needs(said):
+        version = pins.get(canonicalize_name(what.name))
+        if version is not None and not what.specifier.contains(version, prereleases=True):
+            return who, what
+    return None
+
+
+def _needs(said: str) -> Iterator[tuple[str, Requirement]]:
+    for found in _NEEDS.finditer(said):
+        try:
+            yield found["who"], Requirement(found["what"].rstrip(",."))
+        except InvalidRequirement:
+            continue
+
+
+def package_without_wheel(said: str) -> str | None:
+    """Return the package, with its version if it is named, that has no wheel to install."""
+    found = _NO_WHEEL.search(said)
+    return found and "==".join(filter(None, (found["package"], found["version"])))
+
+
+def with_hashes_of_files(lock: str, folders: Iterable[Path]) -> str:
+    """Return a lock in which also packages out of folders of wheels have their hashes."""
+    files: dict[tuple[str, str], list[str]] = {}
+    for wheel in (path for folder in folders for path in sorted(folder.glob("*.whl"))):
+        name, version = wheel.name.split("-")[:2]
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        files.setdefault((canonicalize_name(name), version), []).append(digest)
+
+    def hashed(pin: re.Match[str]) -> str:
+        digests = files.get((canonicalize_name(pin["name"]), pin["version"]), ())
+        return " \\\n    ".join([pin[0], *(f"--hash=sha256:{digest}" for digest in digests)])
+
+    return _UNHASHED.sub(hashed, lock)
+
+
+def without_hashes(lock: str) -> Sequence[str]:
+    """Return the requirements of a lock, `NAME==VERSION` with a marker, a line each."""
+    return re.findall(r"^([A-Za-z0-9][^\s]*==[^\\\n]*?)\s*\\?$", lock, re.MULTILINE)

@@ -1,0 +1,156 @@
+"""Projects that `init` makes: their files, and what is refused before any is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from samtranslator.yaml_helper import yaml_parse
+
+from a2a_serverless.cli import main
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http.card import load_card
+from a2a_serverless.scaffold import project as project_module
+from a2a_serverless.scaffold.project import BASE, KINDS, Project, checked_name, create
+from a2a_serverless.scaffold.source import AGENT, CARD
+from tests.support.permissions import granted, transform
+
+
+@pytest.fixture
+def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the resolution, which asks an index; other tests show it."""
+
+    class Unlocked:
+        def __init__(self, *_: object) -> None: ...
+
+        def lock(self) -> None: ...
+
+    monkeypatch.setattr(project_module, "Dependencies", Unlocked)
+
+
+@pytest.mark.usefixtures("unlocked")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_project_has_what_its_owner_keeps(kind: str, tmp_path: Path, project: Path) -> None:
+    """Agent, card, template, functions, settings, tests, pipeline; nothing of the framework."""
+    folder = tmp_path / "mine"
+    create(folder, Project(agent=kind, name="my-agent"))
+
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {
+        *(AGENT, CARD, "template.yaml", "samconfig.toml", "Makefile", "README.md", ".gitignore"),
+        *("functions/api/api.py", "functions/worker/worker.py", "functions/push/push.py"),
+        *("functions/worker/requirements.in", "layers/runtime/Makefile", "requirements/dev.in"),
+        *("tests/test_agent.py", ".github/workflows/deploy.yml"),
+    } <= names
+    assert not [name for name in names if name.startswith("layers/runtime/a2a_serverless")]
+    assert (folder / "template.yaml").read_bytes() == (project / "template.yaml").read_bytes()
+    assert (folder / "functions/api/stream.sh").stat().st_mode & 0o111
+    assert load_card(folder / CARD).name
+    compile((folder / AGENT).read_text(), AGENT, "exec")
+    written = [p.read_text() for p in folder.rglob("*") if p.is_file() and BASE not in p.parts]
+    assert not [text for text in written if "@NAME@" in text or "@VERSION@" in text]
+
+
+@pytest.mark.usefixtures("unlocked")
+def test_the_stacks_are_named_for_the_project(tmp_path: Path) -> None:
+    """`default`, `ci` and `prod` have a stack each; `ci` asks nothing."""
+    create(tmp_path / "mine", Project(agent="worker", name="my-agent"))
+
+    settings = (tmp_path / "mine/samconfig.toml").read_text()
+    for name in ("my-agent", "my-agent-ci", "my-agent-prod"):
+        assert f'stack_name = "{name}"' in settings
+    ci = settings.partition("[ci.deploy.parameters]")[2].partition("[prod")[0]
+    assert "confirm_changeset = false" in ci
+    assert "a2a-serverless" not in settings
+
+
+@pytest.mark.usefixtures("unlocked")
+def test_permissions_and_linters_hold_for_a_project(tmp_path: Path, project: Path) -> None:
+    """A project's functions may do what the framework's own may, and its template is linted alike.
+
+    The suite compares the framework's own permissions with the calls that its functions make.
+    """
+    create(tmp_path / "mine", Project(agent="worker", name="my-agent"))
+    template = tmp_path / "mine/template.yaml"
+
+    assert granted(transform(template)) == granted(transform(project / "template.yaml"))
+    linter = Path(sys.executable).with_name("cfn-lint")
+    rules = ["--append-rules", "cfn_lint_serverless.rules"]
+    linted = subprocess.run(
+        [linter, template, *rules], cwd=template.parent, capture_output=True, text=True, check=False
+    )
+    assert linted.returncode == 0, linted.stdout
+    pipeline = yaml_parse((tmp_path / "mine/.github/workflows/deploy.yml").read_text())
+    assert pipeline["jobs"]["deploy"]["permissions"]["id-token"] == "write"
+
+
+def test_a_folder_that_is_not_empty_stays_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`init` into it changes nothing and says so."""
+    (tmp_path / "notes.txt").write_text("mine")
+
+    assert main(["init", str(tmp_path), "--name", "mine"]) == 2
+
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert capsys.readouterr().err == (
+        f"a2a-serverless: {tmp_path} is not empty: nothing was written; name another one.\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["1st", "my_agent", "-a", "a" * 111, "ä", "a b"])
+def test_a_name_that_aws_refuses_is_refused_at_once(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sentence names it and the rule; nothing is written."""
+    assert main(["init", str(tmp_path / "new"), f"--name={name}"]) == 2
+
+    assert f"--name {name} is no name for a stack of AWS" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_name_is_made_from_the_folders(tmp_path: Path) -> None:
+    """What AWS does not take in a name becomes a hyphen; what is no name even then is refused."""
+    assert checked_name(None, tmp_path / "my_agent.v2") == "my-agent-v2"
+    with pytest.raises(ConfigurationError, match=r"folder, 2nd, .* choose one with --name"):
+        checked_name(None, tmp_path / "2nd")
+
+
+def test_a_kind_that_does_not_exist_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sentence lists the kinds there are."""
+    assert main(["init", str(tmp_path / "new"), "--agent", "crew"]) == 2
+    assert "--agent crew is none of worker, executor, langgraph" in capsys.readouterr().err
+
+
+def test_nothing_is_written_where_packages_cannot_be_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project is there as a whole, or not at all."""
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_NO_CACHE", "1")
+
+    with pytest.raises(ConfigurationError, match="cannot be had"):
+        create(tmp_path / "new", Project(agent="worker", name="mine"))
+
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.usefixtures("unlocked")
+def test_what_the_owner_replaces_is_no_part_of_an_upgrade(tmp_path: Path) -> None:
+    """The hidden folder has the files that are merged, and what the project was made as."""
+    create(tmp_path / "mine", Project(agent="langgraph", name="mine"))
+
+    kept = tmp_path / "mine" / BASE / "written"
+    assert (kept / "template.yaml").is_file()
+    assert not (kept / AGENT).exists()
+    record = json.loads((tmp_path / "mine" / BASE / "project.json").read_text())
+    assert (record["agent"], record["name"]) == ("langgraph", "mine")
+    shutil.rmtree(tmp_path / "mine" / BASE)
+    with pytest.raises(ConfigurationError, match="can be upgraded"):
+        Project.recorded_in(tmp_path / "mine")
