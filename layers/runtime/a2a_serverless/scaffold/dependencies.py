@@ -71,6 +71,7 @@ class Dependencies:
         """
         if not (self._project / "layers/runtime/a2a_serverless").is_dir():
             self._lock_layer()
+        self._compare_with_layer()
         self._write(AGENT_LOCK, self._agent_lock())
         if (self._project / DEVELOPMENT).is_file():
             self._lock_development()
@@ -104,16 +105,19 @@ class Dependencies:
         Raises:
             ConfigurationError: it does not fit; one sentence names both requirements.
         """
-        for asked in self._asked():
-            has = self._layer.get(canonicalize_name(asked.requirement.name))
-            if has and not asked.requirement.specifier.contains(has, prereleases=True):
-                raise self._conflict(f"{REQUIREMENTS}, line {asked.line},", asked.requirement)
+        self._compare_with_layer()
         if self._read(AGENT_LOCK).split("\n", 1)[0] != self._mark():
             self._agent_lock()  # a conflict is named first
             raise ConfigurationError(
                 f"{AGENT_LOCK} was not made from this {REQUIREMENTS} and {LAYER_LOCK}: run"
                 f" `{PACKAGE} lock`."
             )
+
+    def _compare_with_layer(self) -> None:
+        for asked in self._asked():
+            has = self._layer.get(canonicalize_name(asked.requirement.name))
+            if has and not asked.requirement.specifier.contains(has, prereleases=True):
+                raise self._conflict(f"{REQUIREMENTS}, line {asked.line},", asked.requirement)
 
     # -- locks -------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from a2a_serverless.errors import ConfigurationError
 WHEELS = "functions/worker/wheels"
 """The folder of a project's own wheels, which are looked for there before any index."""
 
-_NEEDS = re.compile(r"(?P<who>[A-Za-z0-9._-]+\S*) depends on (?P<what>[^\s]+)")
+_NEEDS = re.compile(r"(?P<who>[A-Za-z0-9._-]+\S*) depends? on (?P<what>[^\s]+)")
 _NO_WHEEL = re.compile(
     r"(?P<package>[A-Za-z0-9._-]+)(?:==(?P<version>\S+))? has no (?:usable )?wheels"
 )

@@ -1,0 +1,192 @@
+"""The agent's packages beside those of the layer, out of wheels that the tests make."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from a2a_serverless import __version__
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.scaffold import dependencies
+from a2a_serverless.scaffold.dependencies import Dependencies
+from a2a_serverless.scaffold.source import AGENT_LOCK, REQUIREMENTS
+
+LAYER = """\
+pydantic==2.13.5 \\
+    --hash=sha256:00
+protobuf==7.36.2 ; python_full_version < '3.15' \\
+    --hash=sha256:00
+a2a-sdk==1.3.0
+"""
+
+
+def wheel(folder: Path, name: str, version: str, *requires: str, size: int = 0) -> None:
+    """Make a wheel with one module."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
+    metadata += [f"Requires-Dist: {requirement}" for requirement in requires]
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}/__init__.py", "x" * size)
+        archive.writestr(f"{info}/METADATA", "\n".join([*metadata, ""]))
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a layer, and wheels of its own in place of an index."""
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements/runtime.txt").write_text(LAYER)
+    (tmp_path / "layers/runtime/a2a_serverless").mkdir(parents=True)
+    own = tmp_path / "functions/worker/wheels"
+    wheel(own, "pydantic", "2.13.5")
+    wheel(own, "protobuf", "7.36.2")
+    wheel(own, "a2a_sdk", "1.3.0", "pydantic>=2")
+    wheel(own, "framework", "1.0", "pydantic>=2.1", "helper")
+    wheel(own, "helper", "3.1")
+    wheel(own, "outdated", "1.0", "helper", "pydantic<2")
+    return tmp_path
+
+
+def asks(folder: Path, *lines: str) -> Dependencies:
+    """The dependencies of the project with these lines in requirements.in."""
+    (folder / REQUIREMENTS).write_text("\n".join(["# What the agent imports.", *lines, ""]))
+    return Dependencies(folder)
+
+
+def bundled(project: Dependencies, folder: Path) -> list[str]:
+    """The modules that the worker's function gets."""
+    target = folder / "built"
+    target.mkdir()
+    project.bundle(target, python_version="3.13", python_platform="aarch64-manylinux_2_34")
+    return sorted(path.name for path in target.glob("*/__init__.py") for path in [path.parent])
+
+
+def test_what_the_layer_has_is_not_packaged_again(folder: Path) -> None:
+    """The function gets what the agent asks for, with hashes, and nothing that the layer has."""
+    project = asks(folder, "framework>=1  # ours", "a2a-sdk")
+    project.lock()
+
+    lock = (folder / AGENT_LOCK).read_text()
+    assert "framework==1.0 \\\n    --hash=sha256:" in lock
+    assert "helper==3.1" in lock
+    assert "pydantic" not in lock
+    assert str(folder) not in lock
+    assert bundled(project, folder) == ["framework", "helper"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "has"),
+    [
+        ("protobuf<6", "protobuf==7.36.2"),
+        ("a2a-sdk<1", "a2a-sdk==1.3.0"),
+        ("Pydantic==2.14.3", "pydantic==2.13.5"),
+    ],
+)
+def test_a_conflict_with_the_layer_stops_the_build(folder: Path, asked: str, has: str) -> None:
+    """One sentence names both requirements, and the line, whether it was locked or not."""
+    project = asks(folder, "helper", asked)
+
+    for stopped in (lambda: bundled(project, folder), project.lock):
+        with pytest.raises(ConfigurationError) as refused:
+            stopped()
+        assert str(refused.value).startswith(
+            f"{REQUIREMENTS}, line 3, asks for {asked}, and the layer of"
+            f" a2a-serverless {__version__} has {has}: "
+        )
+
+
+def test_a_conflict_of_a_package_is_named_too(folder: Path) -> None:
+    """Where not the agent but one of its packages does not fit, that package is named."""
+    project = asks(folder, "outdated")
+
+    for stopped in (project.lock, project.check):
+        with pytest.raises(ConfigurationError) as refused:
+            stopped()
+        assert "outdated" in str(refused.value).partition(" asks for pydantic<2")[0]
+        assert "has pydantic==2.13.5: one process has one of them" in str(refused.value)
+
+
+def test_what_was_not_locked_is_not_built(folder: Path) -> None:
+    """A line more, or another layer, asks for a new lock; a comment does not."""
+    project = asks(folder, "helper")
+    project.lock()
+    asks(folder, "# a remark", "helper").check()
+
+    with pytest.raises(ConfigurationError, match="run `a2a-serverless lock`"):
+        asks(folder, "helper", "framework").check()
+    (folder / "requirements/runtime.txt").write_text(LAYER.replace("7.36.2", "7.36.3"))
+    with pytest.raises(ConfigurationError, match="run `a2a-serverless lock`"):
+        asks(folder, "helper").check()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("./wheels/helper-3.1-py3-none-any.whl", "helper @ file:///helper.whl", "-e ."),
+        *("git+https://example.com/helper", "--index-url https://example.com"),
+    ],
+)
+def test_a_requirement_is_a_name(folder: Path, line: str) -> None:
+    """A wheel of one's own goes into its folder; the sentence says which, and names the line."""
+    with pytest.raises(ConfigurationError) as refused:
+        asks(folder, "helper", line).lock()
+    assert f"{REQUIREMENTS}, line 3: '{line}' is not the name of a package" in str(refused.value)
+    assert "functions/worker/wheels" in str(refused.value)
+
+
+def test_a_package_without_a_wheel_is_explained(folder: Path) -> None:
+    """A package that there is as source alone is named, with the way to a wheel."""
+    (folder / "functions/worker/wheels/sourced-1.0.tar.gz").write_bytes(b"")
+
+    with pytest.raises(ConfigurationError) as refused:
+        asks(folder, "sourced").lock()
+
+    assert "sourced" in str(refused.value)
+    assert "has no wheel for any platform: build one" in str(refused.value)
+    assert "pip wheel --no-deps -w functions/worker/wheels sourced" in str(refused.value)
+
+
+def test_a_package_without_a_wheel_for_lambda_is_explained(folder: Path) -> None:
+    """A package whose wheels are for another machine is named when it is built."""
+    own = folder / "functions/worker/wheels"
+    (own / "helper-3.1-py3-none-any.whl").rename(own / "helper-3.1-py3-none-win_amd64.whl")
+    project = asks(folder, "helper")
+    project.lock()
+
+    with pytest.raises(ConfigurationError, match=r"helper\S* has no wheel for Lambda \(aarch64"):
+        bundled(project, folder)
+
+
+def test_a_package_that_does_not_exist_is_named(folder: Path) -> None:
+    """The sentence is in one line and names the package."""
+    with pytest.raises(ConfigurationError, match=r"cannot be had: .*helpr") as refused:
+        asks(folder, "helpr").lock()
+    assert "\n" not in str(refused.value)
+
+
+def test_what_lambda_does_not_take_stops_the_build(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sizes are named, the largest first, and what is left beside the layer."""
+    monkeypatch.setattr(dependencies, "LIMIT_BYTES", dependencies.LAYER_BYTES + 2_000_000)
+    wheel(folder / "functions/worker/wheels", "large", "1.0", size=5_000_000)
+    project = asks(folder, "large", "helper")
+    project.lock()
+
+    with pytest.raises(ConfigurationError) as refused:
+        bundled(project, folder)
+    assert "take 5 MB and Lambda leaves 2 MB beside the layer (large 5 MB, " in str(refused.value)
+
+
+def test_the_frameworks_own_lock_is_new(project: Path) -> None:
+    """The repository's top level is a project whose build does not stop."""
+    Dependencies(project).check()
