@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ with cold_start():
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
     from a2a_serverless.worker.agents import deployed_agent
+    from a2a_serverless.worker.environment import take_environment
     from a2a_serverless.worker.function import WorkerFunction
 
     settings = load_settings()
-    agent = deployed_agent(settings.agent, folder=Path(__file__).parent)
+    agent = deployed_agent(
+        settings.agent, folder=Path(__file__).parent, prepare=partial(take_environment, settings)
+    )
     function = WorkerFunction(aws_backends(settings), agent, settings)
 
 

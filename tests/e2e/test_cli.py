@@ -187,13 +187,17 @@ def test_project_around_the_folder_is_found(project: Path) -> None:
 def test_the_current_folders_agent_wins(project: Path) -> None:
     """An agent.py in the current folder, and the card beside it, win over the project's.
 
-    A template.yaml of something else is no project of this framework.
+    A template.yaml of something else is no project of this framework. The variables of .env are
+    set when the agent is imported.
     """
     here = project / "mine"
     here.mkdir()
     (here / "template.yaml").write_text("Resources: {}")
+    (here / ".env").write_text("KEY_OF_MODEL=x\n")
     (here / "agent.py").write_text(
+        "import os\n"
         "from a2a_serverless.worker import TaskContext, Worker\n"
+        "os.environ['KEY_OF_MODEL']\n"
         "class Mine(Worker):\n"
         "    async def handle(self, ctx: TaskContext) -> None: ...\n"
         "agent = Mine()\n"
@@ -209,6 +213,7 @@ def test_the_current_folders_agent_wins(project: Path) -> None:
 
     assert card["name"].startswith("My ")
     assert "agent agent.py:agent, its card agent_card.json, on memory" in said
+    assert f"environment of {here / '.env'}" in said
     assert f"table and queues of {project / 'template.yaml'}" in said
 
 

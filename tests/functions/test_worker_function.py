@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -178,6 +179,57 @@ def test_a_missing_agent_fails_its_tasks(
         "gave_up",
     ]
     assert caplog.text.count("there is no file") >= 2
+
+
+KEYED = """
+import os
+
+from a2a_serverless.worker import TaskContext, Worker
+
+KEY = os.environ["MODEL_KEY"]
+
+class Keyed(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.respond(f"{len(KEY)} characters, {os.environ['REGION_OF_MODEL']}")
+
+agent = Keyed()
+"""
+
+
+def test_the_agents_secret_is_there_before_its_import(
+    deployed: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The variables of AgentSecretArn and AgentEnvironment are set when the agent is imported.
+
+    A secret that cannot be read does not stop the function: the next attempt reads it. Its value
+    stands in no line of the log.
+    """
+    deliverable(deployed)
+    (tmp_path / "keyed.py").write_text(KEYED)
+    deployed.setenv("A2A_AGENT", str(tmp_path / "keyed.py:agent"))
+    deployed.setenv("A2A_AGENT_SECRET", "agent-key")
+    deployed.setenv("A2A_AGENT_ENVIRONMENT", "REGION_OF_MODEL=eu")
+    for name in ("MODEL_KEY", "REGION_OF_MODEL"):
+        deployed.setenv(name, "")  # to be put back after the test
+        deployed.delenv(name)
+    function = cold_start()
+    assert "MODEL_KEY" not in os.environ
+    key = "sk-0123456789abcdef"
+    stored = json.dumps({"MODEL_KEY": key})
+    aws.client("secretsmanager").create_secret(Name="agent-key", SecretString=stored)
+    backends = aws_backends(load_settings())
+    head = send(backends, "Who are you?")
+
+    answer = function.handler(event("worker-sqs-run", head), LambdaContext())
+    function.function.close()
+
+    assert answer == {"batchItemFailures": []}
+    task = task_of(backends, head)
+    assert status_text(task) == f"{len(key)} characters, eu"
+    reasons = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.__dict__["action"] for record in reasons] == ["agent_not_loaded"]
+    assert "The secret agent-key cannot be read: ResourceNotFoundException." in caplog.text
+    assert key not in caplog.text
 
 
 async def test_the_agent_asks_back_until_it_knows_enough() -> None:

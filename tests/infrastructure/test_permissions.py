@@ -33,6 +33,7 @@ SENDERS = {
 READERS = {
     "ApiKeys": {"ApiFunction", "StreamFunction"},
     "SigningSecret": {"PushFunction"},
+    "AgentSecretArn": {"WorkerFunction"},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -117,13 +118,30 @@ def statements(resources: Json, role: str) -> Iterator[Json]:
     properties = resources[role]["Properties"]
     for policy in properties.get("Policies", ()):
         yield from policy["PolicyDocument"]["Statement"]
-    for managed in properties.get("ManagedPolicyArns", ()):
+    for managed in _managed(properties.get("ManagedPolicyArns", ())):
         chosen = managed["Fn::If"][1] if "Fn::If" in managed else managed
         own = resources.get(chosen["Ref"]) if isinstance(chosen, dict) and "Ref" in chosen else None
         if own:
             yield from own["Properties"]["PolicyDocument"]["Statement"]
         else:
             yield {"Effect": "Allow", "Action": str(managed), "Resource": "*"}
+
+
+def _managed(arns: Any) -> Iterator[Any]:
+    """The managed policies of a role, whose list may be split out of a text.
+
+    Such a text has the names of policies, and conditions that put more of them behind. What stands
+    for the user's own policies is left out: which these are, the user decides.
+    """
+    if isinstance(arns, list):
+        yield from arns
+        return
+    text, more = arns["Fn::Split"][1]["Fn::Sub"]
+    added = (chosen[1]["Fn::Sub"] for chosen in (value["Fn::If"] for value in more.values()))
+    texts = [text, *(each for each in added if isinstance(each, str))]
+    for name in re.findall(r"\$\{(\w+)\}", "".join(texts)):
+        if name not in more:
+            yield {"Ref": name}
 
 
 def as_list(value: Any) -> list[Any]:

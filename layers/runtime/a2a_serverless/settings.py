@@ -127,6 +127,10 @@ class Settings(BaseModel):
 
     agent: str = "agent.py:agent"
     """The agent as `FILE.py:NAME`: an `AgentExecutor` or a `Worker`, class or instance."""
+    agent_secret: str = ""
+    """Secret in Secrets Manager with the agent's environment variables: `{"NAME": "value"}`."""
+    agent_environment: str = ""
+    """More of them that are no secrets: the same form, or `NAME=value, ...`."""
     card: str = "agent_card.json"
     """The agent card's file."""
     extended_card: str = ""

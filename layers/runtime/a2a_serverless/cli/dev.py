@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 
 from a2a_serverless.cli.arguments import Commands, add_command, agent_spec, card_path
 
@@ -22,7 +23,8 @@ def add(commands: Commands) -> None:
         description="Serves the agent at --port as a deployment does: template.yaml says which "
         "requests are answered while the answer comes, and which through API Gateway events and "
         "Mangum, in one piece. Messages pass through the worker's Lambda handler, and webhooks on "
-        "this machine are called. Without A2A_AUTH every program on this machine may call, and no "
+        "this machine are called. The agent gets the variables of .env in the current folder or "
+        "the project around it. Without A2A_AUTH every program on this machine may call, and no "
         "page in a browser.",
     )
     dev.add_agent()
@@ -41,9 +43,11 @@ def add(commands: Commands) -> None:
 def run(options: Namespace) -> int:
     """Keep the stack up until SIGINT or SIGTERM."""
     from a2a_serverless.cli.serving import named_aws_errors, say, until_signal
+    from a2a_serverless.local.dotenv import load_dotenv
     from a2a_serverless.local.stack import Options, Stack
     from a2a_serverless.local.template import find_template
     from a2a_serverless.settings import load_settings
+    from a2a_serverless.worker.environment import take_environment
 
     settings = load_settings()
     update = {
@@ -52,6 +56,8 @@ def run(options: Namespace) -> int:
     }
     settings = settings.model_copy(update=update)
     agent = agent_spec(options.agent)
+    variables = load_dotenv(Path.cwd())
+    take_environment(settings)
     how = Options(
         backend=options.backend,
         agent=agent,
@@ -61,6 +67,8 @@ def run(options: Namespace) -> int:
     )
     with named_aws_errors(), until_signal() as ended, Stack(settings, how) as stack:
         say(f"agent {how.agent}, its card {how.card}, on {how.backend}")
+        if variables:
+            say(f"environment of {variables}")
         say(f"routes, table and queues of {find_template()}")
         say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
         say("Ctrl-C ends it")

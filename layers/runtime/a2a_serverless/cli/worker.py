@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 
 from a2a_serverless.cli.arguments import Commands, add_command, agent_spec
 
@@ -28,13 +29,18 @@ def add(commands: Commands) -> None:
 def run(options: Namespace) -> int:
     """Work until SIGINT or SIGTERM; turns that still run after `DRAIN_S` go to other workers."""
     from a2a_serverless.cli.serving import check, say, serve
+    from a2a_serverless.local.dotenv import load_dotenv
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
     from a2a_serverless.worker.adapter import WorkerAdapter
     from a2a_serverless.worker.agents import load_agent
+    from a2a_serverless.worker.environment import take_environment
 
     settings = load_settings()
     spec = agent_spec(options.agent)
+    if path := load_dotenv(Path.cwd()):
+        say(f"environment of {path}")
+    take_environment(settings)
     agent = load_agent(spec)
     backends = aws_backends(settings)
     check(backends, settings)

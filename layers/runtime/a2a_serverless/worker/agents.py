@@ -7,7 +7,7 @@ import inspect
 import logging
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -44,18 +44,24 @@ def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
     return _executor(found, reference, Path(str(module.__file__)).parent)
 
 
-def deployed_agent(reference: str, *, folder: Path) -> AgentExecutor:
+def deployed_agent(
+    reference: str, *, folder: Path, prepare: Callable[[], None] = lambda: None
+) -> AgentExecutor:
     """Return the agent for a Lambda function, which starts also if the agent cannot be loaded.
+
+    `prepare` is called before each attempt to load it, and raises ConfigurationError if it cannot
+    be loaded yet.
 
     Such an agent fails its tasks, each after its attempts, which try to load it again. If the
     function did not start, the operations would be delivered again for hours, until they are dead
     letters, and their tasks would stay submitted.
     """
     try:
+        prepare()
         return load_agent(reference, folder=folder)
     except ConfigurationError:
         logger.exception("Agent not loaded", extra={"action": "agent_not_loaded"})
-        return _UnloadedAgent(reference, folder)
+        return _UnloadedAgent(reference, folder, prepare)
 
 
 class CarryingAgent(AgentExecutor):
@@ -82,9 +88,10 @@ class CarryingAgent(AgentExecutor):
 class _UnloadedAgent(AgentExecutor):
     """Loads the agent when it is needed, and raises the reason if that fails."""
 
-    def __init__(self, reference: str, folder: Path) -> None:
+    def __init__(self, reference: str, folder: Path, prepare: Callable[[], None]) -> None:
         self._reference = reference
         self._folder = folder
+        self._prepare = prepare
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await self._load().execute(context, event_queue)
@@ -93,6 +100,7 @@ class _UnloadedAgent(AgentExecutor):
         await self._load().cancel(context, event_queue)
 
     def _load(self) -> AgentExecutor:
+        self._prepare()
         return load_agent(self._reference, folder=self._folder)
 
 

@@ -1,0 +1,48 @@
+"""`.env`: the agent's keys on a developer's machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import Final
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.scaffold.source import project_around
+from a2a_serverless.worker.environment import checked
+
+NAME: Final = ".env"
+_QUOTES: Final = ("'", '"')
+
+
+def load_dotenv(folder: Path, environment: MutableMapping[str, str] = os.environ) -> Path | None:
+    """Set the variables of `.env` in a folder or the project around it; return its path.
+
+    A variable that is set already keeps its value. The names that a deployment refuses are refused
+    here too, but for AWS_*, such as AWS_PROFILE: on this machine they stand for the worker's role.
+
+    Raises:
+        ConfigurationError: a line cannot be read; file and line are named, and no value is shown.
+    """
+    folders = dict.fromkeys(each for each in (folder, project_around(folder)) if each)
+    path = next((each / NAME for each in folders if (each / NAME).is_file()), None)
+    if path is None:
+        return None
+    for name, value in dict(_entries(path)).items():
+        environment.setdefault(name, value)
+    return path
+
+
+def _entries(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the variables of `NAME=value` lines; `export`, quotes and `#` lines may be there."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip().removeprefix("export ").lstrip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        value = value.strip()
+        if len(value) > 1 and value[0] in _QUOTES and value[0] == value[-1]:
+            value = value[1:-1]
+        if not equals:
+            raise ConfigurationError(f"{path}, line {number}: it is not of the form NAME=value.")
+        yield from checked([(name.strip(), value)], f"{path}, line {number}", allowed="AWS_")

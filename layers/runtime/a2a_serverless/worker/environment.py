@@ -1,0 +1,88 @@
+"""The agent's own environment variables: keys out of a secret, and settings that are no secret.
+
+They are set in this process before the agent is imported. The function's configuration has the name
+of the secret alone, and no message shows a name or a value of it: a key may stand by mistake where
+a name belongs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any, Final
+
+from a2a_serverless import aws
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.settings import Settings
+
+RESERVED: Final = ("A2A_", "AWS_", "LD_", "PYTHON")
+"""Beginnings of names that belong to the runtime, the machine and the interpreter."""
+
+_RESERVED_NAMES: Final = frozenset({"PATH"})
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def take_environment(
+    settings: Settings, environment: MutableMapping[str, str] = os.environ
+) -> None:
+    """Set what A2A_AGENT_ENVIRONMENT and the secret A2A_AGENT_SECRET say; the secret wins.
+
+    Raises:
+        ConfigurationError: the secret cannot be read, or a name or a value is refused; nothing is
+            set then.
+    """
+    variables = dict(checked(_pairs(settings.agent_environment), "A2A_AGENT_ENVIRONMENT"))
+    if settings.agent_secret:
+        place = f"The secret {settings.agent_secret}"
+        text = aws.SecretText(settings.agent_secret).read_now()
+        variables |= checked(_members(text, place), place)
+    environment.update(variables)
+
+
+def checked(
+    pairs: Iterable[tuple[str, Any]], place: str, *, allowed: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield names and values that a process may be given.
+
+    Args:
+        pairs: names and values.
+        place: where they stand, for the message.
+        allowed: a beginning of names that is not refused here, though it is reserved.
+
+    Raises:
+        ConfigurationError: one sentence names the place, the entry by its number, and the rule.
+    """
+    for number, (name, value) in enumerate(pairs, 1):
+        entry = f"{place}: entry {number}"
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"{entry} has no name of a variable: letters, digits and _, no digit first."
+            )
+        beginning = next((each for each in RESERVED if name.upper().startswith(each)), None)
+        if name.upper() in _RESERVED_NAMES or (beginning and beginning != allowed):
+            names = ", ".join([*(f"{each}*" for each in RESERVED), *_RESERVED_NAMES])
+            raise ConfigurationError(f"{entry} has a reserved name: {names} are not the agent's.")
+        if not isinstance(value, str) or "\0" in value:
+            raise ConfigurationError(f"{entry} has a value that is no text.")
+        yield name, value
+
+
+def _pairs(text: str) -> Iterable[tuple[str, Any]]:
+    """Return the entries of `{"NAME": "value"}`, or of a list `NAME=value, NAME=value`."""
+    if text.lstrip().startswith("{"):
+        return _members(text, "A2A_AGENT_ENVIRONMENT")
+    entries = (entry.strip() for entry in text.split(",") if entry.strip())
+    split = (entry.partition("=") for entry in entries)
+    return [(name.strip() if equals else "", value.strip()) for name, equals, value in split]
+
+
+def _members(text: str, place: str) -> list[tuple[str, Any]]:
+    try:
+        members = json.loads(text)
+    except ValueError:
+        members = None
+    if not isinstance(members, dict):
+        raise ConfigurationError(f'{place} is not of the form {{"NAME": "value"}}.')
+    return list(members.items())
