@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 SAM_CLI := aws-sam-cli==1.170.0
 CHECKOV := checkov==3.3.30
+TWINE := twine>=6,<7
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
@@ -20,6 +21,7 @@ FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(OLDER_C
 # What benchmarks/peers compares with, each in an environment of its own.
 PEERS := a2akit sdk fasta2a
 
+export RELEASE
 export UV_PYTHON_DOWNLOADS := never
 export SAM_CLI_TELEMETRY := 0
 
@@ -139,6 +141,18 @@ dist: $(VENV)/.stamp ## the wheel and the source archive, in dist/, without test
 		fi; \
 	done
 	@ls dist
+
+.PHONY: release-check
+release-check: dist ## all of a release but the upload: RELEASE=version, where it is not that of pyproject.toml
+	@version=$$($(BIN)/python -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])'); \
+		[ "$${RELEASE:-$$version}" = "$$version" ] || { echo "pyproject.toml has $$version, not $$RELEASE." >&2; exit 1; }
+	$(BIN)/python -m pytest tests/infrastructure/test_package.py tests/infrastructure/test_locks.py
+	$(BIN)/uvx --from '$(TWINE)' twine check --strict dist/*
+	$(MAKE) projects
+
+.PHONY: projects
+projects: $(VENV)/.stamp ## a project of each kind out of the wheel, and the wheel on each Python of this machine
+	A2A_PROJECTS=long $(BIN)/python -m pytest tests/e2e/test_projects.py
 
 .PHONY: lock
 lock: $(VENV)/.stamp ## resolve the dependencies again

@@ -1,16 +1,22 @@
 """The package's metadata."""
 
+import email
 import re
 import sys
+import tarfile
 import tomllib
+import zipfile
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
 import grimp
+import yaml
 
 import a2a_serverless
+from a2a_serverless.scaffold.source import PACKAGED_FILES, files
+from tests.e2e.installed import built
 
 PACKAGE = "a2a_serverless"
 BESIDE_THE_LAYER = (f"{PACKAGE}.cli", f"{PACKAGE}.local", f"{PACKAGE}.scaffold")
@@ -86,3 +92,42 @@ def test_the_version_is_one(project: Path) -> None:
     newest = re.search(r"^## (\S+)", changelog, re.MULTILINE)
     assert newest is not None
     assert table(project)["version"] == a2a_serverless.__version__ == newest[1]
+
+
+def test_the_archives_have_what_they_should(tmp_path: Path, project: Path) -> None:
+    """Source archive and wheel have package, template, functions and agents, and no test.
+
+    The wheel is built out of the archive, as an index's users may do.
+    """
+    built(tmp_path)
+    (wheel,), (archive,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as opened:
+        names = set(opened.namelist())
+        metadata = email.message_from_bytes(
+            opened.read(next(name for name in names if name.endswith("/METADATA")))
+        )
+    with tarfile.open(archive) as opened_archive:
+        sources = {name.partition("/")[2] for name in opened_archive.getnames()}
+    packaged = {path.relative_to(project).as_posix() for path in files(project, PACKAGED_FILES)}
+    assert {f"{PACKAGE}/scaffold/repository/{name}" for name in packaged} == {
+        name for name in names if "/scaffold/repository/" in name
+    }
+    assert packaged <= sources
+    assert not [name for name in names | sources if re.search(r"(^|/)(tests|benchmarks)/", name)]
+    assert {f"{PACKAGE}/py.typed", f"{PACKAGE}/scaffold/written/Makefile"} <= names
+    assert metadata["Name"] == "a2a-serverless"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["Summary"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "local" in metadata.get_all("Provides-Extra", [])
+
+
+def test_the_release_workflow_publishes_without_a_stored_key(project: Path) -> None:
+    """A tag is built, tried on each Python that is promised and the next one, then uploaded."""
+    workflow = yaml.safe_load((project / ".github/workflows/release.yml").read_text())
+    jobs = workflow["jobs"]
+    assert jobs["publish"]["needs"] == "try"
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["try"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    assert any("make release-check" in step.get("run", "") for step in jobs["build"]["steps"])

@@ -1,0 +1,129 @@
+"""Projects of `init` out of the installed wheel: run, tested, built.
+
+The short form makes, tests and runs that of a plain Worker. The long one, `make projects`, takes
+each kind and each Python, and adds `sam validate`, `sam build` and what was built.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from a2a_serverless.scaffold.dependencies import LAYER_BYTES
+from a2a_serverless.scaffold.project import KINDS
+from tests.e2e.installed import built, installed, pythons, run, this_machine
+
+IS_LONG = os.environ.get("A2A_PROJECTS") == "long"
+KINDS_HERE = list(KINDS) if IS_LONG else ["worker"]
+PYTHONS_HERE = pythons() if IS_LONG else pythons()[-1:]
+CONFLICTS = {"protobuf<6": "protobuf==", "a2a-sdk<1": "a2a-sdk==", "pydantic<2.5": "pydantic=="}
+
+IMPORTS = """\
+import json, sys
+import agent, a2a, google.protobuf, pydantic, a2a_serverless
+found = [m.__file__ for m in (a2a, google.protobuf, pydantic, a2a_serverless)]
+print(json.dumps([name or "namespace" for name in found] + [agent.__file__]))
+"""
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built out of the source archive."""
+    return built(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`a2a-serverless` in an environment with the wheel alone."""
+    return installed(wheel, tmp_path_factory.mktemp("env") / "env") / "a2a-serverless"
+
+
+@pytest.mark.parametrize("python", PYTHONS_HERE)
+def test_demo_runs_in_an_empty_folder(python: str, wheel: Path, tmp_path: Path) -> None:
+    """Installed on each Python of the machine, the package needs nothing of the repository."""
+    program = installed(wheel, tmp_path / "env", python) / "a2a-serverless"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    shown = run([program, "demo"], cwd=empty)
+    assert "2 tasks completed: one streamed, one resumed after its question." in shown
+    assert str(tmp_path / "env") in shown, "the path of the agent that was taken"
+    assert list(empty.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS_HERE)
+def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path: Path) -> None:
+    """Its three tests pass, in which `dev` answers the official client; then it is built."""
+    links = ["--find-links", wheel.parent]
+    run([program, "init", "mine", "--agent", kind, *links], cwd=tmp_path)
+    project = tmp_path / "mine"
+    assert "3 passed" in run(["make", "test"], cwd=project)
+    assert not [path for path in project.glob("requirements/*.txt") if "://" in path.read_text()]
+    if IS_LONG:
+        _build(project)
+        _conflicts(project)
+
+
+def _build(project: Path) -> None:
+    """Validate and build it, and import what was built as Lambda does."""
+    run(["make", "validate"], cwd=project)
+    made = run(["make", "build"], cwd=project, **this_machine())
+    assert "Build Succeeded" in made
+    worker = project / ".aws-sam/build/WorkerFunction"
+    layer = project / ".aws-sam/build/RuntimeLayer/python"
+    assert (layer / "a2a_serverless/worker").is_dir()
+    assert not (layer / "a2a_serverless/cli").exists()
+    assert sum(path.stat().st_size for path in layer.rglob("*") if path.is_file()) < LAYER_BYTES
+    assert not _packages(worker) & _packages(layer)
+    assert not {"requirements.in", "requirements.txt", "Makefile"} & {
+        p.name for p in worker.iterdir()
+    }
+
+    site = next((project / ".venv/lib").glob("python3.*")) / "site-packages"
+    runtime = project / "runtime"  # what Lambda's own Python brings
+    for name in ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six.py"):
+        (runtime / name).parent.mkdir(exist_ok=True)
+        (runtime / name).symlink_to(site / name)
+    path = os.pathsep.join(map(str, (worker, layer, runtime)))
+    command = [project / ".venv/bin/python", "-S", "-c", IMPORTS]
+    said = run(command, cwd=project, PYTHONPATH=path, PYTHONWARNINGS="ignore")
+    *of_layer, agent = json.loads(said.splitlines()[-1])
+    assert all(name == "namespace" or name.startswith(str(layer)) for name in of_layer), of_layer
+    assert agent.startswith(str(worker))
+
+
+def _packages(folder: Path) -> set[str]:
+    """The names of the packages that are installed in a folder."""
+    return {path.name.rpartition("-")[0] for path in folder.glob("*.dist-info")}
+
+
+def _conflicts(project: Path) -> None:
+    """What does not fit the layer stops the build with one sentence that names both."""
+    requirements = project / "functions/worker/requirements.in"
+    before = requirements.read_text()
+    bundle = [project / ".venv/bin/a2a-serverless", "bundle", project / "none"]
+    for number, (asked, has) in enumerate(CONFLICTS.items()):
+        requirements.write_text(f"{before}\n{asked}\n")
+        with pytest.raises(AssertionError) as stopped:
+            run(bundle if number else ["make", "build"], cwd=project, **this_machine())
+        assert re.search(rf"asks for {asked}, and the layer of .* has {has}", str(stopped.value))
+    requirements.write_text(before)
+    shutil.rmtree(project / ".aws-sam")
+
+
+@pytest.mark.skipif(not IS_LONG, reason="`make projects`: the short form installs by uv alone")
+def test_pip_and_uvx(wheel: Path, tmp_path: Path) -> None:
+    """`pip install a2a-serverless[local]` and `uvx` find everything that they need."""
+    run([pythons()[-1], "-m", "venv", "env"], cwd=tmp_path)
+    pip = [tmp_path / "env/bin/python", "-m", "pip", "install", "--quiet"]
+    run([*pip, "--find-links", wheel.parent, "a2a-serverless[local]"], cwd=tmp_path)
+    assert "usage: a2a-serverless" in run([tmp_path / "env/bin/a2a-serverless", "-h"], cwd=tmp_path)
+    uvx = [tmp_path / "env/bin/uvx", "--find-links", wheel.parent]
+    told = run([*uvx, "--from", "a2a-serverless[local]", "a2a-serverless", "demo"], cwd=tmp_path)
+    assert "2 tasks completed" in told
