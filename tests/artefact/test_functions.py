@@ -108,6 +108,7 @@ def test_the_layer_holds_the_runtime_alone(artefact: Artefact) -> None:
     package = artefact.layer / "a2a_serverless"
     assert not (package / "cli").exists()
     assert not (package / "local").exists()
+    assert not (package / "scaffold").exists()
     assert list(package.glob("__pycache__/settings.*.pyc"))
 
 

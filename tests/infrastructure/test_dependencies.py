@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from a2a_serverless import __version__
+from a2a_serverless.cli import main
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.scaffold import dependencies
 from a2a_serverless.scaffold.dependencies import Dependencies
@@ -174,17 +175,39 @@ def test_a_package_that_does_not_exist_is_named(folder: Path) -> None:
 
 
 def test_what_lambda_does_not_take_stops_the_build(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The sizes are named, the largest first, and what is left beside the layer."""
     monkeypatch.setattr(dependencies, "LIMIT_BYTES", dependencies.LAYER_BYTES + 2_000_000)
-    wheel(folder / "functions/worker/wheels", "large", "1.0", size=5_000_000)
-    project = asks(folder, "large", "helper")
-    project.lock()
+    for name, size in (("small", 1_000), ("large", 5_000_000), ("larger", 7_000_000)):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "sub/code.py").write_bytes(b"x" * size)
+    (tmp_path / "data.bin").write_bytes(b"x" * 1_000_000)
 
-    with pytest.raises(ConfigurationError) as refused:
-        bundled(project, folder)
-    assert "take 5 MB and Lambda leaves 2 MB beside the layer (large 5 MB, " in str(refused.value)
+    assert main(["bundle", "--measure", str(tmp_path)]) == 2
+
+    assert capsys.readouterr().err == (
+        "a2a-serverless: Agent and packages take 13 MB and Lambda leaves 2 MB beside the layer"
+        " (larger 7 MB, large 5 MB, data.bin 1 MB): leave something out of"
+        " functions/worker/requirements.in.\n"
+    )
+    monkeypatch.setattr(dependencies, "LIMIT_BYTES", dependencies.LAYER_BYTES + 14_000_000)
+    assert main(["bundle", "--measure", str(tmp_path)]) == 0
+
+
+def test_boto3_is_lambdas_unless_it_is_asked_for(folder: Path) -> None:
+    """An agent whose SDK needs boto3 has that of the runtime; one that names it, its own."""
+    own = folder / "functions/worker/wheels"
+    wheel(own, "boto3", "1.44.5", "botocore")
+    wheel(own, "botocore", "1.44.5")
+    wheel(own, "sdk", "1.0", "boto3>=1.40")
+    asks(folder, "sdk").lock()
+    assert "boto" not in (folder / AGENT_LOCK).read_text()
+
+    asks(folder, "sdk", "boto3>=1.44").lock()
+    lock = (folder / AGENT_LOCK).read_text()
+    assert "boto3==1.44.5" in lock
+    assert "botocore==1.44.5" in lock
 
 
 def test_the_frameworks_own_lock_is_new(project: Path) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from a2a_serverless.local.template import Template
 from tests.support.permissions import (
     as_list,
     functions,
@@ -95,6 +96,37 @@ def test_queues_have_their_senders(permissions: set[Permission], queue: str) -> 
 def test_secrets_have_their_readers(permissions: set[Permission], secret: str) -> None:
     """The API reads who may call, PushFunction what it signs with; nobody reads the other's."""
     assert holders(permissions, "secretsmanager:GetSecretValue", secret) == READERS[secret]
+
+
+@pytest.mark.parametrize("key", ["", "arn:key"])
+@pytest.mark.parametrize("secret", ["", "arn:secret"])
+@pytest.mark.parametrize("policies", ["", "arn:one", "arn:one,arn:two"])
+def test_the_workers_policies(document: Json, key: str, secret: str, policies: str) -> None:
+    """The worker's role has the stack's policies that it needs, and those of AgentPolicyArns."""
+    own = {"KmsKeyArn": key, "AgentSecretArn": secret, "AgentPolicyArns": policies}
+    made = {name: name for name in ("TelemetryPolicy", "KeyPolicy", "AgentSecretPolicy")}
+    made |= {"TaskTable.Arn": "table", "OperationsQueue.Arn": "queue"}
+
+    role = Template(document, own).properties("WorkerRole", made)
+
+    assert role["ManagedPolicyArns"] == [
+        "TelemetryPolicy",
+        *(["KeyPolicy"] if key else []),
+        *(["AgentSecretPolicy"] if secret else []),
+        *(policies.split(",") if policies else []),
+    ]
+
+
+def test_the_agents_parameters_reach_the_worker_alone(document: Json) -> None:
+    """No other resource is told of the agent's secret, policies or variables."""
+    parameters = ("AgentSecretArn", "AgentPolicyArns", "AgentEnvironment")
+    told = {
+        name
+        for name, resource in document["Resources"].items()
+        if any(f"'{parameter}'" in str(resource) for parameter in parameters)
+    }
+    assert told == {"WorkerFunction", "WorkerRole", "AgentSecretPolicy"}
+    assert "AgentSecretArn" not in str(document["Globals"])
 
 
 def test_event_sources_can_poll(transformed: Json, permissions: set[Permission]) -> None:

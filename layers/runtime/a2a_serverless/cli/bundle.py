@@ -17,7 +17,7 @@ def add(commands: Commands) -> None:
         summary="puts the agent's locked packages into a folder, for `sam build`",
         description="Installs what functions/worker/requirements.txt locks into FOLDER, as wheels "
         "for Lambda's platform. Stops with one sentence where requirements.in does not fit the "
-        "layer, was not locked, or everything is larger than Lambda takes.",
+        "layer or was not locked, and, with --measure, where FOLDER is too large for Lambda.",
     )
     bundle.add_argument("folder", metavar="FOLDER", type=Path, help="gets the packages")
     bundle.add_argument("--python-version", metavar="VERSION", default="3.13", help="of Lambda")
@@ -27,13 +27,19 @@ def add(commands: Commands) -> None:
         default="aarch64-manylinux_2_34",
         help="as uv names it (default: %(default)s)",
     )
+    bundle.add_argument(
+        "--measure", action="store_true", help="only compare FOLDER with what Lambda takes"
+    )
     bundle.add_find_links()
 
 
 def run(options: Namespace) -> int:
-    """Install the packages for the project around the current folder."""
-    from a2a_serverless.scaffold.dependencies import Dependencies
+    """Install the packages of the project around the current folder, or measure what was built."""
+    from a2a_serverless.scaffold.dependencies import Dependencies, check_size
 
+    if options.measure:
+        check_size(options.folder)
+        return 0
     options.folder.mkdir(parents=True, exist_ok=True)
     Dependencies(project_folder(Path.cwd()), options.find_links).bundle(
         options.folder.resolve(),

@@ -35,7 +35,13 @@ def load_dotenv(folder: Path, environment: MutableMapping[str, str] = os.environ
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the variables of `NAME=value` lines; `export`, quotes and `#` lines may be there."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"{path} cannot be read as text: {type(error).__name__}."
+        ) from error
+    for number, line in enumerate(lines, 1):
         text = line.strip().removeprefix("export ").lstrip()
         if not text or text.startswith("#"):
             continue

@@ -1,8 +1,8 @@
 """template.yaml as the local stack reads it; the table and the queues as boto3 takes them.
 
 It is the one definition of what is deployed. It is read with a resolver for `Ref`, `Fn::Sub`,
-`Fn::GetAtt`, `Fn::FindInMap` and `Fn::If` over the parameters' defaults; an expression beyond
-these is an error and never guessed.
+`Fn::GetAtt`, `Fn::FindInMap`, `Fn::Join`, `Fn::Split` and `Fn::If` over the parameters' defaults;
+an expression beyond these is an error and never guessed.
 """
 
 from __future__ import annotations
@@ -58,15 +58,20 @@ class Template:
     def __init__(
         self, document: Mapping[str, Any], parameters: Mapping[str, str] | None = None
     ) -> None:
+        definitions = document.get("Parameters", {})
         defaults = {
             name: str(definition["Default"])
-            for name, definition in document.get("Parameters", {}).items()
+            for name, definition in definitions.items()
             if "Default" in definition
         }
         self._resources: Mapping[str, Any] = document.get("Resources", {})
         self._mappings: Mapping[str, Any] = document.get("Mappings", {})
         self._conditions: Mapping[str, Any] = document.get("Conditions", {})
-        self._parameters = defaults | dict(parameters or {})
+        values: dict[str, Any] = defaults | dict(parameters or {})
+        for name, definition in definitions.items():
+            if definition.get("Type") == "CommaDelimitedList" and name in values:
+                values[name] = values[name].split(",")
+        self._parameters = values
 
     @classmethod
     def load(
@@ -196,7 +201,7 @@ class _Resolver:
 
     def __init__(
         self,
-        names: Mapping[str, str],
+        names: Mapping[str, Any],
         mappings: Mapping[str, Any],
         conditions: Mapping[str, Any],
     ) -> None:
@@ -225,6 +230,12 @@ class _Resolver:
                 return self._name(".".join(argument))
             case "Fn::Sub":
                 return self._sub(argument)
+            case "Fn::Join":
+                separator, parts = self.resolve(argument)
+                return separator.join(parts)
+            case "Fn::Split":
+                separator, text = self.resolve(argument)
+                return text.split(separator)
             case "Fn::FindInMap":
                 name, key, attribute = self.resolve(argument)
                 return self._mappings[name][key][attribute]
@@ -234,7 +245,7 @@ class _Resolver:
             case _:
                 raise TemplateError(f"template.yaml: {function} cannot be resolved locally.")
 
-    def _name(self, name: str) -> str:
+    def _name(self, name: str) -> Any:
         if name not in self._names:
             raise TemplateError(f"template.yaml: nothing is known of {name}.")
         return self._names[name]
@@ -247,7 +258,7 @@ class _Resolver:
             is_literal, name = placeholder.groups()
             if is_literal:
                 return f"${{{name}}}"
-            return str(known[name]) if name in known else self._name(name)
+            return str(known[name] if name in known else self._name(name))
 
         return _PLACEHOLDER.sub(value_of, text)
 

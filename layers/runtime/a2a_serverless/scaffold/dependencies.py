@@ -31,7 +31,7 @@ DEVELOPMENT_LOCK: Final = "requirements/dev.txt"
 
 LAMBDA_PYTHON: Final = (3, 13)
 LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer")
-"""What Lambda's Python runtime brings itself."""
+"""What Lambda's Python runtime brings itself; packaged only where requirements.in names it."""
 
 LIMIT_BYTES: Final = 262_144_000
 """What Lambda takes, unzipped: a function and its layers together, 250 MB."""
@@ -81,7 +81,7 @@ class Dependencies:
 
         Raises:
             ConfigurationError: requirements.in does not fit the layer or is not what was locked,
-                a package has no wheel for Lambda, or everything is too large.
+                or a package has no wheel for Lambda.
         """
         self.check()
         lock = self._read(AGENT_LOCK)
@@ -97,7 +97,6 @@ class Dependencies:
                 )
             except uv.UvError as error:
                 raise self._explained(error, f"Lambda ({python_platform})") from error
-        _check_size(target)
 
     def check(self) -> None:
         """Compare requirements.in with the layer's lock, and with what was locked.
@@ -132,7 +131,9 @@ class Dependencies:
         requirements = [str(asked.requirement) for asked in self._asked()]
         if not requirements:
             return f"{self._mark()}\n"
-        left_out = [f"--no-emit-package={name}" for name in (*self._layer, *LAMBDA_HAS)]
+        names = {canonicalize_name(asked.requirement.name) for asked in self._asked()}
+        there = [] if names & set(LAMBDA_HAS) else LAMBDA_HAS
+        left_out = [f"--no-emit-package={name}" for name in (*self._layer, *there)]
         return f"{self._mark()}\n{self._compile(requirements, *left_out)}"
 
     def _lock_development(self) -> None:
@@ -245,11 +246,15 @@ class Dependencies:
         )
 
 
-def _check_size(target: Path) -> None:
+def check_size(function: Path) -> None:
+    """Compare a built function with what Lambda leaves for it beside the layer.
+
+    Raises:
+        ConfigurationError: it is too large; one sentence names the largest packages.
+    """
     sizes = {
-        path.name: sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        for path in target.iterdir()
-        if path.is_dir()
+        path.name: sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+        for path in function.iterdir()
     }
     room = LIMIT_BYTES - LAYER_BYTES
     if sum(sizes.values()) <= room:
@@ -257,7 +262,7 @@ def _check_size(target: Path) -> None:
     largest = sorted(sizes, key=lambda name: -sizes[name])[:_LARGEST]
     shown = ", ".join(f"{name} {_mb(sizes[name])}" for name in largest)
     raise ConfigurationError(
-        f"The agent's packages take {_mb(sum(sizes.values()))} and Lambda leaves {_mb(room)} beside"
+        f"Agent and packages take {_mb(sum(sizes.values()))} and Lambda leaves {_mb(room)} beside"
         f" the layer ({shown}): leave something out of {REQUIREMENTS}."
     )
 
