@@ -50,7 +50,15 @@ from a2a_serverless.worker.failures import (
     reason_of,
 )
 from a2a_serverless.worker.keeper import Keeper
-from a2a_serverless.worker.loops import call_in, contained, end_tasks, error_of, first_of
+from a2a_serverless.worker.loops import (
+    StartedTasks,
+    call_in,
+    contained,
+    end_started,
+    end_tasks,
+    error_of,
+    first_of,
+)
 from a2a_serverless.worker.translation import describe
 from a2a_serverless.worker.turn import Turn
 from a2a_serverless.worker.watch import Watch, Watched
@@ -87,7 +95,8 @@ class Companions:
 class Attempt:
     """Runs `execute()` once and commits its result.
 
-    Nothing runs on after `run` has returned, except an agent that refuses to stop.
+    Nothing runs on after `run` has returned, except an agent that refuses to stop: tasks that the
+    agent has started end with the attempt.
     """
 
     agent: AgentExecutor
@@ -101,6 +110,7 @@ class Attempt:
     _stopped: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _stop_reason: Exception | None = field(default=None, init=False)
     _was_blocked: bool = field(default=False, init=False)
+    _started: StartedTasks = field(default_factory=StartedTasks, init=False)
 
     def stop(self, reason: Exception) -> None:
         """End the attempt as soon as possible; the first reason counts."""
@@ -170,7 +180,7 @@ class Attempt:
             raise self._stop_reason
         self._queue.is_cancelled = self._cancel_requested.is_set()
         execution = asyncio.create_task(
-            contained(self.agent.execute(self.turn.context, self._queue))
+            contained(self.agent.execute(self.turn.context, self._queue), self._started)
         )
         deadline = asyncio.create_task(self._keep_deadline())
         try:
@@ -184,6 +194,7 @@ class Attempt:
         finally:
             # Before the verdict: the agent stops before another attempt can begin.
             await self._end(execution, deadline)
+            await end_started(self._started, clock=self.clock, fields=self._ids())
 
     async def _settle(self, execution: asyncio.Task[None], *, is_cancelled: bool) -> None:
         """Commit the end of the turn, or raise the reason why it cannot end."""
@@ -246,7 +257,7 @@ class Attempt:
     async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
         # `execute()` comes first: `cancel()` runs beside it only if it does not end in time.
         await first_of(self.clock.sleep(CANCEL_HEARD_S), tasks=[execution])
-        await contained(self.agent.cancel(self.turn.cancel_context(), self._queue))
+        await contained(self.agent.cancel(self.turn.cancel_context(), self._queue), self._started)
 
     async def _keep_deadline(self) -> None:
         if self.limits.stop_at is not None:
@@ -368,5 +379,8 @@ class Attempt:
         cause: BaseException | None = None,
         **fields: object,
     ) -> None:
-        ids = {"action": action, "task_id": self.params.task_id, "turn": self.params.turn}
-        logger.log(level, text, *args, extra=ids | fields, exc_info=cause)
+        extra = {"action": action, **self._ids(), **fields}
+        logger.log(level, text, *args, extra=extra, exc_info=cause)
+
+    def _ids(self) -> dict[str, object]:
+        return {"task_id": self.params.task_id, "turn": self.params.turn}

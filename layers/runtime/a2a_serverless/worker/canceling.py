@@ -22,7 +22,7 @@ from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import StaleStateError
-from a2a_serverless.worker.loops import contained, limited
+from a2a_serverless.worker.loops import StartedTasks, contained, end_started, limited
 from a2a_serverless.worker.translation import TurnView
 from a2a_serverless.worker.turn import cancel_context_of
 from a2a_serverless.worker.writer import TurnWriter
@@ -92,8 +92,13 @@ class Canceling:
 
     async def _ask(self, context: RequestContext, queue: TurnQueue) -> None:
         queue.is_cancelled = True
-        asking = contained(self.agent.cancel(context, queue))
-        error = await limited(asking, clock=self.clock, seconds=self.timeout_s)
+        started = StartedTasks()
+        asking = contained(self.agent.cancel(context, queue), started)
+        try:
+            error = await limited(asking, clock=self.clock, seconds=self.timeout_s)
+        finally:
+            fields = {"task_id": context.task_id}
+            await end_started(started, clock=self.clock, fields=fields)
         if error is not None:
             extra = {"action": "cancel_raised", "task_id": context.task_id}
             logger.warning("Agent's cancel() raised", extra=extra, exc_info=error)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from types import TracebackType
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.worker.failures import AgentFailedError
@@ -22,12 +23,14 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_in_agent: ContextVar[bool] = ContextVar("in_agent", default=False)
+_in_agent: ContextVar[StartedTasks | None] = ContextVar("in_agent", default=None)
 
 RECANCEL_S = 1.0
 """Seconds that a cancelled task has before it is cancelled again."""
 STOP_GRACE_S = 5.0
 """Seconds that a cancelled task has to end; after that it is left behind."""
+ENDING_ROUNDS = 10
+"""How often tasks are ended that the ends of others have started."""
 
 
 async def first_of(
@@ -94,19 +97,69 @@ async def limited(
         await end_tasks(task, clock=clock)
 
 
+# -- an agent's own tasks --------------------------------------------------------------------
+
+
+class StartedTasks:
+    """The asyncio tasks that an agent has started on one attempt, and those that they have.
+
+    A task that was created with a context of its own (`create_task(…, context=Context())`) is not
+    among them: it belongs to the process.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+
+    def add(self, task: asyncio.Future[Any]) -> None:
+        if isinstance(task, asyncio.Task):
+            self._tasks.add(task)
+
+    def running(self) -> list[asyncio.Task[Any]]:
+        return [task for task in self._tasks if not task.done()]
+
+
+async def end_started(started: StartedTasks, *, clock: Clock, fields: Mapping[str, object]) -> None:
+    """End the tasks that an agent has left running behind its call; name them in the log, once.
+
+    So nothing of a turn runs on into the next invocation, for another caller. Tasks that are being
+    cancelled already are waited for, and not named. `fields` are those of the log lines.
+    """
+    names = sorted({_name_of(task) for task in started.running() if not task.cancelling()})
+    if names:
+        text = "Tasks that the agent had left running were ended with its turn: %s"
+        extra = {"action": "background_tasks_ended", **fields}
+        logger.warning(text, ", ".join(names), extra=extra)
+    deadline = clock.monotonic() + STOP_GRACE_S
+    for _ in range(ENDING_ROUNDS):  # the end of a task may start another one
+        running = started.running()
+        if not running:
+            return
+        grace_s = max(0.0, deadline - clock.monotonic())
+        if await end_tasks(*running, clock=clock, grace_s=grace_s):
+            break
+    extra = {"action": "agent_left_behind", **fields}
+    logger.error("A task that the agent has started does not stop", extra=extra)
+
+
+def _name_of(task: asyncio.Task[Any]) -> str:
+    """Return the name of the function that a task runs, as the agent's author knows it."""
+    work = task.get_coro()
+    return str(getattr(work, "__qualname__", type(work).__name__))
+
+
 # -- exits -----------------------------------------------------------------------------------
 
 
-async def contained(call: Awaitable[None]) -> None:
+async def contained(call: Awaitable[None], started: StartedTasks | None = None) -> None:
     """Await a call of the agent; if the agent exits the process, end its attempt only.
 
     To be run in a task of its own. Tasks that the agent creates are contained too, in a loop on
-    which `survive_exits` was called.
+    which `survive_exits` was called; they are added to `started`.
 
     Raises:
         AgentFailedError: the agent, or one of its libraries, wanted to end the process.
     """
-    _in_agent.set(True)
+    _in_agent.set(started or StartedTasks())
     with _exits_as_failures():
         await call
 
@@ -149,11 +202,23 @@ class _Factory:
         **options: Any,
     ) -> asyncio.Future[Any]:
         context: Context | None = options.get("context")
-        is_agents = _in_agent.get() if context is None else context.get(_in_agent, False)
-        made = _Contained(coro) if is_agents and isinstance(coro, Coroutine) else coro
+        started = _in_agent.get() if context is None else context.get(_in_agent)
+        if started is None:
+            return self._make(loop, coro, **options)
+        made = _Contained(coro) if isinstance(coro, Coroutine) else coro
+        task = self._make(loop, made, **options)
+        started.add(task)
+        return task
+
+    def _make(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,
+    ) -> asyncio.Future[Any]:
         if self._before is not None:
-            return self._before(loop, made, **options)
-        return asyncio.Task(made, loop=loop, **options)
+            return self._before(loop, coro, **options)
+        return asyncio.Task(coro, loop=loop, **options)
 
 
 class _Contained(Coroutine[Any, Any, Any]):
