@@ -65,7 +65,9 @@ def test_the_adapter_streams(transformed: Json) -> None:
     """The adapter passes the answer on while it comes, and asks a path that needs no AWS."""
     environment = variables(transformed, "StreamFunction")
     layers = transformed["StreamFunction"]["Properties"]["Layers"]
-    adapters = [layer["Fn::Sub"] for layer in layers if "Fn::Sub" in layer]
+    (choice,) = [layer["Fn::If"] for layer in layers if "Fn::If" in layer]
+    adapters = [choice[2]["Fn::Sub"]]
+    assert choice[:2] == ["HasWebAdapterLayer", {"Ref": "WebAdapterLayerArn"}]
     assert environment["AWS_LWA_INVOKE_MODE"] == "response_stream"
     assert environment["AWS_LWA_READINESS_CHECK_PATH"] == "/healthz"
     assert environment["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"

@@ -6,10 +6,12 @@ import pytest
 
 from a2a_serverless.local.template import Template
 from tests.support.permissions import (
+    NETWORK,
     as_list,
     functions,
     granted,
     implied,
+    in_a_vpc,
     role_of,
     statements,
 )
@@ -59,10 +61,11 @@ def test_one_role_per_function(transformed: Json) -> None:
 
 
 def test_no_wildcards(permissions: set[Permission]) -> None:
-    """Each permission names its action and its resource; X-Ray alone knows no resources."""
+    """Each permission names its action and its resource, but for services that know none."""
     assert {action for _, action, where in permissions if where == "*"} == {
         "xray:PutTelemetryRecords",
         "xray:PutTraceSegments",
+        *NETWORK,
     }
     assert not [action for _, action, _ in permissions if "*" in action]
     assert {where for _, _, where in permissions if "*" in where} == {"*"}
@@ -132,6 +135,25 @@ def test_the_agents_parameters_reach_the_worker_alone(document: Json) -> None:
 def test_event_sources_can_poll(transformed: Json, permissions: set[Permission]) -> None:
     """What pollers, the runtime and the release before call in a function's name, it may do."""
     assert implied(transformed) <= permissions
+
+
+def test_only_lambda_attaches_functions_to_the_vpc(transformed: Json) -> None:
+    """Worker and PushFunction may be in a VPC; their own code may not touch its interfaces."""
+    assert in_a_vpc(transformed) == ["PushFunction", "WorkerFunction"]
+    for function in functions(transformed):
+        about_network = {
+            (statement["Effect"], tuple(as_list(statement["Action"])), str(statement["Condition"]))
+            if "Condition" in statement
+            else (statement["Effect"], tuple(as_list(statement["Action"])), "")
+            for statement in statements(transformed, role_of(transformed, function))
+            if any(action.startswith("ec2:") for action in as_list(statement["Action"]))
+        }
+        from_code = str({"Null": {"lambda:SourceFunctionArn": "false"}})
+        assert about_network == (
+            {("Allow", NETWORK, ""), ("Deny", NETWORK, from_code)}
+            if function in in_a_vpc(transformed)
+            else set()
+        )
 
 
 def test_a_key_of_the_users_is_usable_by_all(transformed: Json) -> None:

@@ -90,11 +90,10 @@ def test_messages_are_encrypted(transformed: Json) -> None:
     [
         ("DeadLetterAlarm", "DeadLetterQueue", "ApproximateNumberOfMessagesVisible"),
         ("UndecodableAlarm", "UndecodableQueue", "ApproximateNumberOfMessagesVisible"),
-        ("BacklogAlarm", "OperationsQueue", "ApproximateAgeOfOldestMessage"),
     ],
 )
 def test_alarms(transformed: Json, alarm: str, queue: str, metric: str) -> None:
-    """Waiting failures and a growing backlog raise an alarm, with or without a topic."""
+    """Waiting failures raise an alarm, with or without a topic."""
     properties = transformed[alarm]["Properties"]
     assert properties["MetricName"] == metric
     assert properties["Dimensions"] == [

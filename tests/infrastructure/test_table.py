@@ -25,7 +25,7 @@ def test_stream_carries_new_images(template: Template) -> None:
 def test_table_survives_mistakes(transformed: Json, template: Template) -> None:
     """Tasks outlive a deleted stack, a deleted table is refused, a bad write can be undone."""
     properties = template.properties("TaskTable")
-    assert transformed["TaskTable"]["DeletionPolicy"] == "Retain"
+    assert transformed["TaskTable"]["DeletionPolicy"] == "RetainExceptOnCreate"
     assert transformed["TaskTable"]["UpdateReplacePolicy"] == "Retain"
     assert properties["DeletionProtectionEnabled"] == "true"
     assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}

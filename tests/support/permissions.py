@@ -35,6 +35,16 @@ RUNTIME: Final = (
 )
 """What the runtime itself calls with the role of every function."""
 
+NETWORK: Final = (
+    "ec2:AssignPrivateIpAddresses",
+    "ec2:CreateNetworkInterface",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSubnets",
+    "ec2:UnassignPrivateIpAddresses",
+)
+"""What Lambda calls with the role of a function that runs in a VPC."""
+
 BEFORE: Final = (
     ("ApiFunction", "dynamodb:ConditionCheckItem", "TaskTable"),
     ("StreamFunction", "dynamodb:ConditionCheckItem", "TaskTable"),
@@ -77,6 +87,7 @@ def granted(resources: Json) -> set[Permission]:
         (function, action, name_of(resource))
         for function in functions(resources)
         for statement in statements(resources, role_of(resources, function))
+        if statement["Effect"] == "Allow"
         for action in as_list(statement["Action"])
         for resource in as_list(statement["Resource"])
         if not action.startswith("kms:")
@@ -89,7 +100,13 @@ def implied(resources: Json) -> set[Permission]:
         *_polled(resources),
         *BEFORE,
         *((function, *need) for function in functions(resources) for need in RUNTIME),
+        *((function, action, "*") for function in in_a_vpc(resources) for action in NETWORK),
     }
+
+
+def in_a_vpc(resources: Json) -> list[str]:
+    """The names of the functions that run in a VPC, if the stack is given one."""
+    return [name for name in functions(resources) if "VpcConfig" in resources[name]["Properties"]]
 
 
 def _polled(resources: Json) -> Iterator[Permission]:
@@ -117,12 +134,12 @@ def statements(resources: Json, role: str) -> Iterator[Json]:
     """
     properties = resources[role]["Properties"]
     for policy in properties.get("Policies", ()):
-        yield from policy["PolicyDocument"]["Statement"]
+        yield from chosen_statements(policy)
     for managed in _managed(properties.get("ManagedPolicyArns", ())):
         chosen = managed["Fn::If"][1] if "Fn::If" in managed else managed
         own = resources.get(chosen["Ref"]) if isinstance(chosen, dict) and "Ref" in chosen else None
         if own:
-            yield from own["Properties"]["PolicyDocument"]["Statement"]
+            yield from chosen_statements(own["Properties"])
         else:
             yield {"Effect": "Allow", "Action": str(managed), "Resource": "*"}
 
@@ -142,6 +159,12 @@ def _managed(arns: Any) -> Iterator[Any]:
     for name in re.findall(r"\$\{(\w+)\}", "".join(texts)):
         if name not in more:
             yield {"Ref": name}
+
+
+def chosen_statements(policy: Json) -> Iterator[Json]:
+    """The statements of a policy, with all options chosen."""
+    for statement in policy["PolicyDocument"]["Statement"]:
+        yield statement["Fn::If"][1] if "Fn::If" in statement else statement
 
 
 def as_list(value: Any) -> list[Any]:

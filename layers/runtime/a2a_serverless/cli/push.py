@@ -31,12 +31,14 @@ def run(options: Namespace) -> int:
     Each start reads the stream from its oldest record on: events that were committed while no
     process pushed are sent, and no event twice, because its cursor has moved past it.
     """
+    from a2a_serverless import observability
     from a2a_serverless.cli.serving import check, named_aws_errors, say, until_signal
     from a2a_serverless.local.pushing import aws_sources, pushing
     from a2a_serverless.local.sources import SqsSource
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
 
+    observability.start()
     settings = load_settings()
     backends = aws_backends(settings)
     backends.pushing()

@@ -25,6 +25,7 @@ def add(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Run one round, whose counts go to stdout, or rounds until SIGINT or SIGTERM."""
+    from a2a_serverless import observability
     from a2a_serverless.cli.serving import check, named_aws_errors, say, serve
     from a2a_serverless.local.sources import SqsSource
     from a2a_serverless.local.sweeping import SweepRounds
@@ -44,5 +45,6 @@ def run(options: Namespace) -> int:
         with named_aws_errors():
             print(asyncio.run(rounds.once()))
         return 0
+    observability.start()
     say("sweeping")
     return serve(backends, rounds.forever(), drain_s=0)

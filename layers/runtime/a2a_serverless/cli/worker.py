@@ -28,6 +28,7 @@ def add(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Work until SIGINT or SIGTERM; turns that still run after `DRAIN_S` go to other workers."""
+    from a2a_serverless import observability
     from a2a_serverless.cli.serving import check, say, serve
     from a2a_serverless.local.dotenv import load_dotenv
     from a2a_serverless.settings import load_settings
@@ -36,6 +37,7 @@ def run(options: Namespace) -> int:
     from a2a_serverless.worker.agents import load_agent
     from a2a_serverless.worker.environment import take_environment
 
+    observability.start()
     settings = load_settings()
     spec = agent_spec(options.agent)
     if path := load_dotenv(Path.cwd()):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.local.background import repeat
 from a2a_serverless.local.sources import SqsSource
+from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.dead_letters import DeadLetters
@@ -79,7 +80,10 @@ class SweepRounds:
         )
 
     async def _log_round(self) -> None:
-        done = await self.once()
+        try:
+            done = await self.once()
+        finally:
+            metrics.flush()
         logger.log(logging.WARNING if done.did_something else logging.INFO, "Swept: %s", done)
 
     async def _consume(self) -> int:

@@ -1,7 +1,8 @@
 """Log lines, metrics and traces for operators, without the content of tasks.
 
-A process is observed if it calls `start`, as a Lambda function does at its `cold_start`. Without
-it the library logs with the standard library, and its metrics are dropped.
+A process is observed if it calls `start`, as a Lambda function does at its `cold_start`, and a
+command that does a function's work. Without it the library logs with the standard library, and its
+metrics are dropped.
 """
 
 from __future__ import annotations
@@ -36,16 +37,18 @@ def cold_start() -> Iterator[None]:
 
 
 def start(environment: Mapping[str, str] = os.environ) -> None:
-    """Observe this process if it is a Lambda function: JSON lines and metrics, both on stdout.
+    """Observe this process: JSON lines and metrics, both on stdout.
 
-    It reads the variables of Powertools for AWS Lambda: POWERTOOLS_SERVICE_NAME,
-    POWERTOOLS_LOG_LEVEL, POWERTOOLS_METRICS_NAMESPACE and POWERTOOLS_METRICS_DISABLED. Without a
-    namespace there are no metrics. `A2A_LOG_ERROR_TEXTS` is explained at `logs.write_json`. Traces
-    need no start, see `tracing`.
+    A Lambda function is observed, and any other process that POWERTOOLS_SERVICE_NAME names; nothing
+    happens in another one. It reads the variables of Powertools for AWS Lambda:
+    POWERTOOLS_SERVICE_NAME, POWERTOOLS_LOG_LEVEL, POWERTOOLS_METRICS_NAMESPACE and
+    POWERTOOLS_METRICS_DISABLED. Without a namespace there are no metrics. `A2A_LOG_ERROR_TEXTS` is
+    explained at `logs.write_json`. Traces need no start, see `tracing`.
     """
-    if "AWS_LAMBDA_FUNCTION_NAME" not in environment:
+    service = environment.get("POWERTOOLS_SERVICE_NAME", "")
+    if not service and "AWS_LAMBDA_FUNCTION_NAME" not in environment:
         return
-    service = environment.get("POWERTOOLS_SERVICE_NAME") or "a2a-serverless"
+    service = service or "a2a-serverless"
     logs.write_json(
         service=service,
         level=environment.get("POWERTOOLS_LOG_LEVEL") or "INFO",

@@ -26,6 +26,7 @@ class _Group:
 
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     times: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    numbers: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 @dataclass(slots=True)
@@ -72,6 +73,13 @@ def time(name: str, milliseconds: float, **dimensions: str) -> None:
             _sink.groups[_key(dimensions)].times[name].append(max(0.0, milliseconds))
 
 
+def number(name: str, value: int, **dimensions: str) -> None:
+    """Add one value to a metric without a unit, such as the number that stands for a caller."""
+    with _lock:
+        if _sink is not None:
+            _sink.groups[_key(dimensions)].numbers[name].append(value)
+
+
 def flush() -> None:
     """Write the counts since the last flush: a line for each set of dimensions."""
     with _lock:
@@ -106,10 +114,14 @@ def _lines(sink: _Sink, dimensions: dict[str, str], group: _Group) -> Iterator[s
 
     if group.counts:
         yield line([(name, MetricUnit.Count, value) for name, value in group.counts.items()])
-    for name, times in group.times.items():
-        for start_at in range(0, len(times), _MOST_VALUES):
-            some = times[start_at : start_at + _MOST_VALUES]
-            yield line([(name, MetricUnit.Milliseconds, value) for value in some])
+    for unit, series in (
+        (MetricUnit.Milliseconds, group.times),
+        (MetricUnit.NoUnit, group.numbers),
+    ):
+        for name, values in series.items():
+            for start_at in range(0, len(values), _MOST_VALUES):
+                some = values[start_at : start_at + _MOST_VALUES]
+                yield line([(name, unit, value) for value in some])
 
 
 def _key(dimensions: dict[str, str]) -> _Dimensions:

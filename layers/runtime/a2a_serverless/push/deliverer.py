@@ -18,7 +18,12 @@ from typing import Any, Final
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError, UnreadablePushError
+from a2a_serverless.errors import (
+    A2AServerlessError,
+    ConcurrencyError,
+    InvalidArgumentError,
+    UnreadablePushError,
+)
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.push.addresses import parse_receiver
 from a2a_serverless.push.client import Meaning, Outcome, PushClient, Session, not_sent
@@ -37,8 +42,9 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S, RetryPolicy
+from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.identity import Scope, caller_number
 from a2a_serverless.tasks.push import Push
 
 logger = logging.getLogger(__name__)
@@ -298,6 +304,7 @@ class _Delivery:
         faults.point("push-after-dead-letter")
         await self._advance(attempt, failing_since=failing_since)
         metrics.count("PushGivenUp")
+        await self._count_caller()
         self._log(attempt, outcome, logging.ERROR, "push_given_up", "Notification given up")
 
     async def _advance(self, attempt: _Attempt, *, failing_since: int | None) -> None:
@@ -317,6 +324,20 @@ class _Delivery:
                 return
             push = await self._push()
         raise ConcurrencyError
+
+    async def _count_caller(self) -> None:
+        """Count a notification that was given up by the caller who has opened its task.
+
+        Who that is says the beginning of the log; one that cannot be read counts for no caller.
+        """
+        try:
+            log = await self._storage.read(self._job.task_id, incarnation=self._job.incarnation)
+        except A2AServerlessError:
+            return
+        opened = () if log is None else log.records[0].entries
+        for entry in opened:
+            if isinstance(entry, TurnOpened):
+                metrics.number("Callers", caller_number(entry.caller.user), whose="untold")
 
     def _count_delivery(self, notification: Notification) -> None:
         metrics.count("PushDeliveries")

@@ -46,6 +46,7 @@ from a2a_serverless.worker.failures import reason_of
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
 from a2a_serverless.worker.loops import limited, survive_exits
 from a2a_serverless.worker.telemetry import (
+    count_failed,
     ids_of,
     observed_attempt,
     observed_cancel,
@@ -147,7 +148,10 @@ class WorkerAdapter:
 
     async def _consume(self) -> None:
         async for handle in self.backends.operations.deliveries():
-            await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
+            try:
+                await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
+            finally:
+                metrics.flush()
 
     async def _conclude(self, handle: Handle[Operation], verdict: Verdict) -> bool:
         """Tell the queue. An error is logged: a finished turn that comes again is dropped."""
@@ -266,11 +270,12 @@ class _Delivery:
         adapter, head = self._adapter, log.head
         params = on_current_turn(self._params, head)
         if adapter.retry.is_exhausted(head.attempts):  # the last one died and has settled nothing
-            return await self._give_up(params, head)
+            return await self._give_up(params, log)
         own = Ownership(params=params, token=new_token())
         self._attempted = (head, own)
         try:
-            with observed_attempt(log, self._operation, adapter.clock):
+            timing = self._storage.timing
+            with observed_attempt(log, self._operation, clock=adapter.clock, timing=timing):
                 attempt = self._attempt(log, params)
                 async with AsyncExitStack() as stack:
                     may_write = await self._keep_delivery(
@@ -282,7 +287,9 @@ class _Delivery:
                             attempt.hear_cancel()
                     verdict = await attempt.run(head, own, may_write)
                     self._left = attempt.head
-                    return verdict
+                if attempt.has_failed_task:
+                    count_failed(log)
+                return verdict
         except TurnFinishedError:
             return DONE
         except ConcurrencyError as error:  # fenced, or the delivery has expired
@@ -339,9 +346,9 @@ class _Delivery:
         await stack.enter_async_context(self._adapter.beside.keeper.over(heartbeat.beat))
         return lambda: not heartbeat.lost
 
-    async def _give_up(self, params: OperationParams, seen: Head) -> Verdict:
+    async def _give_up(self, params: OperationParams, log: Log) -> Verdict:
         """Fail a task whose attempts are used up, unless another one has taken its turn since."""
-        reference = secrets.token_hex(8)
+        reference, seen = secrets.token_hex(8), log.head
 
         def decide(head: Head) -> Commit | None:
             return gave_up(head, reference) if may_give_up(head, params, seen=seen) else None
@@ -355,6 +362,7 @@ class _Delivery:
                 attempts=seen.attempts,
                 correlation_id=reference,
             )
+            count_failed(log, is_used_up=True)
         return DONE
 
     async def _cleanup(self) -> None:

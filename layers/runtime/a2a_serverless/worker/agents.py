@@ -18,6 +18,7 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.observability import metrics
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker.context import Worker, WorkerExecutor
 
@@ -54,11 +55,11 @@ def deployed_agent(
 
     Such an agent fails its tasks, each after its attempts, which try to load it again. If the
     function did not start, the operations would be delivered again for hours, until they are dead
-    letters, and their tasks would stay submitted.
+    letters, and their tasks would stay submitted. The log says it once in a process, and each time
+    counts in `AgentNotLoaded`.
     """
     try:
-        prepare()
-        return load_agent(reference, folder=folder)
+        return _counted_load(reference, folder, prepare)
     except ConfigurationError:
         logger.exception("Agent not loaded", extra={"action": "agent_not_loaded"})
         return _UnloadedAgent(reference, folder, prepare)
@@ -100,8 +101,16 @@ class _UnloadedAgent(AgentExecutor):
         await self._load().cancel(context, event_queue)
 
     def _load(self) -> AgentExecutor:
-        self._prepare()
-        return load_agent(self._reference, folder=self._folder)
+        return _counted_load(self._reference, self._folder, self._prepare)
+
+
+def _counted_load(reference: str, folder: Path, prepare: Callable[[], None]) -> AgentExecutor:
+    try:
+        prepare()
+        return load_agent(reference, folder=folder)
+    except ConfigurationError:
+        metrics.count("AgentNotLoaded")
+        raise
 
 
 def _import(path: Path, reference: str) -> ModuleType:

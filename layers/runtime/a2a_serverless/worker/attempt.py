@@ -112,6 +112,11 @@ class Attempt:
     _was_blocked: bool = field(default=False, init=False)
     _started: StartedTasks = field(default_factory=StartedTasks, init=False)
 
+    @property
+    def has_failed_task(self) -> bool:
+        """Return True if the task has failed with this attempt, which has run."""
+        return self._writer.head.state == TaskState.TASK_STATE_FAILED
+
     def stop(self, reason: Exception) -> None:
         """End the attempt as soon as possible; the first reason counts."""
         self._stop_reason = self._stop_reason or reason

@@ -29,7 +29,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.telemetry import ids_of
+from a2a_serverless.worker.telemetry import count_failed, ids_of
 
 Settled = Literal["failed", "canceled", "resent", "left", "dropped", "undecodable"]
 
@@ -101,6 +101,8 @@ class DeadLetters:
         if settled != "dropped":
             # Counted at once: if the next step fails, the next delivery finds nothing to count.
             self._report(letter, settled, letter.seen)
+        if settled == "failed" and log is not None:
+            count_failed(log, is_used_up=True)
         faults.point("after-dead-letter")
         head = await storage.head(task_id)
         if head is None or head.is_terminal:

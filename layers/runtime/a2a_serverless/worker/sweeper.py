@@ -195,11 +195,18 @@ class Sweeper:
         if head is None or copy is None:
             return "passed"  # the index lags behind
         fields.update(_known_of(head))
+        await self._tell_age(log, head)
         if self._is_given_up(head, head.created_at):  # no turn is older than its task
             opened_at = await _opened_at(log, head)
             if self._is_given_up(head, opened_at):
                 return await self._give_up(log, head, opened_at, fields)
         return await self._send_again(log, head, copy, fields)
+
+    async def _tell_age(self, log: TaskLog, head: Head) -> None:
+        """Count the age of a turn that was worked on: its worker has left it, or lost its lease."""
+        opened_at = await _opened_at(log, head) if head.token is not None else None
+        if opened_at is not None:
+            metrics.time("AgeOfLeftTurns", self._clock.now_ms() - opened_at)
 
     async def _send_again(
         self, log: TaskLog, head: Head, copy: OperationParams, fields: Fields

@@ -16,7 +16,10 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.identity import caller_number
 from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.rules import Timing
+from a2a_serverless.worker.turn import caller_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,17 +50,26 @@ def ids_of(operation: Operation) -> dict[str, object]:
 
 
 @contextmanager
-def observed_attempt(log: Log, operation: Operation, clock: Clock) -> Iterator[None]:
+def observed_attempt(
+    log: Log, operation: Operation, *, clock: Clock, timing: Timing
+) -> Iterator[None]:
     """Observe the block as an attempt at the open turn, with the agent's own log lines.
 
     `log` is as before the attempt, read from its beginning. The time in the queue ends with the
     turn's first attempt. A sampled trace gets the piece `attempt`.
+
+    What was counted is written before the agent starts: a process that dies of its agent has told
+    that it began.
     """
     head = log.head
     number = head.attempts + 1
     metrics.count("Attempts")
     if number == 1 and head.state == TaskState.TASK_STATE_SUBMITTED:
-        metrics.time("TimeQueued", clock.now_ms() - head.status_at)
+        queued_ms = clock.now_ms() - head.status_at
+        metrics.time("TimeQueued", queued_ms)
+        if queued_ms >= timing.waiting_s * 1000:
+            metrics.number("Callers", _caller(log), whose="waited")
+    metrics.flush()
     trace = tracing.segment(
         "attempt",
         _trace(log, operation),
@@ -80,6 +92,21 @@ def observed_cancel(log: Log, operation: Operation) -> Iterator[None]:
     trace = tracing.segment("cancel", _trace(log, operation), task_id=head.task_id, turn=head.turn)
     with log_context(context_id=head.context_id, turn=head.turn), trace:
         yield
+
+
+def count_failed(log: Log, *, is_used_up: bool = False) -> None:
+    """Count a task that has failed, by its caller: only several callers can ring an alarm.
+
+    `log` was read from its beginning. `is_used_up`: all attempts are over, and the last one did not
+    come to its end.
+    """
+    metrics.number("Callers", _caller(log), whose="failed")
+    if is_used_up:
+        metrics.number("Callers", _caller(log), whose="used_up")
+
+
+def _caller(log: Log) -> int:
+    return caller_number(caller_of(log).user)
 
 
 def _trace(log: Log, operation: Operation) -> Mapping[str, str]:

@@ -1,0 +1,463 @@
+"""Each alarm rings for its cause, and those that one caller could make do not ring for one.
+
+What the runtime counts is emitted by its own code; the metrics of AWS are given as AWS has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.http.errors import count_error, internal_error
+from a2a_serverless.http.intake import try_send
+from a2a_serverless.observability import metrics
+from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import caller_number
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker.agents import deployed_agent
+from a2a_serverless.worker.dead_letters import DeadLetters
+from a2a_serverless.worker.sweeper import Sweeper
+from tests.support.alarms import STACK, CloudWatch, alarms_of, rung
+from tests.support.messages import request
+from tests.support.workers import Agent, Bench, PacedClock, S, complete, params_of, status
+from tests.unit.push.world import COMPLETED, World, config
+
+Json = dict[str, Any]
+
+MINUTE_S = 60.0
+ALICE, BOB = Caller(user="alice"), Caller(user="bob")
+TENANTS = [Caller(user="alice", tenant=f"tenant-{number}") for number in range(20)]
+"""One caller, who names as many tenants as it likes."""
+
+NOBODY_LISTENS = "https://10.1.2.3/hook"
+
+
+class SetClock(PacedClock):
+    """A clock that stands still until a test sets it; who sleeps on it sleeps on."""
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+
+class Watched:
+    """A clock, what CloudWatch has seen, and the alarms."""
+
+    def __init__(self, transformed: Json) -> None:
+        self.clock = SetClock()
+        self.seen = CloudWatch(self.clock)
+        self._resources = transformed
+        self._since_ms = self.clock.now_ms()
+
+    def rung(self, **parameters: str) -> set[str]:
+        alarms = alarms_of(self._resources, **parameters)
+        return rung(alarms, self.seen, since_ms=self._since_ms)
+
+    def model(self, namespace: str, name: str, *values: float, **dimensions: str) -> None:
+        """A value a minute of one of AWS's metrics."""
+        begin = self.clock.now_ms()
+        for value in values:
+            self.seen.put(namespace, name, value, **dimensions)
+            self.clock.advance(MINUTE_S)
+        self.clock.advance((begin - self.clock.now_ms()) / 1000)
+
+
+@pytest.fixture
+def watched(transformed: Json) -> Watched:
+    return Watched(transformed)
+
+
+# -- agents that fail ----------------------------------------------------------------------------
+
+
+async def raises(context: RequestContext, queue: EventQueue) -> None:
+    """As an agent whose model's key has expired."""
+    raise PermissionError("key expired")
+
+
+async def says_failed(context: RequestContext, queue: EventQueue) -> None:
+    """As an executor that catches what its framework raises."""
+    await queue.enqueue_event(status(context, S.TASK_STATE_FAILED, "model error"))
+
+
+async def run_tasks(watched: Watched, agent: AgentExecutor, *callers: Caller) -> None:
+    """Run a task of each caller to its end, one attempt after the other."""
+    bench = Bench(agent, clock=watched.clock, retry_base_s=0)
+    with watched.seen.emitted():
+        for caller in callers:
+            await bench.send(caller=caller)
+            while not await bench.work():
+                watched.clock.advance(1)
+
+
+@pytest.mark.parametrize("execute", [raises, says_failed])
+async def test_failing_agents_ring(
+    watched: Watched, execute: Callable[[RequestContext, EventQueue], Awaitable[None]]
+) -> None:
+    """Tasks of two callers that fail are the agent's fault."""
+    await run_tasks(watched, Agent(execute), ALICE, BOB)
+    assert watched.rung() == {"FailedTasksAlarm"}
+
+
+@pytest.mark.parametrize("execute", [raises, says_failed])
+async def test_one_callers_failures_do_not_ring(
+    watched: Watched, execute: Callable[[RequestContext, EventQueue], Awaitable[None]]
+) -> None:
+    """Whatever one caller makes an agent fail on, under any number of tenants."""
+    await run_tasks(watched, Agent(execute), *TENANTS)
+    assert watched.rung() == set()
+
+
+async def test_an_only_callers_failures_ring_where_that_is_chosen(watched: Watched) -> None:
+    """A stack with one client, or without authentication, sets AlarmCallers to 1."""
+    await run_tasks(watched, Agent(raises), ALICE)
+    assert watched.rung(AlarmCallers="1") == {"FailedTasksAlarm"}
+
+
+async def test_rare_failures_do_not_ring(watched: Watched) -> None:
+    """Two failures among ten tasks that complete are below the rate."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        assert context.call_context is not None
+        tenant = context.call_context.tenant
+        await (says_failed if tenant == "bad" else complete)(context, queue)
+
+    bad = [Caller(user=name, tenant="bad") for name in ("alice", "bob")]
+    await run_tasks(watched, Agent(execute), *bad, *[ALICE, BOB] * 5)
+    assert watched.rung() == set()
+
+
+async def test_an_agent_that_cannot_be_loaded_rings(watched: Watched, tmp_path: Path) -> None:
+    """At the start of the process, before any client has sent anything; and its tasks fail soon."""
+    (tmp_path / "agent.py").write_text("import a_framework_that_is_not_there\n")
+    with watched.seen.emitted():
+        agent = deployed_agent("agent.py:agent", folder=tmp_path)
+    assert watched.rung() == {"AgentNotLoadedAlarm"}
+    began = watched.clock.monotonic()
+    await run_tasks(watched, agent, ALICE, BOB)
+    assert watched.rung() == {"AgentNotLoadedAlarm", "FailedTasksAlarm"}
+    assert watched.clock.monotonic() - began < MINUTE_S
+
+
+async def die(bench: Bench, head: Head, times: int) -> None:
+    """Attempts that have claimed the turn, and were never heard of again."""
+    for number in range(times):
+        claim = Commit(token=f"attempt-{number}", claims=True)
+        head = await bench.storage.commit(head, claim)
+
+
+@pytest.mark.parametrize(
+    ("callers", "rings"),
+    [([ALICE, BOB], {"AttemptsUsedUpAlarm", "FailedTasksAlarm"}), (TENANTS, set())],
+)
+async def test_attempts_that_die_ring(
+    watched: Watched, callers: list[Caller], rings: set[str]
+) -> None:
+    """A worker that dies of every turn; one caller's poisonous input alone does not call."""
+    bench = Bench(Agent(complete), clock=watched.clock)
+    with watched.seen.emitted():
+        for caller in callers:
+            await die(bench, await bench.send(caller=caller), 3)
+            assert await bench.work()
+    assert watched.rung() == rings
+
+
+async def test_the_attempts_begin_is_told_before_the_agent_runs(watched: Watched) -> None:
+    """An attempt counts also if its process dies of it."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        assert ("A2AServerless", "Attempts", frozenset({("service", STACK)})) in watched.seen.points
+        await complete(context, queue)
+
+    await run_tasks(watched, Agent(execute), ALICE)
+
+
+# -- turns that nothing works on ------------------------------------------------------------------
+
+
+async def sweep_for(watched: Watched, bench: Bench, minutes: int) -> None:
+    sweeper = Sweeper(bench.storage, bench.operations, clock=watched.clock)
+    with watched.seen.emitted():
+        for _ in range(minutes):
+            watched.clock.advance(MINUTE_S)
+            await sweeper.sweep()
+            metrics.flush()
+
+
+async def test_workers_that_do_not_start_ring(watched: Watched) -> None:
+    """The event source is off: the sweeper sends turns again, and nothing takes them."""
+    bench = Bench(Agent(complete), clock=watched.clock)
+    await bench.send()
+    await sweep_for(watched, bench, 10)
+    assert watched.rung() == {"StuckTasksAlarm"}
+
+
+async def test_turns_that_wait_for_busy_workers_do_not_ring(watched: Watched) -> None:
+    """A caller that sends more than the workers take: its own turns wait, and attempts begin."""
+    bench = Bench(Agent(complete), clock=watched.clock)
+    for _ in range(2):
+        await bench.send(caller=ALICE)
+    with watched.seen.emitted():
+        await bench.work()
+    await sweep_for(watched, bench, 8)
+    with watched.seen.emitted():
+        await bench.work()
+    watched.model(
+        "AWS/SQS", "ApproximateAgeOfOldestMessage", *[3000] * 3, QueueName="OperationsQueue"
+    )
+    assert watched.rung() == set()
+
+
+async def test_a_backlog_of_several_callers_rings(watched: Watched) -> None:
+    """There are too few workers for all: turns of two callers began late."""
+    bench = Bench(Agent(complete), clock=watched.clock)
+    for caller in (ALICE, BOB):
+        await bench.send(caller=caller)
+    watched.clock.advance(2 * MINUTE_S)
+    with watched.seen.emitted():
+        for _ in range(2):
+            await bench.work()
+    watched.model("AWS/SQS", "ApproximateAgeOfOldestMessage", 3000, QueueName="OperationsQueue")
+    assert watched.rung() == {"BacklogAlarm"}
+
+
+async def test_a_turn_that_is_given_up_rings(watched: Watched) -> None:
+    """A task that no worker could start for GiveUpHours was failed."""
+    bench = Bench(Agent(complete), clock=watched.clock)
+    await bench.send()
+    watched.clock.advance(25 * 3600)
+    await sweep_for(watched, bench, 1)
+    assert watched.rung() == {"TurnsGivenUpAlarm"}
+
+
+@pytest.mark.parametrize(("minutes", "rings"), [(30, set()), (125, {"OldestTurnAlarm"})])
+async def test_a_task_that_works_for_too_long_rings(
+    watched: Watched, minutes: int, rings: set[str]
+) -> None:
+    """Its worker is gone, and in twice the time of all its attempts none has ended it."""
+    bench = Bench(Agent(complete), clock=watched.clock)
+    await die(bench, await bench.send(), 1)
+    watched.clock.advance(minutes * MINUTE_S)
+    await sweep_for(watched, bench, 1)
+    assert watched.rung() == rings
+
+
+async def test_repairs_that_fail_ring(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweeper cannot send: the turn counts in each run. One failed run does not call."""
+    bench = Bench(Agent(complete), clock=watched.clock)
+    await bench.send()
+
+    async def refused(operation: Operation) -> None:
+        raise UnavailableError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.operations, "send", refused)
+        await sweep_for(watched, bench, 2)
+        assert watched.rung() == set()
+        await sweep_for(watched, bench, 2)
+    assert watched.rung() == {"SweepFailuresAlarm"}
+
+
+@pytest.mark.parametrize(("failures", "rings"), [(1, set()), (3, {"SendFailuresAlarm"})])
+async def test_operations_that_cannot_be_sent_ring(
+    watched: Watched, failures: int, rings: set[str]
+) -> None:
+    """The queue refuses: turns begin late. One failure is repaired and calls no one."""
+    bench = Bench(Agent(complete), clock=watched.clock)
+    head = await bench.send()
+
+    async def refused() -> None:
+        raise UnavailableError
+
+    with watched.seen.emitted():
+        for _ in range(failures):
+            assert not await try_send(refused(), "turn", head, 1)
+    assert watched.rung() == rings
+
+
+async def test_a_dead_letter_that_failed_its_task_rings(watched: Watched) -> None:
+    """Its attempts were used up, and no worker could write the end."""
+    bench = Bench(Agent(complete), clock=watched.clock)
+    head = await bench.send()
+    await die(bench, head, 3)
+    letters = DeadLetters(bench.storage, bench.operations, retry=bench.settings.retry())
+    with watched.seen.emitted():
+        await letters.end(Operation.to_run(params_of(head)))
+    assert watched.rung() == {"FailedDeadLetterAlarm"}
+
+
+# -- notifications -----------------------------------------------------------------------------
+
+
+async def given_up(watched: Watched, *callers: Caller) -> None:
+    """A notification of each caller goes to a webhook that cannot be reached."""
+    world = World()
+    for caller in callers:
+        opened = await world.storage.open_task("ctx", request(), caller=caller)
+        own = config(NOBODY_LISTENS, task_id=opened.head.task_id)
+        await world.storage.put_push(own)
+        await world.say(opened.head, COMPLETED)
+    with watched.seen.emitted():
+        await world.pump()
+
+
+async def test_notifications_that_are_given_up_ring(watched: Watched) -> None:
+    """The way out is closed: the webhooks of several callers are not reached."""
+    await given_up(watched, ALICE, BOB)
+    assert watched.rung() == {"PushGivenUpAlarm"}
+
+
+async def test_one_callers_dead_webhooks_do_not_ring(watched: Watched) -> None:
+    """A client may name any webhook, also one that is not there."""
+    await given_up(watched, *TENANTS)
+    assert watched.rung() == set()
+
+
+async def test_notifications_that_cannot_be_signed_ring(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secret that is no key fails every delivery, minute by minute."""
+    world = World()
+    head = await world.open(NOBODY_LISTENS)
+    await world.say(head, COMPLETED)
+
+    async def refused(*_: object, **__: object) -> str:
+        raise UnavailableError
+
+    monkeypatch.setattr(world.deliverer.signer, "sign", refused)
+    await world.pass_on()
+    for _ in range(6):
+        with watched.seen.emitted():
+            world.clock.advance(600)
+            await world.pump()
+        watched.clock.advance(MINUTE_S)
+    assert watched.rung() == {"PushErrorsAlarm"}
+
+
+# -- what AWS counts ------------------------------------------------------------------------------
+
+FUNCTIONS = ["ApiFunction", "StreamFunction", "SweeperFunction", "PushFunction"]
+
+
+@pytest.mark.parametrize("function", [*FUNCTIONS, "WorkerFunction"])
+def test_functions_that_fail_ring(watched: Watched, function: str) -> None:
+    """Each function that keeps failing calls; the worker if it dies before any attempt."""
+    watched.model("AWS/Lambda", "Invocations", 2, 2, FunctionName=function)
+    watched.model("AWS/Lambda", "Errors", 2, 2, FunctionName=function)
+    assert watched.rung() == {"FunctionErrorsAlarm"}
+
+
+def test_a_function_that_dies_once_does_not_ring(watched: Watched) -> None:
+    """Lambda loses an environment now and then."""
+    watched.model("AWS/Lambda", "Invocations", 5, FunctionName="ApiFunction")
+    watched.model("AWS/Lambda", "Errors", 2, FunctionName="ApiFunction")
+    assert watched.rung() == set()
+
+
+async def test_a_worker_that_dies_of_one_callers_turns_does_not_ring(watched: Watched) -> None:
+    """The attempt was counted when it began; its task fails, and that is the caller's matter."""
+    await run_tasks(watched, Agent(complete), ALICE)
+    watched.model("AWS/Lambda", "Errors", *[10] * 4, FunctionName="WorkerFunction")
+    assert watched.rung() == set()
+
+
+@pytest.mark.parametrize(
+    ("function", "rings"),
+    [
+        ("WorkerFunction", {"ThrottlesAlarm"}),
+        ("SweeperFunction", {"ThrottlesAlarm"}),
+        ("PushFunction", {"ThrottlesAlarm"}),
+        ("ApiFunction", set()),
+        ("StreamFunction", set()),
+    ],
+)
+def test_own_functions_that_are_throttled_ring(
+    watched: Watched, function: str, rings: set[str]
+) -> None:
+    """How many requests come at once is the clients' choice, and how many turns run is not."""
+    watched.model("AWS/Lambda", "Throttles", *[4] * 6, FunctionName=function)
+    assert watched.rung() == rings
+
+
+def count_internal_errors(watched: Watched, number: int) -> None:
+    with watched.seen.emitted():
+        for _ in range(number):
+            count_error(internal_error(ValueError(), "test"))
+
+
+@pytest.mark.parametrize(("requests", "rings"), [(40, {"ServerErrorsAlarm"}), (1000, set())])
+def test_server_errors_ring_by_their_rate(watched: Watched, requests: int, rings: set[str]) -> None:
+    """Four internal errors of JSON-RPC in five minutes: one in a hundred requests calls."""
+    watched.model("AWS/ApiGateway", "Count", requests, ApiName=STACK)
+    count_internal_errors(watched, 4)
+    assert watched.rung() == rings
+
+
+def test_5xx_answers_ring(watched: Watched) -> None:
+    """Also those that API Gateway gives by itself."""
+    watched.model("AWS/ApiGateway", "Count", 40, ApiName=STACK)
+    watched.model("AWS/ApiGateway", "5XXError", 3, ApiName=STACK)
+    assert watched.rung() == {"ServerErrorsAlarm"}
+
+
+def test_requests_without_a_place_do_not_ring(watched: Watched) -> None:
+    """A crowd of requests beyond the functions' concurrency gets 503: its senders' choice."""
+    watched.model("AWS/ApiGateway", "Count", 4000, ApiName=STACK)
+    watched.model("AWS/ApiGateway", "5XXError", 900, ApiName=STACK)
+    watched.model("AWS/Lambda", "Throttles", 500, FunctionName="ApiFunction")
+    watched.model("AWS/Lambda", "Throttles", 400, FunctionName="StreamFunction")
+    assert watched.rung() == set()
+
+
+@pytest.mark.parametrize(
+    ("alarm", "namespace", "metric", "values", "dimensions"),
+    [
+        (
+            "DeadLetterAlarm",
+            "AWS/SQS",
+            "ApproximateNumberOfMessagesVisible",
+            [1] * 5,
+            {"QueueName": "DeadLetterQueue"},
+        ),
+        (
+            "UndecodableAlarm",
+            "AWS/SQS",
+            "ApproximateNumberOfMessagesVisible",
+            [1],
+            {"QueueName": "UndecodableQueue"},
+        ),
+        (
+            "PushLagAlarm",
+            "AWS/Lambda",
+            "IteratorAge",
+            [400_000] * 5,
+            {"FunctionName": "PushFunction"},
+        ),
+    ],
+)
+def test_alarms_on_awss_own_metrics(
+    watched: Watched,
+    alarm: str,
+    namespace: str,
+    metric: str,
+    values: list[float],
+    dimensions: dict[str, str],
+) -> None:
+    """Letters that wait, messages that cannot be read, a stream that is read late."""
+    watched.model(namespace, metric, *values, **dimensions)
+    assert watched.rung() == {alarm}
+
+
+def test_a_callers_number_is_its_own() -> None:
+    """It depends on the name alone, and two names have two numbers."""
+    numbers = {caller_number(f"caller-{number}") for number in range(100)}
+    assert len(numbers) > 98
+    assert all(1 <= number <= 1_000_000 for number in numbers)
+    assert caller_number("alice") == caller_number("alice")

@@ -1,0 +1,327 @@
+"""The stack in two regions, three sets of parameters and two partitions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from a2a_serverless.local.template import Template
+
+Json = dict[str, Any]
+
+ACCOUNT: Final = "123456789012"
+REGIONS: Final = {
+    "aws": ("us-east-1", "eu-central-1"),
+    "aws-us-gov": ("us-gov-west-1", "us-gov-east-1"),
+}
+SUFFIXES: Final = {"aws": "amazonaws.com", "aws-us-gov": "amazonaws.com"}
+CONSOLES: Final = {"aws": "console.aws.amazon.com", "aws-us-gov": "console.amazonaws-us-gov.com"}
+
+SETS: Final[Mapping[str, Mapping[str, str]]] = {
+    "defaults": {},
+    "everything": {
+        "Auth": "oidc",
+        "OidcIssuer": "https://issuer.example.com",
+        "OidcAudience": "agent",
+        "DomainName": "agent.example.com",
+        "CertificateArn": "arn:${partition}:acm:${region}:123456789012:certificate/c",
+        "HostedZoneId": "Z1",
+        "WebAclArn": "arn:${partition}:wafv2:${region}:123456789012:regional/webacl/a/b",
+        "AlarmTopicArn": "arn:${partition}:sns:${region}:123456789012:alarms",
+        "KmsKeyArn": "arn:${partition}:kms:${region}:123456789012:key/0a1b",
+        "VpcSubnetIds": "subnet-0a1b2c3d,subnet-4e5f6a7b",
+        "VpcSecurityGroupIds": "sg-0a1b2c3d",
+        "WebAdapterLayerArn": "arn:${partition}:lambda:${region}:123456789012:layer:adapter:1",
+        "StreamConcurrency": "600",
+        "ApiConcurrency": "100",
+        "AccessLogs": "true",
+        "Tracing": "true",
+        "AlarmCallers": "1",
+    },
+    "small": {
+        "Auth": "none",
+        "PublicUrl": "https://cdn.example.com/agent",
+        "WorkerTimeout": "60",
+        "MaxAttempts": "1",
+        "StreamTimeout": "30",
+        "PushEvents": "all",
+        "DeletionProtection": "false",
+    },
+}
+"""Every option is chosen in one of them, and left in another."""
+
+PLACES = [
+    (partition, region, name)
+    for partition, regions in REGIONS.items()
+    for region, name in itertools.product(regions, SETS)
+]
+
+ARN = re.compile(r"\barn:(?!\$)([a-z-]+):[a-z0-9-]+:([a-z0-9-]*):")
+NAMES: Final = {
+    "AWS::CloudWatch::Alarm": "AlarmName",
+    "AWS::CloudWatch::Dashboard": "DashboardName",
+    "AWS::DynamoDB::Table": "TableName",
+    "AWS::IAM::ManagedPolicy": "ManagedPolicyName",
+    "AWS::IAM::Role": "RoleName",
+    "AWS::Lambda::Function": "FunctionName",
+    "AWS::Lambda::LayerVersion": "LayerName",
+    "AWS::Logs::LogGroup": "LogGroupName",
+    "AWS::SQS::Queue": "QueueName",
+    "AWS::SecretsManager::Secret": "Name",
+}
+"""The property that is a resource's name in its account. Without it CloudFormation makes one up."""
+GLOBAL: Final = {
+    "AWS::CloudWatch::Dashboard",
+    "AWS::IAM::ManagedPolicy",
+    "AWS::IAM::Role",
+}
+"""What has one name in all regions of an account."""
+
+
+@pytest.fixture(scope="module")
+def whole(document: Json, transformed: Json) -> Json:
+    """The template as CloudFormation works on it."""
+    return {**document, "Resources": transformed}
+
+
+class Deployed:
+    """What CloudFormation makes of the template, with references by their names."""
+
+    def __init__(self, whole: Json, partition: str, region: str, name: str, stack: str) -> None:
+        self.partition, self.region, self.stack = partition, region, stack
+        chosen = {
+            key: value.replace("${partition}", partition).replace("${region}", region)
+            for key, value in SETS[name].items()
+        }
+        check_parameters(whole["Parameters"], chosen)
+        pseudo = {
+            "AWS::AccountId": ACCOUNT,
+            "AWS::Partition": partition,
+            "AWS::Region": region,
+            "AWS::StackName": stack,
+            "AWS::URLSuffix": SUFFIXES[partition],
+        }
+        self._known = pseudo | dict(references(whole, partition, region))
+        self._resources: Json = whole["Resources"]
+        asked = {
+            f"output {name}": {"Properties": output} for name, output in whole["Outputs"].items()
+        }
+        for condition in whole["Conditions"]:
+            it = {"Fn::If": [condition, "holds", "does not"]}
+            asked[f"condition {condition}"] = {"Properties": {"it": it}}
+        document = {**whole, "Resources": self._resources | asked}
+        self._template = Template(unsplit(document), chosen)
+
+    def resources(self) -> dict[str, tuple[str, Json]]:
+        """Type and properties of each resource that is made."""
+        return {
+            name: (resource["Type"], self._properties(name))
+            for name, resource in self._resources.items()
+            if "Condition" not in resource or self._holds(resource["Condition"])
+        }
+
+    def output(self, name: str) -> str:
+        return str(self._properties(f"output {name}")["Value"])
+
+    def _holds(self, condition: str) -> bool:
+        return bool(self._properties(f"condition {condition}")["it"] == "holds")
+
+    def _properties(self, name: str) -> Json:
+        return self._template.properties(name, self._known)
+
+
+def check_parameters(defined: Json, chosen: Mapping[str, str]) -> None:
+    """CloudFormation would take these values."""
+    for name, value in chosen.items():
+        parameter = defined[name]
+        assert re.search(parameter.get("AllowedPattern", ""), value), (name, value)
+        assert value in [str(each) for each in parameter.get("AllowedValues", [value])], name
+
+
+def references(whole: Json, partition: str, region: str) -> Iterator[tuple[str, str]]:
+    """A value for each reference to a resource, as it looks there."""
+    for name in whole["Resources"]:
+        yield name, f"{name}-physical"
+    for name, attribute in set(attributes(whole)):
+        is_arn = attribute.endswith("Arn")
+        arn = f"arn:{partition}:service:{region}:{ACCOUNT}:{name}"
+        yield f"{name}.{attribute}", arn if is_arn else f"{name}-{attribute}"
+
+
+def attributes(value: Any) -> Iterator[tuple[str, str]]:
+    """The attributes of resources that the template reads."""
+    match value:
+        case {"Fn::GetAtt": [str(name), str(attribute)]}:
+            yield name, attribute
+        case {"Fn::Sub": text}:
+            text, own = text if isinstance(text, list) else (text, {})
+            for name, attribute in re.findall(r"\$\{(\w+)\.(\w+)\}", text):
+                yield name, attribute
+            yield from attributes(own)
+        case dict():
+            for each in value.values():
+                yield from attributes(each)
+        case list():
+            for each in value:
+                yield from attributes(each)
+
+
+def unsplit(value: Any) -> Any:
+    """The template with `Fn::Split` left undone: the local resolver does not know it."""
+    match value:
+        case {"Fn::Split": [_, text]}:
+            return unsplit(text)
+        case dict():
+            return {key: unsplit(each) for key, each in value.items()}
+        case list():
+            return [unsplit(each) for each in value]
+    return value
+
+
+def names(deployed: Deployed) -> Iterator[tuple[str, str, str]]:
+    """Each name that an account holds once: its kind, where it holds, the name."""
+    for kind, properties in deployed.resources().values():
+        if kind in NAMES and NAMES[kind] in properties:
+            where = "account" if kind in GLOBAL else deployed.region
+            yield kind, where, properties[NAMES[kind]]
+
+
+@pytest.mark.parametrize(("partition", "region", "name"), PLACES)
+def test_every_resource_is_of_its_place(
+    whole: Json, partition: str, region: str, name: str
+) -> None:
+    """Each expression has a value, and each ARN names the partition and region of the stack."""
+    deployed = Deployed(whole, partition, region, name, "agent")
+    made = deployed.resources()
+    assert len(made) > 50
+    text = json.dumps(made)
+    assert "Fn::" not in text
+    found = ARN.findall(text)
+    assert len(found) > 20
+    assert {of for of, _ in found} == {partition}
+    assert {at for _, at in found} <= {region, ""}
+    other = {each for regions in REGIONS.values() for each in regions} - {region}
+    assert not [each for each in other if each in text]
+
+
+@pytest.mark.parametrize(("partition", "region", "name"), PLACES)
+def test_links_and_addresses_are_of_the_place(
+    whole: Json, partition: str, region: str, name: str
+) -> None:
+    """The console is that of the partition, and the dashboard's link has the dashboard's name."""
+    deployed = Deployed(whole, partition, region, name, "agent")
+    link = deployed.output("DashboardUrl")
+    assert link.startswith(
+        f"https://{region}.{CONSOLES[partition]}/cloudwatch/home?region={region}"
+    )
+    assert link.endswith("#dashboards/dashboard/Dashboard-physical")
+    expected = {
+        "defaults": f"https://RestApi-physical.execute-api.{region}.{SUFFIXES[partition]}/a2a/",
+        "everything": "https://agent.example.com/",
+        "small": "https://cdn.example.com/agent/",
+    }
+    assert deployed.output("Endpoint") == expected[name]
+
+
+@pytest.mark.parametrize("partition", REGIONS)
+@pytest.mark.parametrize("name", SETS)
+def test_no_name_collides(whole: Json, partition: str, name: str) -> None:
+    """One name in two regions, and two names in one region: four stacks of one account."""
+    stacks = [
+        Deployed(whole, partition, region, name, stack)
+        for region in REGIONS[partition]
+        for stack in ("agent", "other")
+    ]
+    count = Counter(each for stack in stacks for each in names(stack))
+    assert len(count) >= 4 * len(stacks) / 2
+    assert [each for each, times in count.items() if times > 1] == []
+
+
+def test_a_partition_without_a_console_is_not_guessed(document: Json) -> None:
+    """The partitions that docs/operations.md names have their console's host; no other does."""
+    assert document["Mappings"]["Partitions"].keys() == {"aws", "aws-cn", "aws-us-gov"}
+
+
+def test_the_partitions_are_named(project: Path) -> None:
+    """Whoever deploys finds the partitions that the template knows."""
+    page = (project / "docs/operations.md").read_text(encoding="utf-8")
+    assert all(f"| `{name}` |" in page for name in ("aws", "aws-cn", "aws-us-gov"))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_taken"),
+    [
+        ("", True),
+        ("arn:aws:kms:eu-central-1:123456789012:key/0a1b-2c", True),
+        ("arn:aws-cn:kms:cn-north-1:123456789012:key/mrk-0a1b2c", True),
+        ("arn:aws:kms:eu-central-1:123456789012:alias/mine", False),
+        ("alias/mine", False),
+        ("0a1b-2c", False),
+        ("arn:aws:kms:eu-central-1:123456789012:key/", False),
+    ],
+)
+def test_a_key_is_named_by_its_arn(document: Json, value: str, is_taken: bool) -> None:  # noqa: FBT001 - a case
+    """A policy that names an alias allows nothing, so that CloudFormation refuses one at once."""
+    parameter = document["Parameters"]["KmsKeyArn"]
+    assert bool(re.search(parameter["AllowedPattern"], value)) is is_taken
+    assert "alias" in parameter["ConstraintDescription"]
+
+
+@pytest.mark.parametrize(
+    ("given", "needed"),
+    [
+        ("VpcSubnetIds", "VpcSecurityGroupIds"),
+        ("VpcSecurityGroupIds", "VpcSubnetIds"),
+        ("DomainName", "CertificateArn"),
+    ],
+)
+def test_half_a_choice_is_refused(document: Json, given: str, needed: str) -> None:
+    """CloudFormation refuses one of two that belong together, before anything is made."""
+    is_given = {"Fn::Not": [{"Fn::Equals": [{"Ref": given}, ""]}]}
+    is_needed = {"Fn::Not": [{"Fn::Equals": [{"Ref": needed}, ""]}]}
+    rules = [rule for rule in document["Rules"].values() if rule["RuleCondition"] == is_given]
+    assert is_needed in [each["Assert"] for rule in rules for each in rule["Assertions"]]
+
+
+@pytest.mark.parametrize("chosen", ["true", "false"])
+def test_tracing_is_a_choice(whole: Json, document: Json, chosen: str) -> None:
+    """Off, as by default, nothing samples, writes or may write traces."""
+    name = "everything" if chosen == "true" else "defaults"
+    made = Deployed(whole, "aws", "us-east-1", name, "agent").resources()
+    functions = [it for kind, it in made.values() if kind == "AWS::Lambda::Function"]
+    stage = next(it for kind, it in made.values() if kind == "AWS::ApiGateway::Stage")
+    is_on = chosen == "true"
+    assert document["Parameters"]["Tracing"]["Default"] == "false"
+    assert {it["TracingConfig"]["Mode"] for it in functions} == {
+        "Active" if is_on else "PassThrough"
+    }
+    disabled = {it["Environment"]["Variables"]["POWERTOOLS_TRACE_DISABLED"] for it in functions}
+    assert disabled == {"false" if is_on else "true"}
+    assert stage["TracingEnabled"] is is_on
+    assert ("xray:" in json.dumps(made)) is is_on
+
+
+def test_what_a_failed_first_deployment_leaves(document: Json) -> None:
+    """What outlives its stack does not outlive a stack that was never made."""
+    kept = {
+        name: resource["DeletionPolicy"]
+        for name, resource in document["Resources"].items()
+        if resource.get("DeletionPolicy", "Delete") != "Delete"
+    }
+    assert kept == {
+        "TaskTable": "RetainExceptOnCreate",
+        "UndecodableQueue": "RetainExceptOnCreate",
+    }
+
+
+def test_git_keeps_unix_lines(project: Path) -> None:
+    """A checkout on Windows deploys the same files: stream.sh with CRLF does not start."""
+    rules = (project / ".gitattributes").read_text(encoding="utf-8").splitlines()
+    assert "* text=auto eol=lf" in rules

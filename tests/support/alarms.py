@@ -1,0 +1,206 @@
+"""CloudWatch on this machine: metrics by the clock of a test, and template.yaml's alarms over them.
+
+Expressions mean what AWS documents: a period without data is missing, arithmetic with what is
+missing is missing, SUM and MAX leave it out, and FILL replaces it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.local.template import Template
+from a2a_serverless.observability import metrics
+
+Json = dict[str, Any]
+Value = float | None
+"""None: missing."""
+
+STACK: Final = "agent"
+NAMESPACE: Final = "A2AServerless"
+MINUTE_MS: Final = 60_000
+
+_NAMES: Final = {
+    "AWS::StackName": STACK,
+    "AWS::Region": "us-east-1",
+    **{
+        name: name
+        for name in (
+            "ApiFunction",
+            "PushFunction",
+            "StreamFunction",
+            "SweeperFunction",
+            "WorkerFunction",
+        )
+    },
+    **{
+        f"{name}.QueueName": name
+        for name in (
+            "DeadLetterQueue",
+            "OperationsQueue",
+            "PushDeadLetterQueue",
+            "UndecodableQueue",
+        )
+    },
+}
+
+_STATISTICS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
+    "Sum": sum,
+    "Minimum": min,
+    "Maximum": max,
+    "SampleCount": len,
+}
+
+_OPERATORS: Final[Mapping[type, Callable[[float, float], float]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.Eq: operator.eq,
+}
+
+Key = tuple[str, str, frozenset[tuple[str, str]]]
+
+
+@dataclass
+class CloudWatch:
+    """All values of all metrics, each with its time."""
+
+    clock: Clock
+    points: defaultdict[Key, list[tuple[int, float]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def put(self, namespace: str, name: str, value: float, **dimensions: str) -> None:
+        """Take a value of one of AWS's own metrics, as of now."""
+        self._put(namespace, name, value, dimensions)
+
+    def take(self, line: str) -> None:
+        """Take a line of the embedded metric format, as of now."""
+        parsed = json.loads(line)
+        (directive,) = parsed["_aws"]["CloudWatchMetrics"]
+        (names,) = directive["Dimensions"]
+        dimensions = {name: parsed[name] for name in names}
+        for metric in directive["Metrics"]:
+            values = parsed[metric["Name"]]
+            for value in values if isinstance(values, list) else [values]:
+                self._put(directive["Namespace"], metric["Name"], value, dimensions)
+
+    @contextmanager
+    def emitted(self) -> Iterator[None]:
+        """Take what the runtime emits in the block."""
+        metrics.start(NAMESPACE, service=STACK, write=self.take)
+        try:
+            yield
+            metrics.flush()
+        finally:
+            metrics.stop()
+
+    def _put(self, namespace: str, name: str, value: float, dimensions: Mapping[str, str]) -> None:
+        key = (namespace, name, frozenset(dimensions.items()))
+        self.points[key].append((self.clock.now_ms(), float(value)))
+
+    def statistic(self, metric: Json, name: str, begin_ms: int, end_ms: int) -> Value:
+        """The statistic of a metric over the values with a time in `begin_ms < t <= end_ms`."""
+        dimensions = frozenset((each["Name"], each["Value"]) for each in metric["Dimensions"])
+        points = self.points.get((metric["Namespace"], metric["MetricName"], dimensions), [])
+        values = [value for at, value in points if begin_ms < at <= end_ms]
+        return _STATISTICS[name](values) if values else None
+
+
+class Alarm:
+    """One alarm of the template."""
+
+    def __init__(self, name: str, properties: Json) -> None:
+        self.name = name
+        self.properties = properties
+        assert properties["ComparisonOperator"] == "GreaterThanOrEqualToThreshold"
+        assert properties["TreatMissingData"] == "notBreaching"
+
+    def rings(self, seen: CloudWatch, now_ms: int) -> bool:
+        """Whether the alarm is in the state ALARM when it is evaluated at `now_ms`."""
+        length, wanted = self.properties["EvaluationPeriods"], self.properties
+        breaching = sum(self._breaches(seen, now_ms, back) for back in range(length))
+        return breaching >= int(wanted.get("DatapointsToAlarm", length))
+
+    def _breaches(self, seen: CloudWatch, now_ms: int, back: int) -> bool:
+        value = self._value(seen, now_ms, back)
+        return value is not None and value >= float(self.properties["Threshold"])
+
+    def _value(self, seen: CloudWatch, now_ms: int, back: int) -> Value:
+        def of(metric: Json, statistic: str, period: Any) -> Value:
+            end_ms = now_ms - back * int(period) * 1000
+            return seen.statistic(metric, statistic, end_ms - int(period) * 1000, end_ms)
+
+        own = self.properties
+        if "Metrics" not in own:
+            return of(own, own["Statistic"], own["Period"])
+        known, expression = dict[str, Value](), ""
+        for query in own["Metrics"]:
+            if "Expression" in query:
+                expression = query["Expression"]
+            else:
+                asked = query["MetricStat"]
+                known[query["Id"]] = of(asked["Metric"], asked["Stat"], asked["Period"])
+        parsed = ast.parse(expression.replace(" AND ", " and "), mode="eval")
+        return evaluate(parsed.body, known)
+
+
+def evaluate(node: ast.expr, known: Mapping[str, Value]) -> Value:
+    """The value of a metric math expression; an expression that is not known here is an error."""
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return float(number)
+        case ast.Name(id=name):
+            return known[name]
+        case (
+            ast.BinOp(left=left, op=op, right=right)
+            | ast.Compare(left=left, ops=[op], comparators=[right])
+        ):
+            return _calculated(op, evaluate(left, known), evaluate(right, known))
+        case ast.BoolOp(op=ast.And(), values=parts):
+            values = [evaluate(part, known) for part in parts]
+            return None if None in values else float(all(values))
+        case ast.Call(func=ast.Name(id="SUM" | "MAX" as name), args=[ast.List(elts=parts)]):
+            values = [evaluate(part, known) for part in parts]
+            present = [value for value in values if value is not None]
+            return _STATISTICS[{"SUM": "Sum", "MAX": "Maximum"}[name]](present) if present else None
+        case ast.Call(func=ast.Name(id="FILL"), args=[part, other]):
+            value = evaluate(part, known)
+            return evaluate(other, known) if value is None else value
+        case ast.Call(func=ast.Name(id="IF"), args=[condition, then, otherwise]):
+            chosen = evaluate(condition, known)
+            return None if chosen is None else evaluate(then if chosen else otherwise, known)
+    raise NotImplementedError(ast.unparse(node))
+
+
+def _calculated(op: ast.AST, left: Value, right: Value) -> Value:
+    if left is None or right is None or (isinstance(op, ast.Div) and right == 0):
+        return None
+    return float(_OPERATORS[type(op)](left, right))
+
+
+def alarms_of(resources: Mapping[str, Json], **parameters: str) -> list[Alarm]:
+    """The alarms among the template's resources, with these parameters, for the stack `STACK`."""
+    template = Template.load(parameters=parameters)
+    return [
+        Alarm(name, template.properties(name, _NAMES))
+        for name, resource in resources.items()
+        if resource["Type"] == "AWS::CloudWatch::Alarm"
+    ]
+
+
+def rung(alarms: Sequence[Alarm], seen: CloudWatch, *, since_ms: int) -> set[str]:
+    """The names of the alarms that rang at some minute between `since_ms` and the last value."""
+    last_ms = max((at for points in seen.points.values() for at, _ in points), default=since_ms)
+    minutes = range(since_ms, last_ms + 2 * MINUTE_MS, MINUTE_MS)
+    return {alarm.name for alarm in alarms if any(alarm.rings(seen, at) for at in minutes)}
