@@ -130,7 +130,7 @@ class Alarm:
         """Whether the alarm is in the state ALARM when it is evaluated at `now_ms`."""
         length, wanted = self.properties["EvaluationPeriods"], self.properties
         breaching = sum(self._breaches(seen, now_ms, back) for back in range(length))
-        return breaching >= int(wanted.get("DatapointsToAlarm", length))
+        return breaching >= int(wanted.get("DatapointsToAlarm") or length)
 
     def _breaches(self, seen: CloudWatch, now_ms: int, back: int) -> bool:
         value = self._value(seen, now_ms, back)

@@ -399,3 +399,34 @@ def test_sqs_gets_a_well_formed_header_or_none() -> None:
     assert tracing.system_attributes(SAMPLED) == {"AWSTraceHeader": attribute}
     assert tracing.system_attributes({HEADER: "nonsense"}) == {}
     assert tracing.system_attributes({"traceparent": "00-1-2-01"}) == {}
+
+
+def test_a_number_is_a_value_without_a_unit() -> None:
+    """It is neither added up nor a time: each value stays, in a metric without a unit."""
+    with counted() as seen:
+        metrics.number("Callers", 17, whose="failed")
+        metrics.number("Callers", 4, whose="failed")
+    (line,) = seen.lines
+    (directive,) = line["_aws"]["CloudWatchMetrics"]
+    assert seen.values("Callers", whose="failed") == [17, 4]
+    assert directive["Metrics"] == [{"Name": "Callers", "Unit": "None"}]
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_observed"),
+    [
+        ({}, False),
+        ({"POWERTOOLS_METRICS_NAMESPACE": "A2AServerless"}, False),
+        ({"POWERTOOLS_SERVICE_NAME": "agent"}, True),
+        ({"AWS_LAMBDA_FUNCTION_NAME": "worker"}, True),
+    ],
+)
+def test_functions_and_named_services_are_observed(
+    environment: dict[str, str],
+    is_observed: bool,  # noqa: FBT001 - a case
+) -> None:
+    """A command at a terminal logs for a person, and one that is deployed as a function does."""
+    with root_logger() as root:
+        before = root.handlers[:]
+        observability.start(environment)
+        assert (root.handlers != before) is is_observed

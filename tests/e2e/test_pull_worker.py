@@ -1,0 +1,67 @@
+"""A worker outside of Lambda tells operators what the function tells them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.commands import environment, running
+from tests.e2e.conftest import AGENT, CARD
+from tests.support.a2a_calls import message
+
+pytestmark = pytest.mark.emulators
+
+OBSERVED = {
+    "POWERTOOLS_SERVICE_NAME": "pulling",
+    "POWERTOOLS_METRICS_NAMESPACE": "A2AServerless",
+    "POWERTOOLS_LOG_LEVEL": "INFO",
+}
+"""As template.yaml gives them to the functions."""
+
+
+def test_a_pull_worker_writes_json_and_metrics(own_queues: dict[str, str], tmp_path: Path) -> None:
+    """Its lines are JSON with the ids of the turn, and its metrics those of the function."""
+    env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(tmp_path))
+    with ExitStack() as processes:
+        worker = processes.enter_context(
+            running(
+                *("worker", "--agent", AGENT),
+                env={**env, **OBSERVED},
+                output=tmp_path / "worker.log",
+            )
+        )
+        api = processes.enter_context(
+            running("api", "--card", CARD, "--port", "0", env=env, output=tmp_path / "api.log")
+        )
+        worker.wait_for("turns at a time")
+        url = api.wait_for(r"A2A at (\S+),")
+        answer = httpx.post(
+            f"{url}/message:send",
+            json={"message": message("hello")},
+            headers={"A2A-Version": "1.0"},
+            timeout=60,
+        )
+        task = answer.json()["task"]
+        worker.wait_for("TasksEnded")
+        assert worker.end() == 0
+        lines = [json.loads(line) for line in worker.said().splitlines() if line.startswith("{")]
+    assert metrics_of(lines) >= {"Attempts", "TimeQueued", "TasksEnded", "TimeToEnd"}
+    assert {line["service"] for line in lines} == {"pulling"}
+    told = [line for line in lines if line.get("action") == "turn_ended"]
+    assert [line["task_id"] for line in told] == [task["id"]]
+
+
+def metrics_of(lines: list[dict[str, Any]]) -> set[str]:
+    """The names of the metrics in lines of the embedded metric format."""
+    return {
+        metric["Name"]
+        for line in lines
+        if "_aws" in line
+        for directive in line["_aws"]["CloudWatchMetrics"]
+        for metric in directive["Metrics"]
+    }
