@@ -23,6 +23,9 @@ from benchmarks import cost_prices as prices
 from benchmarks.cost_prices import MILLION, SECONDS_OF_MONTH, Counts, bill, sampled
 from benchmarks.cost_system import DELIVERY_S, System, Tally, counted_system
 
+TRACES = "X-Ray"
+"""What is paid with the parameter `Tracing` alone; the sums are without it, as by default."""
+
 KEPT_DAYS = 30
 """TtlDays, by default."""
 
@@ -199,9 +202,10 @@ def per_million(names: Sequence[str], usage: Sequence[Counts]) -> Iterator[str]:
     """The table of dollars for a million tasks in a month."""
     bills = [bill(one, times=MILLION, kept_days=KEPT_DAYS) for one in usage]
     yield from header("a million tasks, in dollars", names)
-    for service in bills[0]:
+    for service in (name for name in bills[0] if name != TRACES):
         yield row(service, [one[service] for one in bills])
-    yield row("**all**", [sum(one.values()) for one in bills])
+    yield row("**all**", [sum(one.values()) - one[TRACES] for one in bills])
+    yield row("with `Tracing`: X-Ray", [one[TRACES] for one in bills])
 
 
 def per_month(
@@ -234,12 +238,14 @@ def per_month(
     }
     fixed = fixed_costs()
     for service, amount in dollars.items():
-        if amount:
+        if amount and service != TRACES:
             yield f"| {service} | {amount:.2f} | {notes.get(service, '')} |"
     for name, (number, price) in fixed.items():
         yield f"| {name} | {number * price:.2f} | {number} at {price:.2f} |"
-    total = sum(dollars.values()) + sum(number * price for number, price in fixed.values())
+    services = sum(dollars.values()) - dollars[TRACES]
+    total = services + sum(number * price for number, price in fixed.values())
     yield f"| **all** | **{total:.2f}** | |"
+    yield f"| with `Tracing`: X-Ray | {dollars[TRACES]:.2f} | |"
     with_tasks = metrics * prices.METRIC_MONTH
     yield f"| custom metrics, where tasks run all the time | {with_tasks:.2f} | {metrics} at 0.30 |"
 

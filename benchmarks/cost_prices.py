@@ -86,7 +86,7 @@ def billed_requests(streamed_bytes: int) -> int:
 
 
 def sampled(requests: float) -> float:
-    """The share of a month's requests that Lambda traces: one a second, and 5 % beyond that.
+    """The share of a month's requests that Lambda traces with `Tracing`: one a second, 5 % beyond.
 
     As if they were spread evenly, which is the dearest case.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any
 
 import pytest
@@ -181,6 +181,23 @@ async def test_a_task_of_the_process_goes_on(caplog: pytest.LogCaptureFixture) -
     assert (work.ended, work.tasks[0].done()) == ([], False)
     assert lines(caplog, "background_tasks_ended") == []
     work.tasks[0].cancel()
+
+
+async def test_a_context_variable_ends_with_its_turn() -> None:
+    """What a turn sets, also in the tasks that it starts, the next caller's turn does not see."""
+    tenant = ContextVar[str]("tenant", default="")
+    seen: list[str] = []
+
+    async def leave() -> None:
+        seen.append(tenant.get())
+        tenant.set("alice's")
+
+    bench = Bench(executor(leave))
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(2):
+            await bench.send()
+            assert await bench.work()
+    assert seen == ["", ""]
 
 
 async def test_what_the_agent_waits_for_is_not_touched(caplog: pytest.LogCaptureFixture) -> None:
