@@ -57,13 +57,16 @@ busy: $(VENV)/.stamp ## the suite twice in a row, beside four processes that kee
 	@for each in 1 2 3 4; do while :; do :; done & others="$$others $$!"; done; \
 		trap "kill $$others" EXIT; $(MAKE) test && $(MAKE) test
 
+# Two regions of the partition aws, and one of each other partition.
+REGIONS := us-east-1 eu-central-1 us-gov-west-1 cn-north-1
+
 .PHONY: check
 check: $(VENV)/.stamp ## format, lint, types, import contracts, the template
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/cfn-lint template.yaml --append-rules cfn_lint_serverless.rules
+	$(BIN)/cfn-lint template.yaml --append-rules cfn_lint_serverless.rules --regions $(REGIONS)
 	$(BIN)/uvx --python $(BIN)/python --from $(CHECKOV) checkov --config-file .checkov.yaml
 
 .PHONY: format

@@ -19,7 +19,7 @@ from a2a.types import Artifact, Part, StreamResponse, TaskStatus
 from google.protobuf import json_format
 
 from a2a_serverless.contract.storage import Storage
-from a2a_serverless.errors import UnavailableError
+from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.memory import MemoryStorage
@@ -30,6 +30,7 @@ from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
 from tests.support.messages import request as request_of
+from tests.support.observed import counted
 from tests.unit.push.receivers import OK, Receiver, Request, listening, status
 from tests.unit.push.world import (
     COMPLETED,
@@ -779,3 +780,25 @@ def job_of_head(head: Head, version: int) -> PushJob:
         config_id="hook-1",
         version=version,
     )
+
+
+async def test_a_notification_is_given_up_also_where_its_caller_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The beginning of the log, which has the caller, cannot be read: only its number is lost."""
+    world = World()
+    head = await world.open("https://10.1.2.3/hook")
+    await world.say(head, COMPLETED)
+    read = MemoryStorage.read
+
+    async def damaged(storage: MemoryStorage, *arguments: Any, **options: Any) -> Any:
+        if "after" in options:
+            return await read(storage, *arguments, **options)
+        raise UnreadableTaskError
+
+    monkeypatch.setattr(MemoryStorage, "read", damaged)
+    with counted() as seen:
+        await world.pump()
+    assert seen.total("PushGivenUp") == 1
+    assert seen.values("Callers", whose="untold") == []
+    assert await world.is_settled(head)
