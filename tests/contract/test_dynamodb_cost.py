@@ -16,6 +16,7 @@ from a2a_serverless.observability import tracing
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_heads import head_item
 from a2a_serverless.storage.dynamodb_layout import HEAD, key, task_partition
+from a2a_serverless.storage.dynamodb_listing import FIRST_COMMITS
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head
@@ -237,26 +238,68 @@ async def test_a_chunk_costs_the_same_in_a_long_artifact(bench: Bench) -> None:
     assert cost(usage) == (1, 0, 1)
 
 
-async def test_a_page_does_not_pay_for_the_others(bench: Bench, observer: Any) -> None:
-    """A page of 50 costs the same of 200 and of 1,000 tasks; `total_size` is counted once."""
-    query = ListTasksQuery(page_size=50, history_length=0)
-    pages, firsts = [], []
+@pytest.mark.parametrize(("history_length", "requests"), [(0, 5), (None, 6)])
+async def test_a_page_does_not_pay_for_the_others(
+    bench: Bench, observer: Any, history_length: int | None, requests: int
+) -> None:
+    """A page of 50 costs the same of 200 and of 1,000 tasks, the first one too.
+
+    A query a shard and a batch of HEADs, and with history a batch of commits. A first page that
+    finds no count makes one, by a query a shard and a write.
+    """
+    query = ListTasksQuery(page_size=50, history_length=history_length)
+    firsts, pages = [], []
     for tasks in (200, 800):
         await asyncio.to_thread(seed_tasks, bench.storage, observer, tasks)
-        with bench.meter.measure() as usage:
+        clock = ManualClock(SystemClock().now_ms() + tasks * 1000)  # the last count is too old
+        bench.storage.clock, bench.storage._table._clock = clock, clock
+        with bench.meter.measure() as counting:
             first = await bench.storage.list_tasks(query)
+        with bench.meter.measure() as usage:
+            assert (await bench.storage.list_tasks(query)).total_size == first.total_size
         firsts.append(usage)
         with bench.meter.measure() as usage:
             later = await bench.storage.list_tasks(
                 query.model_copy(update={"page_token": first.next_page_token})
             )
         pages.append(usage)
-        assert len(later.tasks) == 50
+        assert (counting.requests, counting.write_units) == (requests + 5, 1)
+        assert [len(page.tasks) for page in (first, later)] == [50, 50]
+        assert all(bool(task.history) == (history_length is None) for task in first.tasks)
     assert later.total_size == 1000
-    assert [page.requests for page in pages] == [5, 5]
-    assert pages[1].read_units == pytest.approx(pages[0].read_units, abs=2)
-    assert [first.requests for first in firsts] == [9, 9]
-    assert firsts[1].read_units > firsts[0].read_units
+    assert [usage.requests for usage in (*firsts, *pages)] == [requests] * 4
+    assert {usage.write_units for usage in (*firsts, *pages)} == {0}
+    for usages in (firsts, pages):
+        assert usages[1].read_units == pytest.approx(usages[0].read_units, abs=2)
+
+
+async def test_a_longer_page_costs_a_batch_for_each_hundred_items(
+    bench: Bench, observer: Any
+) -> None:
+    """A page of 100 tasks of two commits each: 4 queries, 2 batches of HEADs, 2 of commits."""
+    await asyncio.to_thread(seed_tasks, bench.storage, observer, 120)
+    query = ListTasksQuery(page_size=100)
+    await bench.storage.list_tasks(query)
+    with bench.meter.measure() as usage:
+        page = await bench.storage.list_tasks(query)
+    assert (len(page.tasks), usage.requests) == (100, 8)
+
+
+async def test_a_long_task_on_a_page_is_read_by_itself(bench: Bench, observer: Any) -> None:
+    """One query more for each task of many commits, and none if neither part is asked for."""
+    await asyncio.to_thread(seed_tasks, bench.storage, observer, 10)
+    head = (await bench.storage.open_task("context", request())).head
+    for _ in range(FIRST_COMMITS):
+        piece = ArtifactWritten(artifact("answer", "x"), append=True)
+        head = await bench.storage.commit(head, Commit(entries=(piece,)))
+    for query, requests in [
+        (ListTasksQuery(), 7),
+        (ListTasksQuery(history_length=0, include_artifacts=True), 7),
+        (ListTasksQuery(history_length=0), 5),
+    ]:
+        with bench.meter.measure() as usage:
+            page = await bench.storage.list_tasks(query)
+        assert (len(page.tasks), usage.requests) == (11, requests)
 
 
 async def test_every_request_is_by_key(bench: Bench) -> None:

@@ -11,10 +11,11 @@ from a2a.types import Task, TaskState
 from pydantic import ValidationError
 
 from a2a_serverless.contract.storage import ArtifactWrite, Storage
-from a2a_serverless.errors import InvalidArgumentError, PageTokenError
+from a2a_serverless.errors import AnswerTooLargeError, InvalidArgumentError, PageTokenError
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import Listing, ListTasksQuery, ListTasksResult
-from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
+from a2a_serverless.storage.dynamodb_listing import FIRST_COMMITS
+from a2a_serverless.storage.listing import Found, Listing, ListTasksQuery, ListTasksResult
+from a2a_serverless.tasks.head import MAX_INLINE_BYTES
 from tests.support.clocks import ManualClock
 from tests.support.databases import new_scope
 from tests.support.messages import agent_message, artifact, message, said
@@ -138,6 +139,66 @@ async def test_total_size_is_counted_once(storage: DurableStorage, clock: Manual
     assert ids(first, second) == made[:0:-1]
 
 
+async def test_new_tasks_are_in_the_total_at_once(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """A count from before does not hide from its caller what the caller has made since."""
+    await fill(storage, clock, 4)
+    query = ListTasksQuery(page_size=2)
+    assert (await storage.list_tasks(query)).total_size == 4
+    await fill(storage, clock, 2)
+    assert (await storage.list_tasks(query)).total_size == 6
+
+
+async def test_a_total_is_late_by_a_minute_at_most(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """Tasks that have left a state are counted in it for a minute; a whole list counts itself."""
+    made = await fill(storage, clock, 4)
+    query = ListTasksQuery(page_size=2, status=TaskState.TASK_STATE_SUBMITTED)
+    assert (await storage.list_tasks(query)).total_size == 4
+    await Storage(storage).update_task(made[0], WORKING)
+    assert (await storage.list_tasks(query)).total_size in (3, 4)
+    whole = query.model_copy(update={"page_size": 4})
+    assert (await storage.list_tasks(whole)).total_size == 3
+    clock.advance(61)
+    assert (await storage.list_tasks(query)).total_size == 3
+
+
+async def test_a_page_ends_before_it_reads_too_much(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """It holds the tasks of which 4 MB are stored together, or one that is larger."""
+    made = await fill(storage, clock, 5)
+    for task_id, size in zip(made[1:4], (1_500_000, 3_000_000, 1_500_000), strict=True):
+        large = ArtifactWrite(artifact("a", "x" * size))
+        await Storage(storage).update_task(task_id, artifacts=[large])
+    for query in (
+        {},
+        {"include_artifacts": True},
+        {"history_length": 0, "include_artifacts": True},
+    ):
+        read = await pages(storage, **query)
+        assert [ids(page) for page in read] == [made[:2:-1], [made[2]], made[1::-1]]
+        assert [page.total_size for page in read] == [5] * 3
+    (whole,) = await pages(storage, history_length=0)
+    assert ids(whole) == made[::-1]
+
+
+async def test_a_page_ends_with_what_fits_into_an_answer(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """It goes on with its token; a task that fits into no answer is an error that says so."""
+    made = await fill(storage, clock, 5)
+    query = ListTasksQuery()
+    first = await storage.list_tasks(query, fitting=lambda tasks: min(2, len(tasks)))
+    assert ids(first) == made[:2:-1]
+    rest = query.model_copy(update={"page_token": first.next_page_token})
+    assert ids(await storage.list_tasks(rest)) == made[2::-1]
+    with pytest.raises(AnswerTooLargeError, match=rf"^Task {made[2]} alone .* without artifacts"):
+        await storage.list_tasks(rest, fitting=lambda _: 0)
+
+
 async def test_a_task_that_moves_is_not_shown_twice(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
@@ -154,47 +215,55 @@ async def test_a_task_that_moves_is_not_shown_twice(
     assert set(ids(moved)) == {made[5], made[1]}
 
 
-@pytest.mark.parametrize("history_length", [None, 0])
-async def test_a_task_that_moves_on_under_a_listing_leaves_it(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, history_length: int | None
-) -> None:
-    """Every task shown is in the state that was asked for."""
+async def seen_and_then_completed(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> str:
+    """A working task of so many commits, which completes whenever a list has seen its HEAD."""
     task = await Storage(storage).create_task("ctx", message())
     long = agent_message("x" * (MAX_INLINE_BYTES + 1))
-    await Storage(storage).update_task(
-        task.id, WORKING, status_message=long
-    )  # HEAD points to the log
+    for _ in range(commits - 1):
+        await Storage(storage).update_task(
+            task.id, WORKING, status_message=long
+        )  # HEAD points to the log
     find = storage._newest
 
-    async def and_then_complete(listing: Listing, limit: int) -> list[Head]:
-        heads = await find(listing, limit)
-        for head in heads:
+    async def and_then_complete(listing: Listing, limit: int) -> Found:
+        found = await find(listing, limit)
+        for head in found.heads:
             if head.state == WORKING:
                 await Storage(storage).update_task(head.task_id, COMPLETED)
-        return heads
+        return found
 
     monkeypatch.setattr(storage, "_newest", and_then_complete)
-    query = ListTasksQuery(status=WORKING, history_length=history_length)
-    assert ids(await Storage(storage).list_tasks(query)) == []
-    completed = query.model_copy(update={"status": COMPLETED})
-    assert ids(await Storage(storage).list_tasks(completed)) == [task.id]
+    return task.id
 
 
-async def test_a_task_that_moves_on_is_listed_as_it_is_now(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("commits", [2, FIRST_COMMITS + 1])
+@pytest.mark.parametrize("history_length", [None, 0])
+async def test_a_task_that_moves_on_under_a_listing_is_in_the_state_asked_for(
+    storage: DurableStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    history_length: int | None,
+    commits: int,
 ) -> None:
-    """Where no state was asked for, a task that moves on is no reason to leave it out."""
-    task = await Storage(storage).create_task("ctx", message())
-    find = storage._newest
+    """It is shown as it was when the list saw it, or not at all, and is found as it is then."""
+    task_id = await seen_and_then_completed(storage, monkeypatch, commits)
+    query = ListTasksQuery(status=WORKING, history_length=history_length)
+    listed = (await Storage(storage).list_tasks(query)).tasks
+    assert [task.status.state for task in listed] in ([], [WORKING])
+    completed = query.model_copy(update={"status": COMPLETED})
+    assert ids(await Storage(storage).list_tasks(completed)) == [task_id]
 
-    async def and_then_complete(listing: Listing, limit: int) -> list[Head]:
-        heads = await find(listing, limit)
-        await Storage(storage).update_task(task.id, COMPLETED)
-        return heads
 
-    monkeypatch.setattr(storage, "_newest", and_then_complete)
+@pytest.mark.parametrize("commits", [2, FIRST_COMMITS + 1])
+async def test_a_task_that_moves_on_is_listed_all_the_same(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    """Where no state was asked for, it is shown as the list saw it, or as it is a moment later."""
+    task_id = await seen_and_then_completed(storage, monkeypatch, commits)
     (listed,) = (await Storage(storage).list_tasks(ListTasksQuery())).tasks
-    assert listed.status.state == COMPLETED
+    assert listed.id == task_id
+    assert bool(listed.status.message.parts) == (listed.status.state == WORKING)
 
 
 async def test_history_and_artifacts_of_a_listed_task(storage: DurableStorage) -> None:
@@ -229,6 +298,20 @@ async def test_a_context_with_many_tasks(storage: DurableStorage, clock: ManualC
 
 def forged(*place: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize("total", [-1, 2**31, 10**4000, True, 1.0, "1", None])
+async def test_a_total_that_no_list_has_is_refused(
+    storage: DurableStorage, clock: ManualClock, total: object
+) -> None:
+    """A token that was changed to a number which no answer can hold is an error, too."""
+    await fill(storage, clock, 2)
+    query = ListTasksQuery(page_size=1)
+    token = (await storage.list_tasks(query)).next_page_token
+    place, _, made_for = json.loads(base64.urlsafe_b64decode(token + "=="))
+    changed = query.model_copy(update={"page_token": forged(place, total, made_for)})
+    with pytest.raises(PageTokenError):
+        await storage.list_tasks(changed)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@
     │   ├── PageTokenError
     │   ├── CommitTooLargeError
     │   └── UndecodableMessageError   keep the message elsewhere: no consumer can read it
+    ├── AnswerTooLargeError           ask for less of the task, or for the task alone
     ├── TaskNotFoundError             the task does not exist in this scope (or has expired)
     ├── TaskTerminalStateError        the task has ended: no transition is possible any more
     ├── TaskNotAcceptingMessagesError the task is busy: wait until it asks
@@ -44,7 +45,7 @@ class InvalidArgumentError(A2AServerlessError, ValueError):
 
 
 class PageTokenError(InvalidArgumentError):
-    """The page token was not made by this server for this query."""
+    """The page token is not one of this query's: ask for its first page, without a page token."""
 
 
 class CommitTooLargeError(InvalidArgumentError):
@@ -64,6 +65,20 @@ class UndecodableMessageError(InvalidArgumentError):
 
     The text names what is wrong and repeats nothing of the message's content.
     """
+
+
+class AnswerTooLargeError(A2AServerlessError):
+    """One task is larger than an answer in one piece may be.
+
+    `advice` says what to ask for instead.
+    """
+
+    def __init__(self, task_id: str, advice: str | None = None) -> None:
+        advice = advice or (
+            "list this page again without artifacts, with a smaller history length and a page size"
+            " of 1, and get the task by its id"
+        )
+        super().__init__(f"Task {task_id} alone is larger than an answer may be: {advice}.")
 
 
 class TaskNotFoundError(A2AServerlessError):

@@ -23,6 +23,7 @@ from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Forms, Item
 from a2a_serverless.storage.dynamodb_leases import DynamoSlots
 from a2a_serverless.storage.leases import Slot
+from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -46,7 +47,7 @@ from tests.support.databases import Database, moto_database
 from tests.support.messages import agent_message, artifact, message, request
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/format.md").read_text(encoding="utf-8")
-ITEMS: Final = ("HEAD", "EVENT", "CANCEL", "PUSH", "CONTEXT", "KEY", "SLOT")
+ITEMS: Final = ("HEAD", "EVENT", "CANCEL", "PUSH", "CONTEXT", "KEY", "SLOT", "COUNT")
 UNWRITTEN: Final = "nothing writes it yet"
 S = TaskState
 TRACE: Final = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
@@ -117,6 +118,8 @@ async def write_everything(database: Database, written: Written) -> None:
     await DynamoKeyStore(database.table, client=database.client, clock=clock).publish({"kid": "k"})
     slots = DynamoSlots(database.table, client=database.client, clock=clock)
     assert await slots.claim(Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
+    await storage.open_task("c", request("another"))
+    assert (await storage.list_tasks(ListTasksQuery(page_size=1))).total_size == 2
     written.look()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from a2a.types import (
 from google.protobuf.message import DecodeError
 
 from a2a_serverless.errors import (
+    AnswerTooLargeError,
     CommitTooLargeError,
     ConcurrencyError,
     InvalidArgumentError,
@@ -25,7 +27,15 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.storage.listing import Listing, ListTasksQuery, ListTasksResult
+from a2a_serverless.storage.listing import (
+    Fitting,
+    Found,
+    Listing,
+    ListTasksQuery,
+    ListTasksResult,
+    affordable,
+    needs_log,
+)
 from a2a_serverless.storage.log import Due, Log, Opened, OverdueCancel, TaskLog
 from a2a_serverless.tasks.entries import (
     Caller,
@@ -140,12 +150,19 @@ class DurableStorage(TaskLog):
         """Return HEADs of the live tasks of a context."""
 
     @abstractmethod
-    async def _newest(self, listing: Listing, limit: int) -> list[Head]:
-        """Return the first `limit` live HEADs that the listing asks for, newest status first."""
+    async def _newest(self, listing: Listing, limit: int) -> Found:
+        """Return the first `limit` live HEADs that the listing asks for, newest status first.
 
-    @abstractmethod
-    async def _count(self, listing: Listing) -> int:
-        """Count the live tasks that the listing's filters match, wherever its cursor stands."""
+        The total is that of the listing's token, or on a first page the number of live tasks that
+        the filters match, as late as `list_tasks` allows.
+        """
+
+    async def _short_logs(self, heads: Sequence[Head]) -> Mapping[str, Log]:  # noqa: ARG002 - a backend that reads them one by one has nothing to do
+        """Return the logs of `heads` by task id, as far as they can be read together.
+
+        Each log leads up to its HEAD. What is left out is read by itself.
+        """
+        return {}
 
     @abstractmethod
     async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
@@ -295,33 +312,56 @@ class DurableStorage(TaskLog):
             return None
         return log.fold().task(history_length, include_artifacts=include_artifacts)
 
-    async def list_tasks(self, query: ListTasksQuery) -> ListTasksResult:
+    async def list_tasks(self, query: ListTasksQuery, *, fitting: Fitting = len) -> ListTasksResult:
         """Return one page of the scope's tasks, newest status first, ties by task id.
 
-        A task that changes while a client pages leaves the later pages; it is found again with
-        `status_timestamp_after` = the time of the first page.
+        A page ends after `page_size` tasks, before `MAX_PAGE_BYTES` are read for it, or after those
+        of its tasks that fit into one answer. A task that changes while a client pages leaves the
+        later pages; it is found again with `status_timestamp_after` = the time of the first page.
+
+        `total_size` is counted for the first page. It is exact where one page shows all, and for a
+        context. Elsewhere it may be a minute old, or a second for each 100 tasks that were looked
+        at, if that is longer; tasks on the page that are newer are added.
 
         Raises:
             PageTokenError: the token was not made here for this query.
+            AnswerTooLargeError: the page's first task alone does not fit.
         """
         listing = Listing.of(query, self.scope)
-        total = listing.total_size
-        if total is None:
-            total = await self._count(listing)
-        heads = await self._newest(listing, query.page_size + 1)
-        page, more = heads[: query.page_size], len(heads) > query.page_size
-        tasks = await asyncio.gather(*(self._listed(head, query) for head in page))
+        found = await self._newest(listing, query.page_size + 1)
+        heads = affordable(found.heads[: query.page_size], query)
+        shown = await self._shown(heads, query)
+        places = [place for place, task in enumerate(shown) if task is not None]
+        tasks = [task for task in shown if task is not None]
+        count = fitting(tasks)
+        if count < len(tasks):
+            if count == 0:
+                raise AnswerTooLargeError(tasks[0].id)
+            heads = heads[: places[count]]
+        is_last = len(heads) == len(found.heads)
         return ListTasksResult(
-            tasks=[task for task in tasks if task is not None],
-            next_page_token=listing.token_after(page[-1], total) if more else "",
+            tasks=tasks[:count],
+            next_page_token="" if is_last else listing.token_after(heads[-1], found.total),
             page_size=query.page_size,
-            total_size=total,
+            total_size=found.total,
         )
 
-    async def _listed(self, head: Head, query: ListTasksQuery) -> Task | None:
-        """Return the task of a listed HEAD; None when it is gone, has moved on, or is damaged."""
+    async def _shown(self, heads: Sequence[Head], query: ListTasksQuery) -> list[Task | None]:
+        """Return the tasks of listed HEADs, as `_listed` does."""
+        logs = await self._short_logs([head for head in heads if needs_log(head, query)])
+        return await asyncio.gather(
+            *(self._listed(head, logs.get(head.task_id), query) for head in heads)
+        )
+
+    async def _listed(self, head: Head, log: Log | None, query: ListTasksQuery) -> Task | None:
+        """Return the task of a listed HEAD; None when it is gone, has moved on, or is damaged.
+
+        What is shown is the task as of HEAD, or where its log has to be read, as it is then.
+        """
         length, has_artifacts = query.history_length, query.include_artifacts
-        task = task_of_head(head) if length == 0 and not has_artifacts else None
+        if log is not None:
+            return log.fold().task(length, include_artifacts=has_artifacts)
+        task = None if needs_log(head, query) else task_of_head(head)
         if task is None:
             try:
                 task = await self.load_task(head.task_id, length, include_artifacts=has_artifacts)

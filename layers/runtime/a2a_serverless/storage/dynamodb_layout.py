@@ -25,6 +25,7 @@ HEAD: Final = "HEAD"
 CANCEL: Final = "CANCEL"
 EVENTS: Final = "EVENT#"
 CONTEXT: Final = "CONTEXT"
+COUNT: Final = "COUNT#"
 PUSH: Final = "PUSH#"
 PUSH_END: Final = "PUSH$"
 """Behind every push configuration; `HEAD` is before the first."""
@@ -69,6 +70,21 @@ _BEFORE_TASKS: Final = "!"
 def context_key(scope: str, context_id: str) -> str:
     """Return the key of the index by context: a digest, as clients choose the length of ids."""
     return digest("context", scope, context_id)
+
+
+def count_partition(scope: str) -> str:
+    """Return the PK of the counts of a scope's tasks. A deletion of the scope finds them by it."""
+    return f"{COUNT}{scope}"
+
+
+def count_sort(state: str, since: str) -> str:
+    """Return the SK of the count of the tasks in a state, empty for all, from a status key on."""
+    return f"{COUNT}{state}#{since.rstrip('#')}"
+
+
+def is_count(item: Item) -> bool:
+    """Return True if an item is a count."""
+    return bool(item["PK"]["S"].startswith(COUNT))
 
 
 def event_sort(incarnation: str, version: int, part: int | None = None) -> str:

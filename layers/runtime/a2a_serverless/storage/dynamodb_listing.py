@@ -7,47 +7,101 @@ whether and where it belongs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.dynamodb_attributes import Item, attribute, due_of
+from a2a_serverless.storage.dynamodb_commits import PART_BYTES, Commits
+from a2a_serverless.storage.dynamodb_counts import Counted, count_key
 from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_table import TableStorage
-from a2a_serverless.storage.listing import Listing, status_key
-from a2a_serverless.storage.log import Due, TaskKey
+from a2a_serverless.storage.listing import Found, Listing, status_key
+from a2a_serverless.storage.log import Due, Log, TaskKey
 from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.identity import Scope, is_task_id
+from a2a_serverless.tasks.storing import belonging_to
+
+FIRST_COMMITS: Final = 8
+"""Commits of a listed task that are read together with those of others.
+
+A longer log is cheaper to read by a query of its own, which does not round up each commit's size.
+"""
 
 
 class IndexedTasks(TableStorage):
     """The part of `DynamoStorage` that reads the indexes."""
 
-    async def _newest(self, listing: Listing, limit: int) -> list[Head]:
+    async def _newest(self, listing: Listing, limit: int) -> Found:
+        """Find HEADs as the contract says, by one query a shard and one batch in most cases."""
         if listing.context_id is not None:
-            heads = await self._context_heads(listing.context_id)
-            return listing.page(heads)[:limit]
-        found: dict[str, Head] = {}
-        before = listing.before
-        while True:
+            return listing.found(await self._context_heads(listing.context_id), limit)
+        place = count_key(self.scope.digest, listing)
+        heads: dict[str, Head] = {}
+        before, counted, is_all = listing.before, None, False
+        while len(heads) < limit and not is_all:
             candidates = await self._candidates(listing, before, limit)
-            heads = await self._heads([key(c["PK"]["S"], layout.HEAD) for c in candidates])
-            found |= {head.task_id: head for head in listing.page(heads)}
-            if len(found) >= limit or len(candidates) < limit:
-                return listing.page(found.values())[:limit]
-            before = candidates[-1]["status_key"]["S"]
+            is_all = len(candidates) < limit
+            keys = [key(candidate["PK"]["S"], layout.HEAD) for candidate in candidates]
+            asks = listing.total_size is None and before is None and not is_all
+            items = await self._table.load(_distinct([*keys, place] if asks else keys))
+            if asks:  # the count comes with the HEADs, and costs no request of its own
+                counted = _split_count(items, self._now_s())
+            found = self._readable_heads(items)
+            heads |= {head.task_id: head for head in listing.page(found)}
+            if candidates:
+                before = candidates[-1]["status_key"]["S"]
+        newest = listing.page(heads.values())[:limit]
+        total = listing.total_size
+        if total is None:
+            is_whole = is_all and len(newest) == len(heads)
+            total = len(newest) if is_whole else await self._total(listing, newest, counted)
+        return Found(heads=newest, total=total)
 
-    async def _count(self, listing: Listing) -> int:
-        """Count as the contract says: one index entry is read for each task."""
-        if listing.context_id is not None:
-            return sum(map(listing.matches, await self._context_heads(listing.context_id)))
+    async def _total(self, listing: Listing, newest: list[Head], counted: Counted | None) -> int:
+        """Return how many tasks the filters match, by a stored count, or by one that is made.
+
+        One index entry is read for each task that is counted.
+        """
+        if counted is not None:
+            return max(counted.with_newer(newest), len(newest))
+        at = self.clock.now_ms()
         counts = [
             self._table.count(**self._by_scope(scope_key, listing, None))
             for scope_key in layout.scope_keys(self.scope.digest)
         ]
-        return sum(await asyncio.gather(*counts))
+        totals, looked_at = zip(*await asyncio.gather(*counts), strict=True)
+        made = Counted.made(sum(totals), sum(looked_at), at)
+        await self._table.note(**made.update(count_key(self.scope.digest, listing)))
+        return made.total
+
+    async def _short_logs(self, heads: Sequence[Head]) -> Mapping[str, Log]:
+        """Read logs of a few small commits by batches of their items.
+
+        The items are written once, together with HEAD, so that it does not matter when they are
+        read. One that is not there yet leaves its log out.
+        """
+        short = [h for h in heads if h.version <= FIRST_COMMITS and h.size <= PART_BYTES]
+        keys = [
+            key(self._partition(head.task_id), layout.event_sort(head.incarnation, version, 0))
+            for head in short
+            for version in range(1, head.version + 1)
+        ]
+        items: defaultdict[str, list[Item]] = defaultdict(list)
+        for item in await self._table.load(keys, consistent=False):
+            items[item["PK"]["S"]].append(item)
+        logs: dict[str, Log] = {}
+        for head in short:
+            commits = Commits(head.incarnation, 0)
+            found = items[self._partition(head.task_id)]
+            commits.add(sorted(found, key=lambda item: str(item["SK"]["S"])))
+            records = belonging_to(head, commits.records, commits.version)
+            if records is not None:
+                logs[head.task_id] = Log(head=head, records=records)
+        return logs
 
     async def _context_heads(self, context_id: str) -> list[Head]:
         """Return HEADs as the contract says, in the order of the index."""
@@ -170,9 +224,23 @@ class IndexedTasks(TableStorage):
 
     async def _heads(self, keys: Sequence[Item]) -> list[Head]:
         """Return the live HEADs under `keys`, each once, though an index may name a task twice."""
-        distinct = list({k["PK"]["S"]: k for k in keys}.values())
-        heads = [self._readable(item) for item in await self._table.load(distinct)]
+        return self._readable_heads(await self._table.load(_distinct(keys)))
+
+    def _readable_heads(self, items: Iterable[Item]) -> list[Head]:
+        """Return the live HEADs among `items`; a line in the log names a damaged one."""
+        heads = [self._readable(item) for item in items]
         return [head for head in heads if head is not None]
+
+
+def _distinct(keys: Iterable[Item]) -> list[Item]:
+    """Return keys of different partitions, each once: an index may name a task twice."""
+    return list({one["PK"]["S"]: one for one in keys}.values())
+
+
+def _split_count(items: list[Item], now_s: int) -> Counted | None:
+    """Take the COUNT out of a batch's items; return it if it still serves."""
+    place = next((n for n, item in enumerate(items) if layout.is_count(item)), None)
+    return None if place is None else Counted.of(items.pop(place), now_s)
 
 
 def _lacks_index(error: Exception) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Self
 
 from a2a_serverless import aws
@@ -37,8 +38,8 @@ Action = dict[str, dict[str, Any]]
 class Table:
     """One DynamoDB table. There is no Scan here, and none is needed.
 
-    Every method but `look` raises UnavailableError when DynamoDB does not answer within the retry
-    budget.
+    Every method but `look` and `note` raises UnavailableError when DynamoDB does not answer within
+    the retry budget.
     """
 
     def __init__(self, name: str, client: Any, clock: Clock) -> None:
@@ -57,16 +58,20 @@ class Table:
         async for answer in self._pages(**request):
             yield answer["Items"]
 
-    async def count(self, **request: Any) -> int:
-        """Count the items that a Query finds; it pays for those that its filter drops as well."""
-        return sum([answer["Count"] async for answer in self._pages(Select="COUNT", **request)])
+    async def count(self, **request: Any) -> tuple[int, int]:
+        """Count the items that a Query finds, and those that it looks at, its filter's too."""
+        pages = [answer async for answer in self._pages(Select="COUNT", **request)]
+        return sum(page["Count"] for page in pages), sum(page["ScannedCount"] for page in pages)
 
-    async def load(self, keys: Sequence[Item]) -> list[Item]:
-        """Return the items under `keys` as far as they exist, read consistently, in no order."""
+    async def load(self, keys: Sequence[Item], *, consistent: bool = True) -> list[Item]:
+        """Return the items under `keys` as far as they exist, in no order.
+
+        If not `consistent`, for half the price, what was just written may be missing.
+        """
         found: list[Item] = []
 
         async def read(pending: list[Any]) -> list[Any]:
-            wanted = {self._name: {"Keys": pending, "ConsistentRead": True}}
+            wanted = {self._name: {"Keys": pending, "ConsistentRead": consistent}}
             answer = await self._repeat("batch_get_item", RequestItems=wanted)
             found.extend(answer["Responses"].get(self._name, []))
             return _unread(answer, self._name)
@@ -107,6 +112,11 @@ class Table:
         After a lost answer that may be the doing of the same update.
         """
         return await self._has_held("update_item", request)
+
+    async def note(self, **request: Any) -> None:
+        """Update one item, in one request that is not repeated; what it says may be lost."""
+        with suppress(*aws.ERRORS):
+            await aws.call(self._client.update_item, TableName=self._name, **request)
 
     async def transact(self, actions: Sequence[Action]) -> None:
         """Do all actions or none.

@@ -1,13 +1,14 @@
-"""Listing: a validated query, its place in the order, and the opaque page token."""
+"""Listing: a validated query, its place in the order, the end of a page, and its opaque token."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from a2a.types import Task, TaskState
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
@@ -16,7 +17,16 @@ from a2a_serverless.errors import InvalidArgumentError, PageTokenError
 from a2a_serverless.tasks.head import KNOWN, Head
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest
 
-_PLACE = re.compile(r"\d{15}#[A-Za-z0-9._:-]{1,100}")
+MAX_PAGE_BYTES: Final = 4_000_000
+"""Stored bytes that are read for one page; beyond them it shows one task."""
+
+MAX_TOTAL: Final = 2**31 - 1
+"""The largest number that the protocol's `totalSize` holds."""
+
+Fitting = Callable[[Sequence[Task]], int]
+"""Returns how many of the first tasks fit into one answer."""
+
+_PLACE = re.compile(r"[0-9]{15}#[A-Za-z0-9._:-]{1,100}")
 
 
 class ListTasksQuery(BaseModel):
@@ -37,7 +47,10 @@ class ListTasksQuery(BaseModel):
 
 
 class ListTasksResult(BaseModel):
-    """One page, newest status first. `total_size` counts what matched before paging."""
+    """One page, newest status first.
+
+    `total_size` counts what matched before paging, as `DurableStorage.list_tasks` says.
+    """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -45,6 +58,14 @@ class ListTasksResult(BaseModel):
     next_page_token: str = ""
     page_size: int = 50
     total_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The first HEADs that a listing asks for, and how many tasks its filters match."""
+
+    heads: list[Head]
+    total: int
 
 
 def status_key(status_at: int, task_id: str) -> str:
@@ -104,6 +125,14 @@ class Listing:
         in_state = self.state is None or head.state == self.state
         return in_context and in_state and status_key(head.status_at, head.task_id) >= self.since
 
+    def found(self, heads: Iterable[Head], limit: int) -> Found:
+        """Return what a listing finds, given all HEADs of its scope or of its context."""
+        every = list(heads)
+        total = self.total_size
+        if total is None:
+            total = sum(map(self.matches, every))
+        return Found(heads=self.page(every)[:limit], total=total)
+
     def page(self, heads: Iterable[Head]) -> list[Head]:
         """Return those of `heads` that belong behind the cursor, newest status first."""
         keyed = {status_key(head.status_at, head.task_id): head for head in heads}
@@ -112,6 +141,24 @@ class Listing:
             for place in sorted(keyed, reverse=True)
             if (self.before is None or place < self.before) and self.matches(keyed[place])
         ]
+
+
+def needs_log(head: Head, query: ListTasksQuery) -> bool:
+    """Return True if HEAD alone does not have what a query wants to see of its task."""
+    is_short = query.history_length == 0 and not query.include_artifacts
+    return not is_short or head.status is None or head.metadata is None
+
+
+def affordable(heads: Sequence[Head], query: ListTasksQuery) -> list[Head]:
+    """Return the first of `heads`, at least one, for which `MAX_PAGE_BYTES` are read at most."""
+    size = 0
+    taken: list[Head] = []
+    for head in heads:
+        size += head.size if needs_log(head, query) else 0
+        if taken and size > MAX_PAGE_BYTES:
+            break
+        taken.append(head)
+    return taken
 
 
 def _read_token(token: str | None, fingerprint: str) -> tuple[str | None, int | None]:
@@ -125,8 +172,8 @@ def _read_token(token: str | None, fingerprint: str) -> tuple[str | None, int | 
     except (TypeError, ValueError, RecursionError) as error:
         raise PageTokenError from error
     is_place = isinstance(before, str) and _PLACE.fullmatch(before) is not None
-    well_formed = is_place and isinstance(total, int) and total >= 0
-    if not well_formed or made_for != fingerprint:
+    is_total = type(total) is int and 0 <= total <= MAX_TOTAL  # True is an int, too
+    if not is_place or not is_total or made_for != fingerprint:
         raise PageTokenError
     return before, total
 

@@ -18,7 +18,7 @@ from a2a.types import TaskPushNotificationConfig
 from a2a_serverless.clock import Clock, SystemClock, Waker
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage, context_conflict
-from a2a_serverless.storage.listing import Listing, status_key
+from a2a_serverless.storage.listing import Found, Listing, status_key
 from a2a_serverless.storage.log import HOUR_MS, Due, Log, Look, OverdueCancel, TaskKey
 from a2a_serverless.tasks.attempts import may_renew
 from a2a_serverless.tasks.entries import copied, decode_entries
@@ -371,11 +371,8 @@ class MemoryStorage(DurableStorage):
     async def _context_heads(self, context_id: str) -> list[Head]:
         return [head for head in self._own_heads() if head.context_id == context_id]
 
-    async def _newest(self, listing: Listing, limit: int) -> list[Head]:
-        return listing.page(self._own_heads())[:limit]
-
-    async def _count(self, listing: Listing) -> int:
-        return sum(listing.matches(head) for head in self._own_heads())
+    async def _newest(self, listing: Listing, limit: int) -> Found:
+        return listing.found(self._own_heads(), limit)
 
     async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
         with self._tables.lock:

@@ -1,0 +1,78 @@
+"""The codec of COUNT items: how many tasks a listing's filters matched when they were counted.
+
+A count is written by the listing that has made it, and serves the first pages of others for a
+while. It decides nothing: without it, or with a damaged one, the tasks are counted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from a2a_serverless.storage.dynamodb_attributes import Item, attribute, misfits_of, plain
+from a2a_serverless.storage.dynamodb_layout import count_partition, count_sort, key
+from a2a_serverless.storage.listing import MAX_TOTAL, Listing
+from a2a_serverless.tasks.head import Head, state_name
+
+FRESH_S: Final = 60
+"""Seconds for which a count serves, at least."""
+
+ENTRIES_A_SECOND: Final = 100
+"""A count serves a second for each so many index entries that were read for it.
+
+So that however large a scope is, its first pages read no more than that to count it.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A count, the millisecond in which it began, and the second until which it serves."""
+
+    total: int
+    at: int
+    expires_at: int
+
+    @classmethod
+    def made(cls, total: int, looked_at: int, at: int) -> Counted:
+        """Return a new count, for which `looked_at` entries were read, begun at `at`."""
+        fresh_s = max(FRESH_S, looked_at // ENTRIES_A_SECOND)
+        return cls(total=min(total, MAX_TOTAL), at=at, expires_at=at // 1000 + fresh_s)
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any], now_s: int) -> Counted | None:
+        """Return the count in an item; None where it serves no more, or is damaged."""
+        values = plain(item)
+        if any(name not in values for name in _FORMS) or misfits_of(values, _FORMS):
+            return None
+        counted = cls(
+            total=values["total"], at=values["counted_at"], expires_at=values["expires_at"]
+        )
+        return counted if counted.expires_at > now_s and counted.total <= MAX_TOTAL else None
+
+    def with_newer(self, heads: Iterable[Head]) -> int:
+        """Return the total, with those tasks of the page that were created after the count."""
+        return min(MAX_TOTAL, self.total + sum(head.created_at > self.at for head in heads))
+
+    def update(self, count_key: Item) -> dict[str, Any]:
+        """Return the update that stores the count, unless a later one is stored."""
+        return {
+            "Key": count_key,
+            "UpdateExpression": "SET #total = :total, counted_at = :at, expires_at = :expires",
+            "ConditionExpression": "attribute_not_exists(counted_at) OR counted_at < :at",
+            "ExpressionAttributeNames": {"#total": "total"},
+            "ExpressionAttributeValues": {
+                ":total": attribute(self.total),
+                ":at": attribute(self.at),
+                ":expires": attribute(self.expires_at),
+            },
+        }
+
+
+_FORMS: Final = {"total": int, "counted_at": int, "expires_at": int}
+
+
+def count_key(scope: str, listing: Listing) -> Item:
+    """Return the key of the count of a listing's filters, of which a context is none."""
+    state = "" if listing.state is None else state_name(listing.state)
+    return key(count_partition(scope), count_sort(state, listing.since))

@@ -1,0 +1,153 @@
+"""Counts that lists store for one another, on moto."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.contract.storage import Storage
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.dynamodb_counts import Counted, count_key
+from a2a_serverless.storage.listing import MAX_TOTAL, Listing, ListTasksQuery
+from tests.support.clocks import ManualClock
+from tests.support.databases import Database, moto_database
+from tests.support.messages import request
+
+QUERY = ListTasksQuery(page_size=1, history_length=0)
+AT = 1_700_000_000_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    with moto_database() as database:
+        yield database
+
+
+@pytest.fixture
+async def storage(database: Database, clock: ManualClock) -> DynamoStorage:
+    """A scope of three tasks, which no list has counted."""
+    storage = database.storage(clock=clock)
+    for number in range(3):
+        clock.advance(1)
+        await storage.open_task("c", request(str(number)))
+    clock.advance(1)
+    return storage
+
+
+def stored(database: Database, storage: DynamoStorage) -> dict[str, Any]:
+    """The count of the query."""
+    place = count_key(storage.scope.digest, Listing.of(QUERY, storage.scope))
+    found: dict[str, Any] = database.client.get_item(TableName=database.table, Key=place)["Item"]
+    return found
+
+
+async def total(storage: DynamoStorage, query: ListTasksQuery = QUERY) -> int:
+    return (await storage.list_tasks(query)).total_size
+
+
+async def test_a_count_is_used_until_it_expires(
+    database: Database, storage: DynamoStorage, clock: ManualClock
+) -> None:
+    """For a minute another list takes the stored number, whatever has been deleted meanwhile."""
+    assert await total(storage) == 3
+    made = stored(database, storage)
+    for task in (await storage.list_tasks(ListTasksQuery(page_size=2))).tasks:
+        await storage.delete_task(task.id)
+    clock.advance(59)
+    assert await total(storage, QUERY.model_copy(update={"page_size": 2})) == 1  # it shows all
+    await storage.open_task("c", request())
+    assert await total(storage) == 4
+    assert stored(database, storage) == made
+    clock.advance(1)
+    assert await total(storage) == 2
+
+
+async def test_each_filter_has_its_own(storage: DynamoStorage, clock: ManualClock) -> None:
+    """A count of all tasks is not taken for that of a state, or of a time."""
+    assert await total(storage) == 3
+    changed = datetime.fromtimestamp(clock.now_ms() / 1000 - 2, UTC).isoformat()
+    since = QUERY.model_copy(update={"status_timestamp_after": changed})
+    assert await total(storage, since) == 2
+    submitted = QUERY.model_copy(update={"status": TaskState.TASK_STATE_SUBMITTED})
+    assert await total(storage, submitted) == 3
+    for task in (await storage.list_tasks(ListTasksQuery())).tasks:
+        await Storage(storage).update_task(task.id, TaskState.TASK_STATE_WORKING)
+    working = QUERY.model_copy(update={"status": TaskState.TASK_STATE_WORKING})
+    assert await total(storage, working) == 3
+
+
+async def test_no_other_scope_sees_it(storage: DynamoStorage, database: Database) -> None:
+    """A scope counts its own."""
+    assert await total(storage) == 3
+    assert await total(database.storage(clock=storage.clock)) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("total", {"S": "many"}),
+        ("total", {"N": "2.5"}),
+        ("total", {"N": str(MAX_TOTAL + 1)}),
+        ("counted_at", None),
+        ("expires_at", {"NULL": True}),
+        ("expires_at", None),
+    ],
+)
+async def test_a_damaged_count_is_made_again(
+    database: Database, storage: DynamoStorage, name: str, value: Any
+) -> None:
+    """It hides no list, and no list shows it."""
+    await total(storage)
+    item = stored(database, storage) | {name: value}
+    whole = {key: value for key, value in item.items() if value is not None}
+    database.client.put_item(TableName=database.table, Item=whole)
+    assert await total(storage) == 3
+
+
+async def test_an_older_count_replaces_no_later_one(
+    database: Database, storage: DynamoStorage
+) -> None:
+    """Of two lists that count at once the later beginning stands; writing it twice is harmless."""
+    await total(storage)
+    made = stored(database, storage)
+    place = {name: made[name] for name in ("PK", "SK")}
+    older = Counted.made(7, 7, int(made["counted_at"]["N"]) - 1)
+    same = Counted.made(7, 7, int(made["counted_at"]["N"]))
+    for count in (older, same):
+        await storage._table.note(**count.update(place))
+    assert stored(database, storage) == made
+
+
+async def test_a_list_does_without_its_write(database: Database, storage: DynamoStorage) -> None:
+    """If DynamoDB refuses the write, the list is answered all the same, after one attempt."""
+    asked = []
+
+    def refuse(**_: Any) -> None:
+        asked.append(1)
+        raise database.client.exceptions.InternalServerError(
+            {"Error": {"Code": "InternalServerError"}}, "UpdateItem"
+        )
+
+    database.client.meta.events.register("before-call.dynamodb.UpdateItem", refuse)
+    assert await total(storage) == 3
+    assert len(asked) == 1
+
+
+def test_a_large_scope_is_counted_rarely() -> None:
+    """A count lasts a minute, or a second for each hundred entries that it has read."""
+    lasts = {read: Counted.made(1, read, AT).expires_at - AT // 1000 for read in (4, 10_000, 10**6)}
+    assert lasts == {4: 60, 10_000: 100, 10**6: 10_000}
+
+
+def test_a_count_is_never_larger_than_the_protocols() -> None:
+    """The protocol's number has 31 bits."""
+    assert Counted.made(2**40, 1, AT).total == MAX_TOTAL
