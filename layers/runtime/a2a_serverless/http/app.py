@@ -133,8 +133,8 @@ def _add_protocol_routes(
 ) -> None:
     """Add the routes of the card and of both bindings, and describe them."""
     for route in card_routes:
-        if isinstance(route, Route):  # as a route of FastAPI's own it has no HEAD
-            app.add_route(route.path, route.endpoint, ["HEAD"], include_in_schema=False)
+        if isinstance(route, Route):  # of which the SDK keeps GET alone
+            app.add_route(route.path, _head_of(route.endpoint), ["HEAD"], include_in_schema=False)
     add_a2a_routes_to_fastapi(
         app,
         agent_card_routes=card_routes,
@@ -224,6 +224,16 @@ def _card_routes(
         for route in create_agent_card_routes(card, at_this_address, path, cache_control)
     ]
     return rewired(routes, wrap)
+
+
+def _head_of(endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint for HEAD: the headers of its answer to GET, and no body."""
+
+    async def headers_alone(request: Request) -> Response:
+        answer = await endpoint(request)
+        return Response(status_code=answer.status_code, headers=dict(answer.headers))
+
+    return headers_alone
 
 
 async def _health(_: Request) -> JSONResponse:

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
     errors.InvalidArgumentError: InvalidParamsError,
+    errors.AnswerTooLargeError: InvalidParamsError,
     errors.ContextMismatchError: InvalidParamsError,
     errors.IdempotencyConflictError: InvalidParamsError,
     errors.TaskNotFoundError: protocol.TaskNotFoundError,
@@ -52,6 +53,7 @@ _SERVER_ERROR = -32000
 _INVALID_REQUEST = -32600
 
 _FORMS: Mapping[int, tuple[str, str, int]] = {
+    400: ("INVALID_ARGUMENT", "INVALID_REQUEST", _INVALID_REQUEST),
     401: ("UNAUTHENTICATED", "UNAUTHENTICATED", _SERVER_ERROR),
     403: ("PERMISSION_DENIED", "PERMISSION_DENIED", _SERVER_ERROR),
     413: ("INVALID_ARGUMENT", "INVALID_REQUEST", _INVALID_REQUEST),
@@ -254,7 +256,7 @@ class RefusedError(Exception):
 
     Args:
         reason: one of few fixed words, for the log and the metric: `Expired`, `UnknownKey`, …
-        status: of the answer, one of 401, 403, 413, 414, 429, 431 and 503.
+        status: of the answer, one of 400, 401, 403, 413, 414, 429, 431 and 503.
         message: a sentence for the client.
         headers: of the answer, such as the challenge.
     """

@@ -31,7 +31,8 @@ from a2a.utils.errors import UnsupportedOperationError
 from starlette.requests import Request
 
 from a2a_serverless.carried import carried_variables
-from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.errors import AnswerTooLargeError, TaskNotFoundError
+from a2a_serverless.http.answers import fitting
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.http.checks import (
     AsksForHistory,
@@ -67,6 +68,11 @@ Entrypoint = Literal["api", "stream"]
 is. `stream`: as they are made (uvicorn); a stream ends after `stream_limit_s`. A blocking send
 waits for `blocking_limit_s` at both: a longer one would meet the time-outs of clients.
 """
+
+_GET_STREAMED = (
+    "get it by its id with a smaller historyLength, or over JSON-RPC, whose answers are streamed"
+)
+_GET_SENT = "the message was accepted; get the task by its id"
 
 STOP_MARGIN_S = 5.0
 """Seconds before the function's end at which a stream ends by itself."""
@@ -115,8 +121,12 @@ class DurableRequestHandler(RequestHandler):
         if not params.configuration.return_immediately:
             await settle(tail, until=accepted.is_answered, deadline=deadline)
         if tail.fold.reply is not None:
-            return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
-        return tail.fold.task(self._length(params.configuration))
+            reply = bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
+            self._check_fits(reply, tail.head.task_id, _GET_SENT)
+            return reply
+        task = tail.fold.task(self._length(params.configuration))
+        self._check_fits(task, task.id, _GET_SENT)
+        return task
 
     async def _accept(self, params: SendMessageRequest, context: ServerCallContext) -> Accepted:
         check_send(params, self._card, self._settings)
@@ -169,6 +179,7 @@ class DurableRequestHandler(RequestHandler):
         task = await self.find_task(params, context)
         if task is None:
             raise TaskNotFoundError
+        self._check_fits(task, task.id, _GET_STREAMED)
         return task
 
     async def find_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
@@ -183,7 +194,7 @@ class DurableRequestHandler(RequestHandler):
     ) -> ListTasksResponse:
         """List the caller's tasks, newest status first (section 3.1.4)."""
         query = list_query(params, self._settings)
-        found = await self._storage(context).list_tasks(query)
+        found = await self._storage(context).list_tasks(query, fitting=fitting)
         return ListTasksResponse(
             tasks=found.tasks,
             next_page_token=found.next_page_token,
@@ -203,7 +214,9 @@ class DurableRequestHandler(RequestHandler):
                 by=context.user.user_name,
             )
             piece.annotate(task_id=tail.head.task_id)
-        return tail.fold.task(self._length())
+        task = tail.fold.task(self._length())
+        self._check_fits(task, task.id, f"it has ended; {_GET_STREAMED}")
+        return task
 
     # -- push notifications and the extended card ----------------------------------------------
 
@@ -266,6 +279,15 @@ class DurableRequestHandler(RequestHandler):
         if stopped_at_ms is None:
             return math.inf
         return (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000
+
+    def _check_fits(self, answer: Task | Message, task_id: str, advice: str) -> None:
+        """Refuse an answer that this entrypoint cannot give.
+
+        Raises:
+            AnswerTooLargeError: has the advice.
+        """
+        if self._entrypoint == "api" and not fitting([answer]):
+            raise AnswerTooLargeError(task_id, advice)
 
     def _storage(self, context: ServerCallContext) -> DurableStorage:
         return self._backends.storage.for_scope(scope_of(context))

@@ -187,6 +187,7 @@ class IndexedTasks(TableStorage):
             self._first(
                 limit,
                 lambda entry: before is None or entry["status_key"]["S"] < before,
+                ProjectionExpression="PK, status_key",
                 **self._by_scope(scope_key, listing, before),
             )
             for scope_key in layout.scope_keys(self.scope.digest)

@@ -1,0 +1,255 @@
+"""Answers that are given in one piece, and how long they may be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCard, Artifact, ListTasksResponse, Part, Task, TaskState, TaskStatus
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Value
+
+from a2a_serverless.contract.storage import ArtifactWrite, Storage
+from a2a_serverless.http.answers import MAX_ANSWER_BYTES, fitting, sent_bytes
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.checks import MAX_VALUES
+from a2a_serverless.http.function import lambda_handler
+from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.entries import Replied, StatusChanged
+from a2a_serverless.wiring import Backends
+from tests.support.a2a_calls import JSONRPC, REST, Agent, message
+from tests.support.gateway import deployed, rest_event
+from tests.support.messages import agent_message, artifact, request
+from tests.support.scripted_worker import ScriptedWorker, Turn
+
+LAMBDA_TAKES = 6 * 1024 * 1024
+JSON = {"A2A-Version": "1.0"}
+QUOTES = '"' * 2_900_000
+"""Each becomes four bytes of what Lambda sends."""
+
+Call = Callable[[Entrypoint], Agent]
+
+
+@pytest.fixture
+async def call(backends: Backends, card: AgentCard, settings: Settings) -> AsyncIterator[Call]:
+    """Makes an agent of either function."""
+    clients: list[httpx.AsyncClient] = []
+    with ExitStack() as stack:
+
+        def make(entrypoint: Entrypoint, binding: str = REST) -> Agent:
+            app = stack.enter_context(deployed(entrypoint, settings, backends, card))
+            transport = httpx.ASGITransport(app)
+            clients.append(httpx.AsyncClient(transport=transport, base_url="http://test"))
+            return Agent(clients[-1], binding)
+
+        yield make
+        for client in clients:
+            await client.aclose()
+
+
+async def large_task(backends: Backends, text: str, *, context: str = "c") -> str:
+    """A completed task with one artifact."""
+    storage = Storage(backends.storage)
+    task = await storage.create_task(context, request().message)
+    written = ArtifactWrite(artifact("a", text))
+    await storage.update_task(task.id, TaskState.TASK_STATE_COMPLETED, artifacts=[written])
+    return task.id
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """The event loop of a Lambda environment."""
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        yield runner.get_loop()
+    asyncio.set_event_loop(None)
+
+
+def test_lists_of_large_tasks_fit_into_what_lambda_sends(
+    loop: asyncio.AbstractEventLoop, settings: Settings, backends: Backends, card: AgentCard
+) -> None:
+    """15 tasks of 2.9 MB come page by page, in answers that Lambda takes and little memory."""
+    made = [loop.run_until_complete(large_task(backends, "x" * 2_900_000)) for _ in range(15)]
+    handler = lambda_handler(create_app(settings, backends, card, entrypoint="api"))
+    listed, token = [], ""
+    tracemalloc.start()
+    while True:
+        path = f"/tasks?pageSize=100&includeArtifacts=true&pageToken={token}"
+        answer = handler(rest_event("GET", path, None, JSON), None)
+        assert answer["statusCode"] == 200
+        assert len(json.dumps(answer)) < LAMBDA_TAKES
+        page = json.loads(answer["body"])
+        assert page["totalSize"] == 15
+        listed += [task["id"] for task in page["tasks"]]
+        token = page["nextPageToken"]
+        if not token:
+            break
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert listed == made[::-1]
+    assert peak < 60_000_000
+
+
+@pytest.mark.parametrize("entrypoint", ["api", "stream"])
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
+async def test_a_page_ends_where_its_answer_would_be_too_long(
+    call: Any, backends: Backends, entrypoint: Entrypoint, binding: str
+) -> None:
+    """What is short in the table may be long in JSON: the page goes on with its token."""
+    agent = call(entrypoint, binding)
+    made = [await large_task(backends, '"' * 800_000) for _ in range(4)]
+    asked = {"pageSize": 100, "includeArtifacts": True}
+    first = (await agent.call("ListTasks", asked)).result
+    assert [task["id"] for task in first["tasks"]] == [made[3]]
+    rest = await agent.call("ListTasks", {**asked, "pageToken": first["nextPageToken"]})
+    assert [task["id"] for task in rest.result["tasks"]] == [made[2]]
+    plain = await agent.call("ListTasks", {"pageSize": 100})
+    assert [task["id"] for task in plain.result["tasks"]] == made[::-1]
+
+
+@pytest.mark.parametrize("entrypoint", ["api", "stream"])
+async def test_a_task_that_fits_into_no_page(
+    call: Any, backends: Backends, entrypoint: Entrypoint
+) -> None:
+    """Its page is refused with what to ask for, and that works: also the page behind it."""
+    agent = call(entrypoint)
+    behind, large = await large_task(backends, "x"), await large_task(backends, QUOTES)
+    asked = {"includeArtifacts": True}
+    refused = await agent.call("ListTasks", asked)
+    assert (refused.reason, refused.response.status_code) == ("INVALID_PARAMS", 400)
+    assert refused.message == (
+        f"Task {large} alone is larger than an answer may be: list this page again without"
+        " artifacts, with a smaller history length and a page size of 1, and get the task by its"
+        " id."
+    )
+    alone = (await agent.call("ListTasks", {"pageSize": 1})).result
+    assert [task["id"] for task in alone["tasks"]] == [large]
+    rest = await agent.call("ListTasks", {**asked, "pageToken": alone["nextPageToken"]})
+    assert [task["id"] for task in rest.result["tasks"]] == [behind]
+    got = await call("stream").call("GetTask", {"id": large})
+    assert len(got.task["artifacts"][0]["parts"][0]["text"]) == len(QUOTES)
+
+
+async def test_a_task_that_fits_into_no_answer_in_one_piece(call: Any, backends: Backends) -> None:
+    """ApiFunction says where to get it, and what it has done all the same."""
+    large = await large_task(backends, QUOTES)
+    agent = call("api")
+    got = await agent.call("GetTask", {"id": large})
+    assert (got.reason, got.response.status_code) == ("INVALID_PARAMS", 400)
+    assert "get it by its id with a smaller historyLength, or over JSON-RPC" in got.message
+
+
+async def test_a_task_that_is_too_long_for_the_answer_of_a_send(
+    call: Any, backends: Backends, worker: ScriptedWorker
+) -> None:
+    """The message was accepted, and its client learns where the task is."""
+    storage = Storage(backends.storage)
+    task = await storage.create_task("c", request().message)
+    large = ArtifactWrite(artifact("a", QUOTES))
+    asks = TaskState.TASK_STATE_INPUT_REQUIRED
+    await storage.update_task(task.id, asks, artifacts=[large])
+    refused = await call("api").call("SendMessage", {"message": message(taskId=task.id)})
+    assert refused.reason == "INVALID_PARAMS"
+    assert "the message was accepted; get the task by its id." in refused.message
+    got = await call("stream").call("GetTask", {"id": task.id})
+    assert [said["messageId"] for said in got.task["history"]][1] == "message-1"
+
+
+async def test_a_reply_that_is_too_long_for_the_answer_of_a_send(
+    call: Any, backends: Backends
+) -> None:
+    """It is the message of the task's last status."""
+
+    async def reply(turn: Turn, _: ScriptedWorker) -> None:
+        said = agent_message(QUOTES[:1_900_000])  # which are stored twice
+        completed = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=said)
+        await turn.commit(Replied(said), StatusChanged(completed))
+
+    async with ScriptedWorker(backends, reply).running():
+        refused = await call("api").call("SendMessage", {"message": message()})
+    assert refused.reason == "INVALID_PARAMS"
+    task_id = re.findall("Task (.*) alone .* accepted; get the task by its id.", refused.message)[0]
+    got = await call("stream").call("GetTask", {"id": task_id})
+    assert got.task["status"]["message"]["parts"] == [{"text": QUOTES[:1_900_000]}]
+
+
+def a_value(depth: int = 3) -> Value:
+    value = Value()
+    value.struct_value.update({"a": None, "b": [True, {}, [], 0.1], "\x01": '"\\'})
+    for _ in range(depth):
+        inner, value = value, Value()
+        value.list_value.values.extend([inner, inner])
+    return value
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Part(text="x"),
+        Part(text='"\\' * 300),
+        Part(text="\x01\x1f" * 300),
+        Part(text="🦊ä" * 300),
+        Part(raw=b"\xff" * 500),
+        Part(data=a_value()),
+        Part(),
+        Part(url="https://x", filename="f", media_type="text/plain"),
+    ],
+    ids=lambda part: part.WhichOneof("content") or "empty",
+)
+def test_the_size_of_an_answer_is_that_of_the_answer(part: Part) -> None:
+    """What is counted for a task is what it adds to the answer; a bound needs no counting."""
+    state = TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED)
+    task = Task(id="t", status=state, artifacts=[Artifact(artifact_id="a", parts=[part] * 20)])
+
+    def answered(tasks: list[Task]) -> int:
+        answer = MessageToDict(
+            ListTasksResponse(tasks=tasks), always_print_fields_with_no_presence=True
+        )
+        body = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+        return len(json.dumps({"body": body}, ensure_ascii=False).encode())
+
+    assert answered([task] * 3) - answered([task] * 2) == sent_bytes(task)
+    assert sent_bytes(task) <= 20 * task.ByteSize()
+
+
+def test_what_fits() -> None:
+    """The first tasks up to the limit; of none, none."""
+    half = Task(id="t", metadata={"x": "y" * (MAX_ANSWER_BYTES // 2 - 1000)})
+    assert [fitting([half] * number) for number in range(5)] == [0, 1, 2, 2, 2]
+    assert fitting([Task(id="t")] * 100) == 100
+
+
+@pytest.mark.parametrize("values", [49_000, MAX_VALUES])
+async def test_many_values_do_not_hold_the_loop(call: Any, values: int) -> None:
+    """As many values as a body may hold take less than a second of the processor."""
+    agent = call("stream", JSONRPC)
+    body = {"message": message(parts=[{}] * (values // 2)), "configuration": {}}
+    start = time.process_time()
+    refused = await agent.call("SendMessage", body)
+    assert time.process_time() - start < 1
+    assert refused.reason == "INVALID_PARAMS"
+    if values > MAX_VALUES:
+        assert "more than 10000 values: send them in a file" in refused.message
+
+
+@pytest.mark.parametrize("entrypoint", ["api", "stream"])
+async def test_head_of_the_card(call: Any, entrypoint: Entrypoint) -> None:
+    """HEAD has the headers of GET, its tag among them, and no body."""
+    client = call(entrypoint).client
+    path = "/.well-known/agent-card.json"
+    got, head = await client.get(path), await client.head(path)
+    assert (got.status_code, head.status_code) == (200, 200)
+    assert head.content == b""
+    for name in ("etag", "cache-control", "content-type"):
+        assert head.headers[name] == got.headers[name]
+    known = await client.head(path, headers={"If-None-Match": got.headers["etag"]})
+    assert known.status_code == 304
