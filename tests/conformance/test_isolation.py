@@ -9,6 +9,7 @@ that each operation would work.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import uuid
@@ -40,6 +41,7 @@ KEYS = {f"user-{number}": f"key-{number}-of-twenty-or-more" for number in range(
 USERS = iter(KEYS)
 """Nobody is taken twice: who has never called has nothing."""
 TENANT = "acme"
+STATE = "TASK_STATE_SUBMITTED"
 LATER = {"returnImmediately": True}
 RECEIVER = "https://127.0.0.1/hook"
 """Allowed by the settings, so that no name has to be looked up."""
@@ -93,6 +95,7 @@ class Ids:
     config: str = field(default_factory=lambda: str(uuid.uuid4()))
     event: str = "1.0.AAAAAAAA"
     page: str = "bm90LWEtcGFnZQ"
+    page_of_state: str = "bm90LWEtcGFnZS1vZi1hLXN0YXRl"
 
     def fill(self, template: Any) -> Any:
         filled = json.dumps(template)
@@ -181,6 +184,15 @@ ELSEWHERE = {
         "ListTasks", {"contextId": "<context>", "includeArtifacts": "true", "historyLength": 5}
     ),
     "list the next page": Operation("ListTasks", {"pageSize": 1, "pageToken": "<page>"}),
+    "list the next page in full": Operation(
+        "ListTasks", {"pageToken": "<page>", "includeArtifacts": "true", "historyLength": 5}
+    ),
+    "list the next page of a state": Operation(
+        "ListTasks", {"status": STATE, "pageToken": "<page_of_state>"}
+    ),
+    "list a page of a context with a token of all": Operation(
+        "ListTasks", {"contextId": "<context>", "pageToken": "<page>"}
+    ),
 }
 """What may name a context, a key or a place: others have their own, new and empty ones."""
 
@@ -481,8 +493,13 @@ async def make_owned(stack: Stack, tenant: str) -> Owned:
         ids = replace(ids, task=sent.task["id"])
         assert (await call(OPERATIONS["replace a push config"])).reason == ""
         await call(Operation("SendMessage", said()))
-        listed = await call(Operation("ListTasks", {"pageSize": 1}))
-        ids = replace(ids, page=listed.result["nextPageToken"])
+        filters = {"page": {}, "page_of_state": {"status": STATE}}
+        pages = {
+            name: await call(Operation("ListTasks", {"pageSize": 1, **filter_}))
+            for name, filter_ in filters.items()
+        }
+        tokens = {name: page.result["nextPageToken"] for name, page in pages.items()}
+        ids = replace(ids, **tokens)
         async with open_stream(
             stack.functions["stream"],
             JSONRPC,
@@ -576,6 +593,40 @@ async def test_nor_are_ids_taken_in_older_versions(
     assert (anonymous.status, anonymous.calls) == (401, [])
     assert await owned_in_no_tenant.tasks_of_its_context() == 1
     assert owned_in_no_tenant.is_unchanged()
+
+
+async def test_a_page_token_opens_nothing(function: Function, owned: Owned) -> None:
+    """With another caller's place in one's own token one sees one's own tasks, and no count.
+
+    Nor is there anything in a token that another caller's tokens have: no owner, no digest of one.
+    """
+    stranger = new_caller()
+    for _ in range(3):
+        sent = await function.ask(stranger, Operation("SendMessage", said()), Ids())
+        assert sent.status == 200
+    agent = Agent(function.client, function.binding)
+    asked_first = {"pageSize": 1, "tenant": stranger.tenant}
+    first = await agent.call("ListTasks", asked_first, stranger.headers())
+    tokens = [owned.ids.page, owned.ids.page_of_state, first.result["nextPageToken"]]
+    places = [json.loads(base64.urlsafe_b64decode(token + "==")) for token in tokens]
+    assert len({place[-1] for place in places}) == len(places)
+    (theirs, *_), (mine, total, made_for) = places[0], places[-1]
+    assert total == 3
+    for place in (theirs, mine, "9" * 15 + "#z"):
+        changed = base64.urlsafe_b64encode(json.dumps([place, total, made_for]).encode()).decode()
+        asked = Operation("ListTasks", {"pageSize": 100, "pageToken": changed.rstrip("=")})
+        page = await function.ask(stranger, asked, owned.ids)
+        assert page.status == 200
+        assert "<task>" not in page.body
+        assert "<context>" not in page.body
+        assert '"totalSize":3' in page.body
+    for changed_for in (places[0][-1], places[1][-1], "", None, stranger.name):
+        changed = base64.urlsafe_b64encode(json.dumps([mine, total, changed_for]).encode()).decode()
+        asked = Operation("ListTasks", {"pageSize": 1, "pageToken": changed.rstrip("=")})
+        refused = await function.ask(stranger, asked, owned.ids)
+        assert refused.reason() == "INVALID_PARAMS"
+        assert refused.calls == []
+    assert owned.is_unchanged()
 
 
 async def test_the_owner_is_answered(function: Function) -> None:

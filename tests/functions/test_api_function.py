@@ -192,7 +192,8 @@ def test_a_stream_is_cut_short_and_goes_on(
             task_id, TaskState.TASK_STATE_COMPLETED, artifacts=[chunk("a", "x")]
         )
     )
-    headers = {**event["headers"], "Last-Event-ID": last_id}
+    sent = {name: value for name, value in event["headers"].items() if name.lower() != "host"}
+    headers = {**sent, "Last-Event-ID": last_id}
     resumed = rest_event("POST", f"/tasks/{task_id}:subscribe", None, headers)
     second = server_events(load("api").handler(resumed, None))
     assert second[0] == (last_id, opening)

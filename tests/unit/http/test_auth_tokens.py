@@ -25,6 +25,7 @@ from starlette.datastructures import Headers
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.auth import Authenticator, authenticator_of
 from a2a_serverless.http.auth.issuer import KEEP_S, MAX_AGE_S, PAUSE_S
+from a2a_serverless.http.auth.tokens import MAX_TOKEN
 from a2a_serverless.http.errors import RefusedError
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import Scope, digest
@@ -297,6 +298,9 @@ async def test_signatures(authenticator: Authenticator, issuer: Issuer) -> None:
         {"cty": "JWT"},
         {"typ": "logout+jwt"},
         {"typ": "dpop+jwt"},
+        {"typ": None},
+        {"typ": ["JWT"]},
+        {"typ": 1e308},
     ],
     ids=str,
 )
@@ -311,6 +315,43 @@ async def test_headers_that_mean_more_than_we_know(
     algorithm = jwt.get_algorithm_by_name("ES256")
     token = f"{unsigned}.{segment(algorithm.sign(unsigned.encode(), signature))}"
     assert await shown(authenticator, token) in {"401 UnsupportedToken", "401 MalformedToken"}
+
+
+@pytest.mark.parametrize("name", ["typ", "alg", "kid", "jwk", "crit", "x"])
+@pytest.mark.parametrize(
+    "nested",
+    ["[" * depth + "]" * depth for depth in (900, 5_000)] + ['{"a":' * 1_900 + "0" + "}" * 1_900],
+    ids=["lists", "many lists", "objects"],
+)
+async def test_nested_headers_cost_nothing(
+    authenticator: Authenticator, issuer: Issuer, name: str, nested: str
+) -> None:
+    """They are refused by their type, and never put into words, which takes ever longer."""
+    fields = {"alg": '"ES256"', "kid": '"first"', "typ": '"JWT"'} | {name: nested}
+    header = "{" + ",".join(f'"{field}":{value}' for field, value in fields.items()) + "}"
+    token = f"{segment(header.encode())}.{issuer.token().partition('.')[2]}"
+    assert len(token) < MAX_TOKEN
+    start = time.process_time()
+    status, reason = (await shown(authenticator, token)).split()
+    assert time.process_time() - start < 0.2
+    assert status == "401"
+    assert reason in {"MalformedToken", "UnsupportedToken", "ForbiddenAlgorithm", "WrongSignature"}
+
+
+class Loud:
+    """What takes long to be put into words."""
+
+    def __str__(self) -> str:
+        raise AssertionError("put into words")
+
+
+async def test_a_type_that_is_no_text_is_never_put_into_words(
+    authenticator: Authenticator, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of nested lists takes time with the square of their depth, before any signature."""
+    header = {"alg": "ES256", "kid": "first", "typ": Loud()}
+    monkeypatch.setattr(jwt, "get_unverified_header", lambda _: header)
+    assert await shown(authenticator, issuer.token()) == "401 UnsupportedToken"
 
 
 async def test_keys_that_a_token_brings_along_are_not_looked_at(

@@ -13,7 +13,8 @@ request; only `from_adapter` reads it. Everywhere else it is a client's header l
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,11 +24,40 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.settings import Settings
 
+
+def _listed(form: str) -> re.Pattern[str]:
+    """Return the pattern of a header that has one value for each proxy, comma between them."""
+    return re.compile(rf"(?:{form})(?:\s*,\s*(?:{form}))*", re.ASCII | re.IGNORECASE)
+
+
 CONTEXT_HEADER = "x-amzn-request-context"
 """The header in which the Lambda Web Adapter passes an event's `requestContext` on, in JSON."""
 
+_NAME = r"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])"
+_PORT = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]?\d{1,4})"
+_FORMS: Mapping[str, tuple[re.Pattern[str], str]] = {
+    "host": (re.compile(f"{_NAME}(?::{_PORT})?", re.ASCII), "the name of a host, and a port"),
+    "x-forwarded-host": (_listed(f"{_NAME}(?::{_PORT})?"), "names of hosts"),
+    "x-forwarded-port": (_listed(_PORT), "numbers of ports"),
+    "x-forwarded-proto": (_listed("https?|wss?"), "http or https"),
+    "x-forwarded-for": (_listed(r"[A-Za-z0-9._:\[\]%-]{1,255}"), "addresses"),
+}
+"""Headers that servers, proxies and frameworks read where an address is asked for."""
+
 _BASE_URL = "a2a_serverless.base_url"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost"})
+
+
+def malformed_header(headers: Iterable[tuple[str, str]]) -> str | None:
+    """Return a sentence about the first header that names no address; None without one.
+
+    No client has to send such a header, and libraries raise all kinds of errors on it.
+    """
+    for name, value in headers:
+        form, meaning = _FORMS.get(name.lower(), (None, ""))
+        if form is not None and form.fullmatch(value.strip()) is None:
+            return f"The header {name.title()} is malformed: send {meaning}, or leave it out."
+    return None
 
 
 def base_url(request: Request, settings: Settings) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ from a2a_serverless.http.address import from_adapter, from_gateway
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.context import request_id
+from a2a_serverless.http.errors import RefusedError, response_of
 from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.http.middleware import malformed
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.settings import load_settings
+from a2a_serverless.tasks.identity import is_unicode
 from a2a_serverless.wiring import aws_backends
 
 _EVERY_TYPE = [""]
@@ -61,11 +64,45 @@ def lambda_handler(app: ASGIApp) -> LambdaHandler:
     def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         try:
             with log_context(request_id=getattr(context, "aws_request_id", None)):
-                return adapter(event, context)
+                refusal = _refusal(event)
+                return adapter(event, context) if refusal is None else refusal
         finally:
             metrics.flush()
 
     return handler
+
+
+def _refusal(event: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the answer to an event of which Mangum can make no request; None to any other.
+
+    Its headers name no host or port, or a text in it is not Unicode.
+    """
+    headers = [*_lines(event.get("headers")), *_lines(event.get("multiValueHeaders"))]
+    fields = [*headers, *_lines(event.get("multiValueQueryStringParameters"))]
+    path: str = event.get("path") or event.get("rawPath", "/")  # of an HTTP API, as it was once
+    texts = [path, event.get("body") or "", *(text for field in fields for text in field)]
+    if all(map(is_unicode, texts)):
+        error = malformed(headers)
+    else:
+        message = "The request is not Unicode: send path, query, headers and body in UTF-8."
+        error = RefusedError("NotUnicode", 400, message)
+    if error is None:
+        return None
+    response = response_of(error, path)
+    return {
+        "statusCode": response.status_code,
+        "headers": dict(response.headers),
+        "multiValueHeaders": {},
+        "body": bytes(response.body).decode(),
+        "isBase64Encoded": False,
+    }
+
+
+def _lines(fields: Mapping[str, str | Sequence[str]] | None) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each of an event's headers, or of its query's parameters."""
+    for name, values in (fields or {}).items():
+        for value in [values] if isinstance(values, str) else values:
+            yield name, value
 
 
 def observed(app: ASGIApp) -> ASGIApp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from math import ceil
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER
@@ -14,11 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.http import PUBLIC_PATHS
+from a2a_serverless.http.address import malformed_header
 from a2a_serverless.http.context import requested_extensions
 from a2a_serverless.http.errors import RefusedError, response_of
 
 _JSON = "application/json"
 
+_BAD_REQUEST = 400
 _CONTENT_TOO_LARGE = 413
 _URI_TOO_LONG = 414
 _TOO_MANY_REQUESTS = 429
@@ -28,7 +31,8 @@ _HEADERS_TOO_LARGE = 431
 class HeaderLimit:
     """Refuses requests with more than `limit` bytes of headers (431), or of path and query (414).
 
-    It comes before authentication, so that no long credentials are read.
+    So it does with headers about hosts and proxies that name none (400). It comes before
+    authentication, so that no long credentials are read, and before all that asks for an address.
     """
 
     def __init__(self, app: ASGIApp, *, limit: int) -> None:
@@ -49,7 +53,13 @@ class HeaderLimit:
         if len(scope["path"]) + len(scope["query_string"]) > self._limit:
             message = f"The path and query are longer than {self._limit} bytes."
             return RefusedError("UriTooLong", _URI_TOO_LONG, message)
-        return None
+        return malformed(Headers(scope=scope).items())
+
+
+def malformed(headers: Iterable[tuple[str, str]]) -> RefusedError | None:
+    """Return the refusal of a request whose headers name no host or proxy where they should."""
+    problem = malformed_header(headers)
+    return None if problem is None else RefusedError("MalformedHeader", _BAD_REQUEST, problem)
 
 
 class BodyLimit:

@@ -49,7 +49,7 @@ class WebAdapter:
         """
         deadline = time.monotonic() + self._timeout_s
         context = LocalContext(function_name=self.name, deadline=deadline)
-        body = (event["body"] or "").encode()
+        body = (event["body"] or "").encode(errors="replace")
         unread = [body]
 
         async def receive_body_first() -> Message:
@@ -90,10 +90,13 @@ def _scope_of(event: Mapping[str, Any], context: LocalContext, length: int) -> S
         "method": event["httpMethod"],
         "scheme": "http",
         "path": unquote(path),
-        "raw_path": path.encode("latin-1"),
-        "query_string": query.encode("latin-1"),
+        "raw_path": path.encode(errors="replace"),
+        "query_string": query.encode(errors="replace"),
         "root_path": "",
-        "headers": [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()],
+        "headers": [
+            (name.encode(errors="replace"), value.encode(errors="replace"))
+            for name, value in headers.items()
+        ],
         "client": ("127.0.0.1", 0),
         "server": ("127.0.0.1", 8080),
     }

@@ -147,12 +147,13 @@ def _header(token: str) -> dict[str, Any]:
         raise _invalid("MalformedToken")  # an encrypted one has five segments
     try:
         header = jwt.get_unverified_header(token)
-    except jwt.PyJWTError as error:
+    except (jwt.PyJWTError, RecursionError) as error:
         raise _invalid("MalformedToken") from error
     algorithm = header.get("alg")
     if not isinstance(algorithm, str) or algorithm not in ALLOWED:
         raise _invalid("ForbiddenAlgorithm")
-    if str(header.get("typ", "")).lower() not in _TYPES or _UNSUPPORTED & header.keys():
+    kind = header.get("typ", "")
+    if not isinstance(kind, str) or kind.lower() not in _TYPES or _UNSUPPORTED & header.keys():
         raise _invalid("UnsupportedToken")
     return header
 

@@ -1,0 +1,358 @@
+"""Hundreds of requests that no client sends by mistake, to both functions' handlers.
+
+Each is answered: with what was asked for, or with one refusal that is logged once, counted once,
+and says in a sentence what to do. None of them is an exception out of a handler, or an internal
+error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from a2a.types import AgentCapabilities, AgentCard, AgentSkill
+from pydantic import SecretStr
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.function import lambda_handler, observed
+from a2a_serverless.local.web_adapter import WebAdapter
+from a2a_serverless.observability import metrics
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import memory_backends
+from tests.support.a2a_calls import message
+from tests.support.gateway import rest_event
+
+KEY = "a-key-of-more-than-twenty-characters"
+SETTINGS = Settings(
+    auth="api-key",
+    api_keys=SecretStr(f"alice={KEY}"),
+    older_dialects=True,
+    blocking_limit_s=0.01,
+    stream_limit_s=0.01,
+    cancel_timeout_s=0.01,
+    push_queue="push",
+)
+CARD = AgentCard(
+    name="Storyteller",
+    description="Tells one story.",
+    version="1.0.0",
+    capabilities=AgentCapabilities(streaming=True),
+    default_input_modes=["text/plain"],
+    default_output_modes=["text/plain"],
+    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A request as API Gateway hands it over; `status` and `says` where they are certain."""
+
+    name: str
+    verb: str = "GET"
+    path: str = "/tasks"
+    body: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    status: int | None = None
+    says: str = ""
+
+    def event(self) -> dict[str, Any]:
+        typed = {} if self.body is None else {"content-type": "application/json"}
+        sent = {"a2a-version": "1.0", "x-api-key": KEY, **typed, **self.headers}
+        event = rest_event(self.verb, self.path, self.body, sent)
+        # A second Host would be joined with the first one.
+        named = {name.lower() for name in self.headers}
+        for kind in ("headers", "multiValueHeaders"):
+            event[kind] = {
+                name: value
+                for name, value in event[kind].items()
+                if name in self.headers or name.lower() not in named
+            }
+        return event
+
+
+GARBAGE = {
+    "letters": "abc",
+    "two colons": "a:b:c",
+    "a port of letters": "a:b",
+    "a port that is none": "a:65536",
+    "a negative port": "a:-1",
+    "half of a bracket": "[::1",
+    "brackets of letters": "[zz]",
+    "spaces": "a b",
+    "a path": "a/../b",
+    "an at": "a@b",
+    "a line": "a\r\nb: c",
+    "NUL": "a\x00b",
+    "Unicode": "ä.example",
+    "full-width digits": "a:４４３",  # noqa: RUF001 - that is the point
+    "emoji": "🦊",
+    "long": "a" * 3000,
+    "many": ",".join("a" * 500),
+    "empty": "",
+    "a comma": ",",
+    "a format": "%s${x}{0}",
+}
+GOOD = {
+    "host": {"letters"},
+    "x-forwarded-host": {"letters", "many"},
+    "x-forwarded-port": set[str](),
+    "x-forwarded-proto": set[str](),
+    "x-forwarded-for": {"letters", "two colons", "a port of letters", "a negative port", "many"}
+    | {"a port that is none", "half of a bracket", "brackets of letters"},
+}
+"""Those that a header may hold: of addresses nobody reads more than the letters."""
+
+
+def about_hosts() -> Iterator[Request]:
+    for header, good in GOOD.items():
+        for name, value in GARBAGE.items():
+            is_good = name in good
+            yield Request(
+                name=f"{header}: {name}",
+                path="/.well-known/agent-card.json",
+                headers={header: value},
+                status=200 if is_good else 400,
+                says="" if is_good else f"The header {header.title()} is malformed: send ",
+            )
+    for header in GOOD:
+        yield Request(
+            name=f"{header} of JSON-RPC",
+            verb="POST",
+            path="/",
+            body='{"jsonrpc": "2.0", "id": 1, "method": "ListTasks"}',
+            headers={header: "\x7f"},
+            status=400,
+            says="or leave it out",
+        )
+
+
+def token(*place: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+PLACE = "000001700000000#task"
+TOTALS: list[Any] = [2**31, 10**4000, -1, True, None, "1", 1.5, [[]]]
+QUERIES = {
+    "includeArtifacts=abc": "includeArtifacts must be true or false.",
+    "includeArtifacts=": "includeArtifacts must be true or false.",
+    "includeArtifacts=1": "includeArtifacts must be true or false.",
+    "includeArtifacts=true&includeArtifacts=abc": "includeArtifacts must be true or false.",
+    "pageSize=0": "pageSize must be from 1 to 100.",
+    "pageSize=1e9": "",
+    "pageSize=99999999999999999999": "",
+    "pageSize=%00": "",
+    "historyLength=-1": "",
+    "historyLength=abc": "",
+    "status=NONE": "status has an unknown value.",
+    "statusTimestampAfter=yesterday": "",
+    "statusTimestampAfter=9999-99-99T00:00:00Z": "",
+    "pageToken=x": "ask for its first page",
+    **{f"pageToken={token(PLACE, total, 'x')}": "ask for its first page" for total in TOTALS},
+    f"pageToken={token('x' * 5000, 1, 'x')}": "ask for its first page",
+    f"pageToken={base64.urlsafe_b64encode(b'[' * 5000).decode()}": "ask for its first page",
+    "contextId=" + "x" * 600: "",
+    "tenant=a&tenant=b": "must not name two tenants",
+}
+
+
+def about_lists() -> Iterator[Request]:
+    for query, says in QUERIES.items():
+        yield Request(name=query[:60], path=f"/tasks?{query}", status=400, says=says)
+
+
+NESTED = "[" * 12_000 + "]" * 12_000
+BODIES = {
+    "nothing": "",
+    "a brace": "{",
+    "null": "null",
+    "a list": "[]",
+    "a number": "1e999",
+    "NaN": "NaN",
+    "a text": '"text"',
+    "deep": NESTED,
+    "deep inside": f'{{"message": {NESTED}}}',
+    "a lone surrogate": '{"message": {"messageId": "\\ud800"}}',
+    "49,000 values": json.dumps({"message": {"parts": [{"data": list(range(49_000))}]}}),
+    "49,000 parts": json.dumps({"message": {"parts": [{}] * 49_000}}),
+    "49,000 names": json.dumps({"message": {"metadata": {str(n): n for n in range(49_000)}}}),
+    "a number of 5,000 digits": '{"message": ' + "9" * 5000 + "}",
+    "bytes": "\x00\x01\x02",
+    "Unicode that is none": "{\udc80}",
+    "no base64": json.dumps({"message": message(parts=[{"raw": "%%%"}])}),
+    "an agent's role": json.dumps({"message": message(role="ROLE_AGENT")}),
+    "two contents": json.dumps({"message": message(parts=[{"text": "a", "url": "b"}])}),
+    "configuration of letters": '{"configuration": "x"}',
+}
+
+
+def about_bodies() -> Iterator[Request]:
+    for name, body in BODIES.items():
+        for path in ("/message:send", "/message:stream", "/", "/v1/message:send", "/api/a2a/tasks"):
+            yield Request(name=f"{path}: {name}", verb="POST", path=path, body=body)
+        params = f'{{"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {body or 0}}}'
+        yield Request(name=f"params: {name}", verb="POST", path="/", body=params)
+
+
+PATHS = [
+    "//",
+    "//message:stream",
+    "/tasks/" + "%00" * 10,
+    "/tasks/../../etc/passwd",
+    "/tasks/%2e%2e%2f",
+    "/tasks/🦊",
+    "/tasks/" + "x" * 3000,
+    "/tasks/a:cancel:cancel",
+    "/tasks/:cancel",
+    "/tasks/a/pushNotificationConfigs/" + "%F0" * 20,
+    "/" + "a/" * 500,
+    "/.well-known/",
+    "/.well-known/agent-card.json/",
+    "/%",
+    "/tasks?%=%&&&=",
+    "/tasks?" + "a=b&" * 900,
+    "/\udcff",
+    "/openapi.json?a=\x00",
+]
+VERBS = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "PATCH"]
+
+
+def about_paths() -> Iterator[Request]:
+    for path in PATHS:
+        for verb in VERBS[:4]:
+            yield Request(name=f"{verb} {path[:40]!a}", verb=verb, path=path)
+    for verb in VERBS:
+        for path in ("/tasks", "/message:send"):
+            yield Request(name=f"{verb} {path}", verb=verb, path=path)
+
+
+HEADERS = {
+    "no key": {"x-api-key": ""},
+    "a key of Unicode": {"x-api-key": "🦊"},
+    "a lone surrogate": {"x-any": "\udc80"},
+    "a long name": {"x" * 5000: "y"},
+    "a version of the future": {"a2a-version": "9" * 3000},
+    "a type of letters": {"content-type": ";;;"},
+    "an id of letters": {"last-event-id": "a.b.c"},
+    "a length of letters": {"content-length": "abc"},
+    "a negative length": {"content-length": "-5"},
+    "the adapter's context": {"x-amzn-request-context": NESTED[:4000]},
+    "the invocation's context": {"x-amzn-lambda-context": '{"deadline": 1e999}'},
+    "extensions": {"a2a-extensions": "," * 3000},
+    "a trace": {"x-amzn-trace-id": "Root=;;;=", "traceparent": "0-0-0-0"},
+    "accept": {"accept": "*/*;q=abc"},
+}
+
+
+def about_headers() -> Iterator[Request]:
+    for name, headers in HEADERS.items():
+        yield Request(name=f"GET with {name}", headers=headers)
+        body = json.dumps({"message": message(), "configuration": {"returnImmediately": True}})
+        yield Request(
+            name=f"POST with {name}",
+            verb="POST",
+            path="/message:send",
+            body=body,
+            headers={"content-type": "application/json", **headers},
+        )
+
+
+REQUESTS = [
+    *about_hosts(),
+    *about_lists(),
+    *about_bodies(),
+    *about_paths(),
+    *about_headers(),
+]
+
+Ask = Callable[[dict[str, Any]], tuple[int, str]]
+"""Asks a function by an event; status and body of its answer."""
+
+
+@pytest.fixture(scope="module")
+def functions() -> Iterator[dict[str, Ask]]:
+    """Both functions, each in an environment of its own."""
+    backends = memory_backends(SETTINGS)
+    streamed = observed(create_app(SETTINGS, backends, CARD, entrypoint="stream"))
+    adapter = WebAdapter("stream", streamed, timeout_s=30)
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        handler = lambda_handler(create_app(SETTINGS, backends, CARD, entrypoint="api"))
+
+        def api(event: dict[str, Any]) -> tuple[int, str]:
+            answer = handler(event, None)
+            return answer["statusCode"], answer["body"]
+
+        def stream(event: dict[str, Any]) -> tuple[int, str]:
+            sent: list[Any] = []
+
+            async def receive() -> Any:
+                await asyncio.Event().wait()
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            runner.run(adapter.invoke(event, receive, send))
+            body = b"".join(message.get("body", b"") for message in sent[1:])
+            return sent[0]["status"], body.decode()
+
+        yield {"ApiFunction": api, "StreamFunction": stream}
+    asyncio.set_event_loop(None)
+
+
+def test_there_are_three_hundred() -> None:
+    """For each of the two functions."""
+    assert len(REQUESTS) >= 300
+
+
+@pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
+def test_each_is_answered(
+    functions: dict[str, Ask],
+    function: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No exception, no internal error; a refusal is logged and counted once, and has a sentence."""
+    counted: list[tuple[str, str]] = []
+
+    def count(name: str, *_: Any, reason: str = "", **__: Any) -> None:
+        if name in {"RequestsRefused", "RequestErrors"}:
+            counted.append((name, reason))
+
+    monkeypatch.setattr(metrics, "count", count)
+    caplog.set_level(logging.INFO, "a2a_serverless")
+    wrong = []
+    for request in REQUESTS:
+        counted.clear()
+        caplog.clear()
+        status, body = functions[function](request.event())
+        said = [vars(line) for line in caplog.records if vars(line).get("action") == "refused"]
+        reasons = [line["reason"] for line in said]
+        is_refused = status >= 400 or sentence_of(body) != ""
+        holds = (
+            status < 500,
+            not [line for line in caplog.records if line.exc_info],
+            counted == [("RequestsRefused", reason) for reason in reasons],
+            len(reasons) == is_refused,
+            not is_refused or request.verb == "HEAD" or len(sentence_of(body)) > 5,
+            request.status in (None, status) and request.says in body,
+        )
+        if not all(holds):
+            wrong.append((request.name, status, body[:200], reasons, holds))
+    assert wrong == []
+
+
+def sentence_of(body: str) -> str:
+    """The words of an error; empty for an answer that is none."""
+    text = body.removeprefix("data: ").strip()
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return ""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    return str(error["message"]) if isinstance(error, dict) else ""
