@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.e2e.installed import built, installed, pythons, run, this_machine
 
 IS_LONG = os.environ.get("A2A_PROJECTS") == "long"
 KINDS_HERE = list(KINDS) if IS_LONG else ["worker"]
-PYTHONS_HERE = pythons() if IS_LONG else pythons()[-1:]
+PYTHONS_HERE = pythons() if IS_LONG else [""]
 CONFLICTS = {"protobuf<6": "protobuf==", "a2a-sdk<1": "a2a-sdk==", "pydantic<2.5": "pydantic=="}
 
 IMPORTS = """\
@@ -46,14 +47,20 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("python", PYTHONS_HERE)
-def test_demo_runs_in_an_empty_folder(python: str, wheel: Path, tmp_path: Path) -> None:
-    """Installed on each Python of the machine, the package needs nothing of the repository."""
-    program = installed(wheel, tmp_path / "env", python) / "a2a-serverless"
+def test_demo_runs_in_an_empty_folder(
+    python: str, wheel: Path, program: Path, tmp_path: Path
+) -> None:
+    """Installed on each Python of the machine, the package needs nothing of the repository.
+
+    Without a Python it is that of the suite.
+    """
+    if python:
+        program = installed(wheel, tmp_path / "env", python) / "a2a-serverless"
     empty = tmp_path / "empty"
     empty.mkdir()
     shown = run([program, "demo"], cwd=empty)
     assert "2 tasks completed: one streamed, one resumed after its question." in shown
-    assert str(tmp_path / "env") in shown, "the path of the agent that was taken"
+    assert str(program.parents[1]) in shown, "the path of the agent that was taken"
     assert list(empty.iterdir()) == []
 
 
@@ -73,6 +80,8 @@ def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path:
 def _build(project: Path) -> None:
     """Validate and build it, and import what was built as Lambda does."""
     run(["make", "validate"], cwd=project)
+    linter = Path(sys.executable).with_name("cfn-lint")
+    run([linter, "template.yaml", "--append-rules", "cfn_lint_serverless.rules"], cwd=project)
     made = run(["make", "build"], cwd=project, **this_machine())
     assert "Build Succeeded" in made
     worker = project / ".aws-sam/build/WorkerFunction"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,21 +67,15 @@ def test_the_stacks_are_named_for_the_project(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unlocked")
-def test_permissions_and_linters_hold_for_a_project(tmp_path: Path, project: Path) -> None:
-    """A project's functions may do what the framework's own may, and its template is linted alike.
+def test_permissions_hold_for_a_project(tmp_path: Path, project: Path) -> None:
+    """A project's functions may do what the framework's own may, which the suite compares.
 
-    The suite compares the framework's own permissions with the calls that its functions make.
+    The linters run on the projects of `make projects`.
     """
     create(tmp_path / "mine", Project(agent="worker", name="my-agent"))
     template = tmp_path / "mine/template.yaml"
 
     assert granted(transform(template)) == granted(transform(project / "template.yaml"))
-    linter = Path(sys.executable).with_name("cfn-lint")
-    rules = ["--append-rules", "cfn_lint_serverless.rules"]
-    linted = subprocess.run(
-        [linter, template, *rules], cwd=template.parent, capture_output=True, text=True, check=False
-    )
-    assert linted.returncode == 0, linted.stdout
     pipeline = yaml_parse((tmp_path / "mine/.github/workflows/deploy.yml").read_text())
     assert pipeline["jobs"]["deploy"]["permissions"]["id-token"] == "write"
 

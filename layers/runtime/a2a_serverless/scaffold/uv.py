@@ -48,7 +48,7 @@ def run(arguments: Sequence[str], *, folder: Path) -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise UvError(" ".join(done.stderr.split()))
+        raise UvError(" ".join(done.stderr.split()).removeprefix("error: "))
 
 
 def _program() -> str:
