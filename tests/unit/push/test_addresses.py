@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import threading
 from collections.abc import Sequence
 from functools import partial
 
@@ -43,7 +44,7 @@ def test_the_suite_is_large() -> None:
         ("https://example.com", "https://example.com"),
         ("https://example.com/hook?token=a@b#part", "https://example.com"),
         ("HTTPS://Example.COM:443/", "https://example.com"),
-        ("https://example.com.:8443/hook", "https://example.com:8443"),
+        ("https://example.com:8443/hook", "https://example.com:8443"),
         ("https://hooks.example.com?x=1", "https://hooks.example.com"),
         ("https://xn--bcher-kva.example/", "https://xn--bcher-kva.example"),
         ("https://nat64.example/", "https://nat64.example"),
@@ -114,7 +115,7 @@ async def test_the_system_is_asked_for_the_host_alone(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     with pytest.raises(InvalidArgumentError, match="public addresses only"):
-        await check_receiver("https://Example.com.:8443/", NOBODY)
+        await check_receiver("https://Example.com:8443/", NOBODY)
     assert asked == [("example.com", 8443)]
 
 
@@ -127,7 +128,7 @@ ALLOWED = AllowedHosts.parse(
     "url",
     [
         "http://localhost:8000/hook",
-        "https://LOCALHOST./hook",
+        "https://LOCALHOST/hook",
         "https://private.example/",
         "http://private.example:81/",
         "http://10.9.9.9/",
@@ -179,19 +180,76 @@ async def _nobody(host: str, port: int) -> list[str]:
     raise OSError
 
 
-async def test_a_listed_name_never_leads_to_metadata() -> None:
-    """Where credentials are served, only a listed network opens the way."""
-    by_name = AllowedHosts.parse("metadata.example,metadata6.example,linklocal.example")
-    for host in sorted(by_name.names):
+METADATA = (
+    "169.254.169.254",  # instances
+    "169.254.170.2",  # containers
+    "169.254.170.23",  # pods
+    "fd00:ec2::254",
+    "fd00:ec2::23",
+    "fe80::1",
+)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        "credentials.example",
+        "0.0.0.0/0,::/0",
+        "169.254.0.0/16,fe80::/10,fd00:ec2::/32",
+        ",".join(METADATA),
+    ],
+)
+@pytest.mark.parametrize(
+    "address",
+    [*METADATA, "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "::169.254.169.254"],
+)
+async def test_nothing_on_the_list_opens_metadata(listed: str, address: str) -> None:
+    """Where credentials are served no notification goes: neither by name nor by network."""
+    allowed = AllowedHosts.parse(listed)
+    host = f"[{address}]" if ":" in address else address
+    for url in ("http://credentials.example/", f"http://{host}/"):
         with pytest.raises(InvalidArgumentError):
-            await check_receiver(f"https://{host}/", by_name, resolve=resolve)
-    for form in ("::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "::169.254.169.254"):
-        hidden = partial(_answer, form)
-        with pytest.raises(InvalidArgumentError):
-            await check_receiver("https://metadata.example/", by_name, resolve=hidden)
-    by_network = AllowedHosts.parse("169.254.169.254")
-    receiver = await check_receiver("http://metadata.example/", by_network, resolve=resolve)
-    assert receiver.is_plain
+            await check_receiver(url, allowed, resolve=partial(_answer, address))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "127.8.9.10", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"],  # noqa: S104 - targets
+)
+async def test_a_wide_network_is_not_this_machine(address: str) -> None:
+    """`0.0.0.0/0` lists the machines around; this one's own interfaces are listed by themselves."""
+    wide, resolved = AllowedHosts.parse("0.0.0.0/0,::/0"), partial(_answer, address)
+    with pytest.raises(InvalidArgumentError):
+        await check_receiver("http://own.example/", wide, resolve=resolved)
+    own = AllowedHosts.parse("127.0.0.0/8,0.0.0.0,::1,::")
+    assert await check_receiver("http://own.example/", own, resolve=resolved)
+
+
+async def test_dead_names_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that no server answers for delay no other look-up, and no call to AWS."""
+    is_over = threading.Event()
+
+    def getaddrinfo(host: str, port: int, *_: object) -> list[object]:
+        if host.startswith("dead-"):
+            is_over.wait(30)
+            raise OSError(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (hostile.PUBLIC, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    dead = [
+        asyncio.create_task(check_receiver(f"https://dead-{number}.example.com/", NOBODY))
+        for number in range(40)
+    ]
+    try:
+        await asyncio.sleep(0)
+        async with asyncio.timeout(addresses.RESOLVE_S / 2):
+            assert await asyncio.to_thread(int, "7") == 7
+            healthy = await check_receiver("https://healthy.example.com/", NOBODY)
+        assert healthy.host == "healthy.example.com"
+        assert not any(task.done() for task in dead)
+    finally:
+        is_over.set()
+        await asyncio.gather(*dead, return_exceptions=True)
 
 
 @pytest.mark.parametrize("text", ["http://localhost", "localhost:8000", "10.0.0.0/99", "a b", "*"])

@@ -13,6 +13,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +31,10 @@ Raises:
 MAX_URL_LENGTH: Final = 2048
 RESOLVE_S: Final = 5.0
 """Seconds that the resolver may take."""
+
+LOOKUPS: Final = 64
+"""Names that are looked up at the same time. A dead name keeps its thread for as long as the
+system's resolver takes, which cannot be cut short."""
 
 HTTPS_PORT: Final = 443
 HTTP_PORT: Final = 80
@@ -85,8 +90,14 @@ _NOT_PUBLIC: Final = tuple(
 _METADATA: Final = tuple(
     ipaddress.ip_network(network) for network in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32")
 )
-"""Networks in which AWS serves an instance's metadata and credentials."""
+"""Networks in which AWS serves metadata and credentials of instances, containers and pods."""
+_OWN: Final = tuple(
+    ipaddress.ip_network(network) for network in ("0.0.0.0/8", "127.0.0.0/8", "::/128", "::1/128")
+)
+"""This machine itself, where the runtime's own interface and its daemons listen."""
 
+_lookups = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="look-up")
+"""Apart from the event loop's threads, which calls to AWS need: dead names hold up none of them."""
 
 _NO_PUBLIC_HOST: Final = "must have a host that is known, at public addresses only"
 _UNRESOLVED: Final = f"The URL of a push notification receiver {_NO_PUBLIC_HOST}."
@@ -95,7 +106,7 @@ _UNRESOLVED: Final = f"The URL of a push notification receiver {_NO_PUBLIC_HOST}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """The parts of a receiver's URL; the host is lower case, without brackets or a last dot."""
+    """The parts of a receiver's URL; the host is lower case, without brackets."""
 
     scheme: str
     host: str
@@ -144,21 +155,32 @@ class AllowedHosts:
             try:
                 networks.append(ipaddress.ip_network(entry, strict=False))
             except ValueError:
-                if not _is_name(entry):
+                name = entry.removesuffix(".")
+                if not _is_name(name):
                     msg = f"A2A_PUSH_ALLOWED_HOSTS: {entry!r} is no host name, address or network."
                     raise ConfigurationError(msg) from None
-                names.add(entry.rstrip("."))
+                names.add(name)
         return cls(frozenset(names), tuple(networks))
 
     def covers(self, address: Address) -> bool:
-        """Return True if an address is in one of the networks."""
+        """Return True if an address is in one of the networks.
+
+        No network opens the way to metadata. One that is wider than this machine's own networks
+        (`0.0.0.0/0`) does not mean them.
+        """
+        plain = _plain(address)
+        if _is_in(plain, _METADATA):
+            return False
+        if _is_in(plain, _OWN):
+            return any(plain in network and _is_own(network) for network in self.networks)
         return any(address in network for network in self.networks)
 
 
 async def system_resolver(host: str, port: int) -> Sequence[str]:
     """Return the addresses that the system's resolver finds, in its order of preference."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    asked = host, port, socket.AF_UNSPEC, socket.SOCK_STREAM
+    found = await loop.run_in_executor(_lookups, socket.getaddrinfo, *asked)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
 
@@ -292,7 +314,8 @@ def _host(text: str) -> tuple[str, Address | None]:
     """Return a URL's host, as a name or as an address, each in its normal form.
 
     An IPv4 address has four decimal numbers. The other forms that some resolvers accept
-    (`127.1`, `0x7f.0.0.1`, `2130706433`) are refused.
+    (`127.1`, `0x7f.0.0.1`, `2130706433`) are refused; so is a name that ends with a dot, which
+    some parsers take off and others do not.
     """
     if text.startswith("["):
         try:
@@ -300,21 +323,21 @@ def _host(text: str) -> tuple[str, Address | None]:
         except ValueError:
             raise _refused("must have a host that is a name or an address") from None
         return str(v6), v6
-    name = text.removesuffix(".")
-    if not _is_name(name):
+    if text.endswith("."):
+        raise _refused("must have a host without a dot at its end")
+    if not _is_name(text):
         raise _refused("must have a host that is a name or an address")
-    if not _NUMBER.fullmatch(name.rpartition(".")[2]):
-        return name, None
+    if not _NUMBER.fullmatch(text.rpartition(".")[2]):
+        return text, None
     try:
-        return name, ipaddress.IPv4Address(name)
+        return text, ipaddress.IPv4Address(text)
     except ValueError:
         raise _refused("must write an IPv4 address as four decimal numbers") from None
 
 
 def _is_name(text: str) -> bool:
-    name = text.removesuffix(".")
-    labels = name.split(".")
-    return len(name) <= 253 and all(_LABEL.fullmatch(label) for label in labels)  # noqa: PLR2004 - RFC 1035
+    labels = text.split(".")
+    return len(text) <= 253 and all(_LABEL.fullmatch(label) for label in labels)  # noqa: PLR2004 - RFC 1035
 
 
 def _is_inner(name: str) -> bool:
@@ -338,6 +361,12 @@ async def _resolved(receiver: Receiver, resolve: Resolve) -> tuple[Address, ...]
 
 def _is_in(address: Address, networks: tuple[Network, ...]) -> bool:
     return any(address in network for network in networks)
+
+
+def _is_own(network: Network) -> bool:
+    """Return True if a network has this machine's own addresses and no others."""
+    ends = network.network_address, network.broadcast_address
+    return all(_is_in(end, _OWN) for end in ends)
 
 
 def _refused(rule: str) -> InvalidArgumentError:
