@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import json
 import socket
 import time
@@ -265,7 +266,9 @@ def check_signature(request: Request, issuer: str, webhook: str) -> None:
         algorithms=["ES256"],
         audience=webhook.removesuffix("/hook"),
         issuer=issuer,
-        options={"require": ["iss", "aud", "iat", "exp", "jti", "sub"]},
+        options={"require": ["iss", "aud", "iat", "exp", "jti", "sub", "event_id"]},
     )
+    own = hmac.new(b"my-token", claims["config_id"].encode(), hashlib.sha256)
+    assert claims["config_hmac"] == own.hexdigest()
     assert claims["body_sha256"] == hashlib.sha256(request.body).hexdigest()
     assert claims["sub"] == task_id_of(request)

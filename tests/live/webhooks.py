@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from tests.live.subject import Subject, ordered
 from tests.unit.push.receivers import Receiver
 
 WITHIN_S = 60.0
+REQUIRED = ["exp", "iat", "jti", "event_id", "body_sha256", "config_id", "config_hmac"]
 
 RECEIVER = '''
 """Keeps the requests to a function URL in a queue."""
@@ -80,6 +82,11 @@ async def notified(subject: Subject) -> Figures:
         first.headers.get("x-a2a-notification-token") == token, "the notification's token is wrong"
     )
     claims = await _claims(subject, first, hook.url)
+    own = hmac.new(token.encode(), claims["config_id"].encode(), hashlib.sha256).hexdigest()
+    require(
+        hmac.compare_digest(claims["config_hmac"], own),
+        "the signature is of another configuration",
+    )
     require(claims["sub"] == answer.task["id"], "the notification is about another task")
     return {"seconds": took_s, "issuer": claims["iss"], "algorithm": "ES256"}
 
@@ -97,7 +104,7 @@ async def _claims(subject: Subject, notification: Notification, url: str) -> dic
             algorithms=["ES256"],
             audience=f"{target.scheme}://{target.netloc}",
             issuer=subject.base,
-            options={"require": ["exp", "iat", "jti", "event_id", "body_sha256"]},
+            options={"require": REQUIRED},
         )
     except (KeyError, jwt.PyJWTError) as error:
         msg = f"the signature does not hold: {type(error).__name__} {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import time
 from collections.abc import Callable
@@ -270,8 +271,8 @@ async def test_nothing_may_be_made(deployed: Open, aws: ScriptedAws) -> None:
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 
-def notification(token: str, task_id: str) -> dict[str, Any]:
-    """What the receiver on AWS keeps of a right notification."""
+def notification(token: str, task_id: str, config_id: str) -> dict[str, Any]:
+    """What the receiver on AWS keeps of a notification; that of `hook` is a right one."""
     body = b'{"statusUpdate": {}}'
     now = int(time.time())
     claims = {
@@ -283,6 +284,8 @@ def notification(token: str, task_id: str) -> dict[str, Any]:
         "jti": "1",
         "event_id": "1",
         "body_sha256": hashlib.sha256(body).hexdigest(),
+        "config_id": config_id,
+        "config_hmac": hmac.new(token.encode(), b"hook", hashlib.sha256).hexdigest(),
     }
     signature = jwt.encode(claims, KEY, "ES256", headers={"kid": "k"})
     return {
@@ -296,8 +299,17 @@ def notification(token: str, task_id: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("task_id", "part"), [("task-0", ""), ("task-9", "another task")])
-async def test_a_webhook_on_aws(deployed: Open, aws: ScriptedAws, task_id: str, part: str) -> None:
+@pytest.mark.parametrize(
+    ("task_id", "config_id", "part"),
+    [
+        ("task-0", "hook", ""),
+        ("task-9", "hook", "another task"),
+        ("task-0", "other", "another configuration"),
+    ],
+)
+async def test_a_webhook_on_aws(
+    deployed: Open, aws: ScriptedAws, task_id: str, config_id: str, part: str
+) -> None:
     """The receiver is a function with a URL; it is checked like one here, and removed."""
     key = {**jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True), "kid": "k"}
     probes = iter([403, 502])
@@ -315,7 +327,7 @@ async def test_a_webhook_on_aws(deployed: Open, aws: ScriptedAws, task_id: str, 
     def receive(_: dict[str, Any]) -> dict[str, Any]:
         config = agent.bodies[0]["configuration"]["taskPushNotificationConfig"]
         assert config["url"] == "https://hook.lambda-url.test/"
-        kept = [probe, notification(config["token"], task_id)]
+        kept = [probe, notification(config["token"], task_id, config_id)]
         return {"Messages": [{"Body": json.dumps(k), "ReceiptHandle": "handle"} for k in kept]}
 
     aws.answers["sqs.ReceiveMessage"] = receive

@@ -14,6 +14,7 @@ from typing import Any, Self
 import boto3
 import jwt
 import pytest
+from a2a.types import TaskPushNotificationConfig
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from moto import mock_aws
@@ -38,7 +39,11 @@ from tests.unit.push.receivers import Receiver, Request
 
 ISSUER = "https://agent.example"
 AUDIENCE = "https://hooks.example"
-CLAIMS = ["iss", "aud", "sub", "iat", "exp", "jti", "event_id", "body_sha256"]
+CLAIMS = [
+    *("iss", "aud", "sub", "iat", "exp", "jti"),
+    *("event_id", "body_sha256", "config_id", "config_hmac"),
+]
+CONFIG = TaskPushNotificationConfig(id="hook", task_id="task", token="token-4711")
 BODY = b'{"statusUpdate": {}}'
 
 
@@ -83,7 +88,7 @@ class KeyServer:
 
 
 async def sign(signer: Signer, body: bytes = BODY) -> str:
-    return await signer.sign(body, audience=AUDIENCE, task_id="task", event_id="event")
+    return await signer.sign(body, audience=AUDIENCE, config=CONFIG, event_id="event")
 
 
 def verify(client: jwt.PyJWKClient, token: str, body: bytes) -> dict[str, Any]:

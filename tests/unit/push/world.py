@@ -66,10 +66,10 @@ def stream_record(committed: StreamedCommit, number: int, **image: Any) -> dict[
 class World:
     """A storage, its stream, the queue of jobs and a deliverer. Settings by name."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, clock: ManualClock | None = None, **settings: Any) -> None:
         defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
         self.settings = Settings(**{**defaults, **settings})
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.storage = MemoryStorage(clock=self.clock)
         self.jobs = MemoryQueue(PushJob, visibility_s=90, clock=self.clock)
         self.letters = MemoryQueue(PushLetter, clock=self.clock)

@@ -258,7 +258,7 @@ class _Delivery:
         except InvalidArgumentError as error:
             return not_sent(str(error))
         signature = await self._deliverer.signer.sign(
-            body, audience=audience, task_id=push.config.task_id, event_id=attempt.event_id
+            body, audience=audience, config=push.config, event_id=attempt.event_id
         )
         fields = tracing.carried() | headers(
             push, event_id=attempt.event_id, attempt=attempt.number, signature=signature

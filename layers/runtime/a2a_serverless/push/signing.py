@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import hmac
 import json
 import logging
 import secrets
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import jwt
+from a2a.types import TaskPushNotificationConfig
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -174,6 +176,14 @@ def thumbprint(jwk: Mapping[str, str]) -> str:
     return urlsafe_b64encode(hashlib.sha256(canonical.encode()).digest()).decode().rstrip("=")
 
 
+def config_hmac(config: TaskPushNotificationConfig) -> str:
+    """Return the HMAC-SHA-256 of a configuration's id under its token, in hexadecimal.
+
+    It shows the token to those alone who know it, and binds it to the configuration.
+    """
+    return hmac.digest(config.token.encode(), config.id.encode(), hashlib.sha256).hex()
+
+
 def choose(
     keys: Sequence[SigningKey], published: Iterable[PublishedKey], now_ms: int
 ) -> SigningKey:
@@ -210,13 +220,15 @@ class Signer:
         self._chosen: SigningKey | None = None
         self._chosen_at = 0
 
-    async def sign(self, body: bytes, *, audience: str, task_id: str, event_id: str) -> str:
+    async def sign(
+        self, body: bytes, *, audience: str, config: TaskPushNotificationConfig, event_id: str
+    ) -> str:
         """Return a token (RFC 7519) for one attempt to deliver `body`; no two have the same `jti`.
 
         Args:
             body: the request's body; the token has its SHA-256, in hexadecimal.
             audience: the origin of the receiver's URL.
-            task_id: the subject.
+            config: the configuration that is served; its task is the subject.
             event_id: the same for all attempts at one event.
 
         Raises:
@@ -228,13 +240,16 @@ class Signer:
         claims: dict[str, Any] = {
             "iss": self._issuer,
             "aud": audience,
-            "sub": task_id,
+            "sub": config.task_id,
             "iat": now_s,
             "exp": now_s + TOKEN_LIFETIME_S,
             "jti": secrets.token_urlsafe(16),
             "event_id": event_id,
             "body_sha256": hashlib.sha256(body).hexdigest(),
+            "config_id": config.id,
         }
+        if config.token:
+            claims["config_hmac"] = config_hmac(config)
         return jwt.encode(claims, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})
 
     async def _key(self) -> SigningKey:
