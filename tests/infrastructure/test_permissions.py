@@ -1,5 +1,6 @@
 """Which calls the functions may make; the whole suite shows that they make them."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from tests.support.permissions import (
     granted,
     implied,
     in_a_vpc,
+    name_of,
     role_of,
     statements,
 )
-from tests.support.recorded_calls import Permission, needed
+from tests.support.recorded_calls import WRITES, Permission, needed
 
 Json = dict[str, Any]
 
@@ -107,13 +109,15 @@ def test_secrets_have_their_readers(permissions: set[Permission], secret: str) -
 def test_the_workers_policies(document: Json, key: str, secret: str, policies: str) -> None:
     """The worker's role has the stack's policies that it needs, and those of AgentPolicyArns."""
     own = {"KmsKeyArn": key, "AgentSecretArn": secret, "AgentPolicyArns": policies}
-    made = {name: name for name in ("TelemetryPolicy", "KeyPolicy", "AgentSecretPolicy")}
+    names = ("TelemetryPolicy", "PublishedKeysPolicy", "KeyPolicy", "AgentSecretPolicy")
+    made = {name: name for name in names}
     made |= {"TaskTable.Arn": "table", "OperationsQueue.Arn": "queue"}
 
     role = Template(document, own).properties("WorkerRole", made)
 
     assert role["ManagedPolicyArns"] == [
         "TelemetryPolicy",
+        "PublishedKeysPolicy",
         *(["KeyPolicy"] if key else []),
         *(["AgentSecretPolicy"] if secret else []),
         *(policies.split(",") if policies else []),
@@ -167,6 +171,70 @@ def test_a_key_of_the_users_is_usable_by_all(transformed: Json) -> None:
         ]
         assert {resource["Ref"] for _, resource in keys} == {"KmsKeyArn"}
         assert {"kms:Decrypt", "kms:GenerateDataKey", "kms:DescribeKey"} <= {a for a, _ in keys}
+
+
+def test_published_keys_have_one_writer(permissions: set[Permission]) -> None:
+    """PushFunction may write what receivers trust; no other function may, in any way."""
+    written = {(who, what) for who, what, where in permissions if where == "TaskTable[JWKS]"}
+    assert written == {("PushFunction", "dynamodb:UpdateItem")}
+
+
+@pytest.mark.parametrize("role", ["ApiRole", "StreamRole", "WorkerRole", "SweeperRole"])
+def test_other_roles_are_denied_the_keys(transformed: Json, role: str) -> None:
+    """A Deny names every way to write an item, and holds whatever else the role gets."""
+    of_table = [s for s in statements(transformed, role) if name_of(s["Resource"]) == "TaskTable"]
+    denied = [s for s in of_table if s["Effect"] == "Deny"]
+    assert [(s["Condition"], name_of(s["Resource"])) for s in denied] == [
+        ({"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["JWKS"]}}, "TaskTable")
+    ]
+    assert {*WRITES, *(f"dynamodb:PartiQL{way}" for way in ("Delete", "Insert", "Update"))} == {
+        *denied[0]["Action"]
+    }
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {},
+        {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["JWKS"]}},
+        {"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["KEYS"]}},
+    ],
+)
+def test_a_deny_that_is_not_understood_fails(transformed: Json, condition: Json) -> None:
+    """The comparison takes no statement for what it does not say."""
+    changed = copy.deepcopy(transformed)
+    [statement] = changed["PublishedKeysPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+    statement["Condition"] = condition
+    with pytest.raises(ValueError, match="does not understand"):
+        granted(changed)
+
+
+def test_a_role_without_the_deny_could_publish(transformed: Json) -> None:
+    """Without the statement the comparison says that the sweeper may write keys."""
+    changed = copy.deepcopy(transformed)
+    changed["SweeperRole"]["Properties"]["ManagedPolicyArns"].remove({"Ref": "PublishedKeysPolicy"})
+    holding = holders(granted(changed), "dynamodb:UpdateItem", "TaskTable[JWKS]")
+    assert holding == {"PushFunction", "SweeperFunction"}
+
+
+def test_writes_of_keys_are_recorded_as_such() -> None:
+    """A call that writes a published key is told from one that writes tasks, in each form."""
+    item, other = {"PK": {"S": "JWKS"}, "SK": {"S": "KEY#1"}}, {"PK": {"S": "TASK#s#t"}}
+    batch = {"tasks": [{"PutRequest": {"Item": item}}, {"DeleteRequest": {"Key": other}}]}
+    transaction = [{"Put": {"TableName": "tasks", "Item": item}}]
+    made = [
+        *needed("dynamodb", "UpdateItem", {"TableName": "tasks", "Key": item}),
+        *needed("dynamodb", "GetItem", {"TableName": "tasks", "Key": item}),
+        *needed("dynamodb", "BatchWriteItem", {"RequestItems": batch}),
+        *needed("dynamodb", "TransactWriteItems", {"TransactItems": transaction}),
+    ]
+    assert made == [
+        ("dynamodb:UpdateItem", "TaskTable[JWKS]"),
+        ("dynamodb:GetItem", "TaskTable"),
+        ("dynamodb:BatchWriteItem", "TaskTable[JWKS]"),
+        ("dynamodb:BatchWriteItem", "TaskTable"),
+        ("dynamodb:PutItem", "TaskTable[JWKS]"),
+    ]
 
 
 def test_transactions_are_authorised_by_their_actions() -> None:

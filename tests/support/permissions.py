@@ -12,7 +12,7 @@ from samtranslator.parser.parser import Parser
 from samtranslator.translator.translator import Translator
 from samtranslator.yaml_helper import yaml_parse
 
-from tests.support.recorded_calls import Permission
+from tests.support.recorded_calls import KEYS, WRITES, Permission, of_keys
 
 Json = dict[str, Any]
 
@@ -81,17 +81,62 @@ def functions(resources: Json) -> list[str]:
 def granted(resources: Json) -> set[Permission]:
     """Each action on each resource that the role of a function allows, with all options chosen.
 
-    What belongs to a key of the user's (`KmsKeyArn`) is left out: no call of ours names that key.
+    To write the table is two things: to write items, and to write the published keys among them,
+    which a statement may deny. What belongs to a key of the user's (`KmsKeyArn`) is left out: no
+    call of ours names that key.
     """
     return {
-        (function, action, name_of(resource))
+        (function, action, resource)
         for function in functions(resources)
-        for statement in statements(resources, role_of(resources, function))
-        if statement["Effect"] == "Allow"
-        for action in as_list(statement["Action"])
-        for resource in as_list(statement["Resource"])
+        for action, resource in _granted(list(statements(resources, role_of(resources, function))))
         if not action.startswith("kms:")
     }
+
+
+def _granted(stated: list[Json]) -> set[tuple[str, str]]:
+    """What these statements allow together.
+
+    They may have a condition that AWS's own side meets (`kms:ViaService`), and no other.
+    """
+    allowed = {
+        (action, resource)
+        for statement in stated
+        if statement["Effect"] == "Allow"
+        for action, resource in _named(statement)
+    }
+    writes = {(a, of_keys(where)) for a, where in allowed if a in WRITES and "/" not in where}
+    return (allowed | writes) - set(_denied(stated))
+
+
+def _denied(stated: list[Json]) -> Iterator[tuple[str, str]]:
+    """What these statements deny: writes of published keys, which is all that is understood here.
+
+    What is denied to the code of functions, and not to Lambda itself, is left out: it is no call of
+    ours that needs it.
+
+    Raises:
+        ValueError: a statement denies something else, or nothing at all.
+    """
+    for statement in stated:
+        if statement["Effect"] != "Deny" or statement.get("Condition") == _OF_CODE:
+            continue
+        if statement.get("Condition") != _OF_KEYS:
+            raise ValueError(f"This comparison does not understand {statement}.")
+        for action, resource in _named(statement):
+            yield action, of_keys(resource)
+
+
+_OF_KEYS: Final = {"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": [KEYS]}}
+"""Any item of the request is in the partition of the keys; `ForAllValues` would also be met by a
+request that names none, and would miss a batch with one other item."""
+_OF_CODE: Final = {"Null": {"lambda:SourceFunctionArn": "false"}}
+"""The request comes from a function's code, and not from Lambda on its behalf."""
+
+
+def _named(statement: Json) -> Iterator[tuple[str, str]]:
+    for action in as_list(statement["Action"]):
+        for resource in as_list(statement["Resource"]):
+            yield action, name_of(resource)
 
 
 def implied(resources: Json) -> set[Permission]:

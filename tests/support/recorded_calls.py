@@ -19,6 +19,7 @@ import pytest
 from botocore.client import BaseClient
 from fastapi import FastAPI
 
+from a2a_serverless.push.dynamodb_keys import PARTITION
 from a2a_serverless.push.function import PushFunction
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.dead_letters import DeadLetters
@@ -28,6 +29,13 @@ from a2a_serverless.worker.watch import Watch
 
 Permission = tuple[str, str, str]
 """Function, action and resource, by their names in the template."""
+
+KEYS: Final = PARTITION
+"""The partition of the published keys: to write it is a permission of its own."""
+
+WRITES: Final = frozenset(
+    f"dynamodb:{name}" for name in ("BatchWriteItem", "DeleteItem", "PutItem", "UpdateItem")
+)
 
 ENTRYPOINTS: Final = {"api": "ApiFunction", "stream": "StreamFunction"}
 
@@ -68,11 +76,15 @@ def needed(service: str, operation: str, request: Mapping[str, Any]) -> Iterator
         case "dynamodb", "TransactWriteItems":
             for item in request["TransactItems"]:
                 kind, action = next(iter(item.items()))
-                yield f"dynamodb:{kind}Item", _table(action)
-        case "dynamodb", "BatchGetItem" | "BatchWriteItem":
+                yield f"dynamodb:{kind}Item", _written(f"dynamodb:{kind}Item", action)
+        case "dynamodb", "BatchGetItem":
             yield f"dynamodb:{operation}", "TaskTable"
+        case "dynamodb", "BatchWriteItem":
+            writes = (one for several in request["RequestItems"].values() for one in several)
+            for write in writes:
+                yield f"dynamodb:{operation}", _written("dynamodb:BatchWriteItem", *write.values())
         case "dynamodb", _:
-            yield f"dynamodb:{operation}", _table(request)
+            yield f"dynamodb:{operation}", _written(f"dynamodb:{operation}", request)
         case "sqs", "GetQueueUrl":
             return  # a deployed function is given URLs; names are for local use
         case "sqs", _:
@@ -88,6 +100,18 @@ def _secret(name: str) -> str:
     if "agent" in name:
         return "AgentSecretArn"
     return "SigningSecret" if "sign" in name else "ApiKeys"
+
+
+def of_keys(table: str) -> str:
+    """The published keys of a table, as the resource of a permission."""
+    return f"{table}[{KEYS}]"
+
+
+def _written(action: str, request: Mapping[str, Any]) -> str:
+    """The table of a request, or its published keys where it is one of those that is written."""
+    item = request.get("Key") or request.get("Item") or {}
+    is_key = action in WRITES and item.get("PK", {}).get("S") == KEYS
+    return of_keys(_table(request)) if is_key else _table(request)
 
 
 def _table(request: Mapping[str, Any]) -> str:
