@@ -29,6 +29,7 @@ from a2a_serverless import aws
 from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import Deleted
 from a2a_serverless.storage.dynamodb_layout import task_partition
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
@@ -96,6 +97,7 @@ class Ids:
     event: str = "1.0.AAAAAAAA"
     page: str = "bm90LWEtcGFnZQ"
     page_of_state: str = "bm90LWEtcGFnZS1vZi1hLXN0YXRl"
+    configs: str = "bm90LWEtY29uZmln"
 
     def fill(self, template: Any) -> Any:
         filled = json.dumps(template)
@@ -144,6 +146,12 @@ def said(**fields: Any) -> dict[str, Any]:
     return {"message": message("go", **fields), "configuration": LATER}
 
 
+def told_of(sent: dict[str, Any]) -> dict[str, Any]:
+    """The same with a receiver of one's own under an id that another one may have."""
+    push = {"id": "<config>", "url": RECEIVER, "token": "mine"}
+    return {**sent, "configuration": {**LATER, "taskPushNotificationConfig": push}}
+
+
 CONFIG = {"taskId": "<task>", "id": "<config>"}
 RESUMED = {"Last-Event-ID": "<event>"}
 KEYED = {"Idempotency-Key": "<key>"}
@@ -166,7 +174,12 @@ OPERATIONS = {
     ),
     "get a push config": Operation("GetTaskPushNotificationConfig", CONFIG),
     "list push configs": Operation("ListTaskPushNotificationConfigs", {"taskId": "<task>"}),
+    "list the next push configs": Operation(
+        "ListTaskPushNotificationConfigs",
+        {"taskId": "<task>", "pageSize": 1, "pageToken": "<configs>"},
+    ),
     "delete a push config": Operation("DeleteTaskPushNotificationConfig", CONFIG),
+    "send to a task, with a receiver": Operation("SendMessage", told_of(said(taskId="<task>"))),
 }
 """What names a task: everybody but its owner is told that there is none."""
 
@@ -175,6 +188,7 @@ ELSEWHERE = {
     "stream to a context": Operation("SendStreamingMessage", said(contextId="<context>")),
     "send with a key": Operation("SendMessage", said(), KEYED),
     "send with a key and a context": Operation("SendMessage", said(contextId="<context>"), KEYED),
+    "send with a receiver": Operation("SendMessage", told_of(said(contextId="<context>"))),
     "send with a messageId": Operation(
         "SendMessage", said(contextId="<context>", messageId="<message>")
     ),
@@ -499,7 +513,8 @@ async def make_owned(stack: Stack, tenant: str) -> Owned:
             for name, filter_ in filters.items()
         }
         tokens = {name: page.result["nextPageToken"] for name, page in pages.items()}
-        ids = replace(ids, **tokens)
+        after = base64.urlsafe_b64encode(ids.config.encode()).decode().rstrip("=")
+        ids = replace(ids, configs=after, **tokens)
         async with open_stream(
             stack.functions["stream"],
             JSONRPC,
@@ -639,6 +654,7 @@ async def test_the_owner_is_answered(function: Function) -> None:
         "send to a task": "UNSUPPORTED_OPERATION",
         "stream to a task": "UNSUPPORTED_OPERATION",
         "send to a task, keyed": "INVALID_PARAMS",
+        "send to a task, with a receiver": "UNSUPPORTED_OPERATION",
     }
     owned = await make_owned(function.stack, TENANT)
     in_order = sorted(OPERATIONS.items(), key=lambda named: named[0] == "cancel")
@@ -661,6 +677,48 @@ async def test_the_owner_is_answered_in_older_versions(older_function: Function)
             expected, is_canceled = (gone if is_canceled else {""}), True
         assert (name, there.reason() in expected) == (name, True), there.body
         assert "not_found" not in there.body
+
+
+async def test_who_deletes_deletes_his_own(stack: Stack, owned: Owned) -> None:
+    """Neither all that a stranger has nor his context of the same id is anything of the owner's."""
+    storage = stack.backends.storage
+    strangers = strangers_to(owned.owner)
+    del strangers["no tenant"]  # has tasks by now, of the same context: see below
+    for name, stranger in strangers.items():
+        theirs = storage.for_scope(Scope.of(stranger.tenant, stranger.name))
+        for context in (owned.ids.context, None):
+            assert (name, (await theirs.count_data(context)).tasks) == (name, 0)
+            assert (name, await theirs.delete_data(context)) == (name, Deleted(is_done=True))
+        assert await theirs.delete_task(owned.ids.task) is False
+    assert owned.is_unchanged()
+
+
+async def test_what_the_owner_deletes_is_nobody_elses(stack: Stack) -> None:
+    """A stranger's task with the same context, key and receiver stays, item by item."""
+    owned = await make_owned(stack, TENANT)
+    stranger = replace(owned, owner=new_caller(TENANT))
+    async with calling(stack, JSONRPC, "api") as function:
+        keyed = {**told_of(said(contextId="<context>", messageId="<message>"))}
+        sent = await function.client.post(
+            "/", **_posted(Operation("SendMessage", keyed, KEYED), stranger, owned.ids)
+        )
+    ids = replace(owned.ids, task=sent.json()["result"]["task"]["id"])
+    stranger = replace(stranger, ids=ids)
+    before = stranger.stored()
+    assert len(before) == 3  # HEAD, its first commit, its receiver
+    storage = stack.backends.storage.for_scope(Scope.of(TENANT, owned.owner.name))
+    deleted = Deleted(is_done=False)
+    while not deleted.is_done:
+        deleted += await storage.delete_data()
+    assert (deleted.tasks, deleted.webhooks) == (2, 1)
+    assert owned.stored() == []
+    assert stranger.stored() == before
+
+
+def _posted(operation: Operation, owned: Owned, ids: Ids) -> dict[str, Any]:
+    """The arguments of a POST by the owner of `owned`."""
+    _, _, body, headers = operation.request(JSONRPC, owned.owner.tenant, ids)
+    return {"json": body, "headers": {**owned.owner.headers(), **headers}}
 
 
 async def test_the_extended_card_is_for_all_who_are_known(function: Function, owned: Owned) -> None:

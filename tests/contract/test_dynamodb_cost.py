@@ -331,6 +331,7 @@ async def test_every_request_is_by_key(bench: Bench) -> None:
     assert operations == {
         "BatchGetItem",
         "BatchWriteItem",
+        "DeleteItem",
         "GetItem",
         "Query",
         "TransactWriteItems",

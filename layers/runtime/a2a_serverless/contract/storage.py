@@ -11,6 +11,7 @@ from a2a.types import Artifact, Message, SendMessageRequest, Task, TaskState, Ta
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError, TaskNotFoundError
+from a2a_serverless.storage.deletion import ITEMS_A_STEP, TASKS_A_COUNT, Counted, Deleted
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult
 from a2a_serverless.tasks.entries import (
@@ -137,6 +138,18 @@ class Storage:
     async def delete_context(self, context_id: str) -> int:
         """Delete a context's tasks and its stored state; return the number of tasks deleted."""
         return await self._storage.delete_context(context_id)
+
+    async def delete_data(
+        self, context_id: str | None = None, *, limit: int = ITEMS_A_STEP
+    ) -> Deleted:
+        """Delete some of the scope's data, or of a context's; as `DurableStorage.delete_data`."""
+        return await self._storage.delete_data(context_id, limit=limit)
+
+    async def count_data(
+        self, context_id: str | None = None, *, limit: int = TASKS_A_COUNT, after: str = ""
+    ) -> Counted:
+        """Count what `delete_data` would delete, in steps; as `DurableStorage.count_data`."""
+        return await self._storage.count_data(context_id, limit=limit, after=after)
 
     async def get_version(self, task_id: str) -> int | None:
         """Return the version of a task, None when it does not exist."""

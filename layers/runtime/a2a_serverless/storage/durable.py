@@ -27,6 +27,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.storage.deletion import DeletableTasks
 from a2a_serverless.storage.listing import (
     Fitting,
     Found,
@@ -36,7 +37,7 @@ from a2a_serverless.storage.listing import (
     affordable,
     needs_log,
 )
-from a2a_serverless.storage.log import Due, Log, Opened, OverdueCancel, TaskLog
+from a2a_serverless.storage.log import Due, Log, Opened, OverdueCancel
 from a2a_serverless.tasks.entries import (
     Caller,
     advice_on_size,
@@ -67,7 +68,7 @@ MAX_CONTEXT_BYTES = 340_000
 """The longest state of a context, in bytes of JSON: it is one item."""
 
 
-class DurableStorage(TaskLog):
+class DurableStorage(DeletableTasks):
     """Tasks, cancel flags and push configurations over a backend's few atomic steps.
 
     A cancel flag has a deadline, `Timing.cancel_s` after the request: the process that was asked
@@ -142,10 +143,6 @@ class DurableStorage(TaskLog):
         """
 
     @abstractmethod
-    async def _remove(self, head: Head) -> bool:
-        """Delete all items of this incarnation; False when it is not there any more."""
-
-    @abstractmethod
     async def _context_heads(self, context_id: str) -> list[Head]:
         """Return HEADs of the live tasks of a context."""
 
@@ -167,10 +164,6 @@ class DurableStorage(TaskLog):
     @abstractmethod
     async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
         """Return JSON and version of a context's state."""
-
-    @abstractmethod
-    async def _delete_context_item(self, context_id: str) -> None:
-        """Forget a context's state."""
 
     @abstractmethod
     async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
@@ -370,21 +363,6 @@ class DurableStorage(TaskLog):
         if task is None or query.status in (None, task.status.state):
             return task
         return None
-
-    async def delete_task(self, task_id: str) -> bool:
-        """Delete a task and all that belongs to it; return True if it existed."""
-        head = await self.head(task_id)
-        return head is not None and await self._remove(head)
-
-    async def delete_context(self, context_id: str) -> int:
-        """Delete a context's tasks and its stored state; return the number of tasks deleted.
-
-        Versions of the state begin anew: a reader from before may replace what is stored after.
-        """
-        heads = await self._context_heads(check_context_id(context_id))
-        deleted = await asyncio.gather(*(self._remove(head) for head in heads))
-        await self._delete_context_item(context_id)
-        return sum(deleted)
 
     async def load_context_version(self, context_id: str) -> tuple[Any | None, int]:
         """Return a context's state and its version; (None, 0) when there is none.

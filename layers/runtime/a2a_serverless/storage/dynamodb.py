@@ -27,6 +27,7 @@ from a2a_serverless.storage.durable import context_conflict, damaged_context
 from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
 from a2a_serverless.storage.dynamodb_cancels import CancelItems
 from a2a_serverless.storage.dynamodb_commits import Commits, event_items
+from a2a_serverless.storage.dynamodb_deletion import DeletedItems
 from a2a_serverless.storage.dynamodb_heads import head_item, incarnation_of, released_values
 from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_listing import IndexedTasks
@@ -53,7 +54,7 @@ INSERTS: Final = 5
 _MISSING_OR_EXPIRED: Final = "attribute_not_exists(PK) OR expires_at <= :now"
 
 
-class DynamoStorage(CancelItems, PushItems, IndexedTasks):
+class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
     """Tasks in a DynamoDB table, laid out as template.yaml has it: HEAD, commits and contexts."""
 
     # -- reading a task ------------------------------------------------------------------------
@@ -224,35 +225,6 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
             return
         raise conflict(self._live(failed[0]) or await self.head(head.task_id), head)
 
-    async def _remove(self, head: Head) -> bool:
-        partition = self._partition(head.task_id)
-        condition = {
-            "ConditionExpression": "incarnation = :incarnation",
-            "ExpressionAttributeValues": {":incarnation": attribute(head.incarnation)},
-        }
-        try:
-            await self._table.transact(
-                [
-                    {"Delete": {"Key": key(partition, layout.HEAD), **condition}},
-                    {"Delete": {"Key": key(partition, layout.CANCEL)}},
-                ]
-            )
-        except ConditionFailedError:
-            return False
-        # Without HEAD the rest is out of sight. Whatever a crash leaves here expires.
-        for prefix in (layout.EVENTS, layout.PUSH):
-            await self._remove_items(partition, f"{prefix}{head.incarnation}#")
-        return True
-
-    async def _remove_items(self, partition: str, start: str) -> None:
-        async for page in self._table.query(
-            ConsistentRead=True,
-            KeyConditionExpression="PK = :pk AND begins_with(SK, :start)",
-            ProjectionExpression="PK, SK",
-            ExpressionAttributeValues={":pk": attribute(partition), ":start": attribute(start)},
-        ):
-            await self._table.delete(page)
-
     # -- due turns -----------------------------------------------------------------------------
 
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
@@ -325,9 +297,6 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
         except ConditionFailedError as failed:
             raise context_conflict(_context_version(failed.items[0])) from failed
 
-    async def _delete_context_item(self, context_id: str) -> None:
-        await self._table.delete([self._context_key(context_id)])
-
     def _context_update(self, context_id: str, write: ContextWrite) -> dict[str, Any]:
         """Return the update of a context's state, which lives a task's time to live from now."""
         expires_at = expiry(self.clock.now_ms(), self.timing.ttl_s)
@@ -359,9 +328,6 @@ class DynamoStorage(CancelItems, PushItems, IndexedTasks):
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
             **condition,
         }
-
-    def _context_key(self, context_id: str) -> Item:
-        return key(layout.context_partition(self.scope.digest, context_id), layout.CONTEXT)
 
 
 def head_update(before: Head, after: Head) -> dict[str, Any]:

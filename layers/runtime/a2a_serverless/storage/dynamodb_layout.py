@@ -63,6 +63,14 @@ def context_owner(scope: str, context_id: str) -> dict[str, str]:
     }
 
 
+def context_in(entry: Item) -> str | None:
+    """Return the context whose state an entry of the index by scope is; None if it is a task's."""
+    if not entry["PK"]["S"].startswith("CONTEXT#"):
+        return None
+    status_key: str = entry["status_key"]["S"]
+    return status_key.removeprefix(f"{_BEFORE_TASKS}{CONTEXT}#")
+
+
 _BEFORE_TASKS: Final = "!"
 """Sorts before the digits with which a task's `status_key` begins."""
 
@@ -100,6 +108,15 @@ def event_position(sort: str) -> tuple[str, int, int] | None:
 
 
 _EVENT: Final = re.compile(rf"{EVENTS}([^#]+)#(\d+)#(\d+)")
+
+
+def incarnation_in(sort: str) -> str | None:
+    """Return the incarnation in an SK of a task's items; None if it has none."""
+    found = _OF_INCARNATION.match(sort)
+    return None if found is None else found[1]
+
+
+_OF_INCARNATION: Final = re.compile(rf"(?:{EVENTS}|{PUSH})([^#]+)#")
 
 
 def push_sort(incarnation: str, config_id: str) -> str:

@@ -17,6 +17,7 @@ from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.clock import Clock, SystemClock, Waker
 from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.storage.deletion import Erased, Place
 from a2a_serverless.storage.durable import DurableStorage, context_conflict
 from a2a_serverless.storage.listing import Found, Listing, status_key
 from a2a_serverless.storage.log import HOUR_MS, Due, Log, Look, OverdueCancel, TaskKey
@@ -252,17 +253,48 @@ class MemoryStorage(DurableStorage):
             self._stored(key, step, push)
             self._wake(key)
 
-    async def _remove(self, head: Head) -> bool:
-        key = self._key(head.task_id)
+    async def _places(self, context_id: str | None, limit: int, after: str) -> list[Place]:
+        now_ms = self.clock.now_ms()
         with self._tables.lock:
-            current = self._live(key)
-            if current is None or current.incarnation != head.incarnation:
-                return False
-            del self._tables.heads[key], self._tables.logs[key]
-            self._tables.pushes.pop(key, None)
+            tasks = [
+                Place(task_id=name, is_live=not head.has_expired(now_ms), at=f"TASK#{name}")
+                for (scope, name), head in self._tables.heads.items()
+                if scope == self.scope.digest and context_id in (None, head.context_id)
+            ]
+            contexts = [
+                Place(context_id=name, is_live=state.expires_at > now_ms, at=f"CONTEXT#{name}")
+                for (scope, name), state in self._tables.contexts.items()
+                if scope == self.scope.digest and context_id in (None, name)
+            ]
+        places = sorted((*tasks, *contexts), key=lambda place: place.at)
+        return [place for place in places if place.at > after][:limit]
+
+    async def _erase(
+        self,
+        task_id: str,
+        *,
+        incarnation: str | None = None,
+        limit: int | None = None,  # noqa: ARG002 - a task is gone at once
+    ) -> Erased:
+        key = self._key(task_id)
+        with self._tables.lock:
+            head, was_live = self._tables.heads.get(key), self._live(key) is not None
+            if head is None or incarnation not in (None, head.incarnation):
+                return Erased()
+            del self._tables.heads[key]
+            commits, webhooks = self._tables.logs.pop(key), self._tables.pushes.pop(key, {})
             self._tables.flags.pop(key, None)
             self._wake(key)
-        return True
+        return Erased(
+            items=1 + len(commits) + len(webhooks),
+            webhooks=len(webhooks),
+            was_live=was_live,
+            context_id=head.context_id,
+        )
+
+    async def _webhooks(self, task_id: str) -> int:
+        with self._tables.lock:
+            return len(self._tables.pushes.get(self._key(task_id), {}))
 
     async def find(self, task_id: str) -> list[TaskKey]:
         with self._tables.lock:
@@ -383,9 +415,9 @@ class MemoryStorage(DurableStorage):
         with self._tables.lock:
             self._write_context(context_id, write)
 
-    async def _delete_context_item(self, context_id: str) -> None:
+    async def _delete_context_item(self, context_id: str) -> bool:
         with self._tables.lock:
-            self._tables.contexts.pop(self._key(context_id), None)
+            return self._tables.contexts.pop(self._key(context_id), None) is not None
 
     def _write_context(self, context_id: str, write: ContextWrite) -> None:
         key, now_ms = self._key(context_id), self.clock.now_ms()

@@ -1,0 +1,201 @@
+"""Deleting a task, a context, or all that an owner has, in steps of a bounded size."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Final
+
+from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.tasks.identity import check_context_id
+
+ITEMS_A_STEP: Final = 1000
+"""Items that one step deletes, by default: a few seconds on DynamoDB."""
+
+TASKS_A_COUNT: Final = 100
+"""Tasks and contexts that one step counts, by default."""
+
+AT_ONCE: Final = 8
+"""Tasks that a step deletes, or counts, at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A step of counting: what the storage holds, as `delete_data` would delete it."""
+
+    tasks: int
+    """Those that exist; what has expired and is still stored is deleted without being counted."""
+    contexts: int
+    """Contexts with a state of their own."""
+    webhooks: int
+    after: str
+    """The place behind which to go on; empty: this was the last step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """A step of deleting: what is gone by it."""
+
+    tasks: int = 0
+    """Tasks that nobody finds any more since this step; a later one may delete the rest of them."""
+    contexts: int = 0
+    webhooks: int = 0
+    is_done: bool
+    """Nothing was left to delete. Until then the step is to be called again."""
+
+    def __add__(self, later: Deleted) -> Deleted:
+        """Return what both steps have deleted; done if the later one found nothing."""
+        return Deleted(
+            tasks=self.tasks + later.tasks,
+            contexts=self.contexts + later.contexts,
+            webhooks=self.webhooks + later.webhooks,
+            is_done=later.is_done,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A task, or a context's state, that is stored; the one that it is not is None."""
+
+    task_id: str | None = None
+    context_id: str | None = None
+    is_live: bool
+    at: str
+    """Its place in the order in which it was found, opaque to callers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """What a storage has deleted of one task."""
+
+    items: int = 0
+    webhooks: int = 0
+    was_live: bool = False
+    """The task existed until now."""
+    context_id: str | None = None
+
+
+def check_limit(limit: int) -> int:
+    """Return the bound of a step; refuse one that would do nothing."""
+    if limit < 1:
+        raise InvalidArgumentError(f"A step takes at least 1 item, not {limit}.")
+    return limit
+
+
+class DeletableTasks(TaskLog):
+    """The part of a storage that deletes, over what a backend deletes of one task or context."""
+
+    async def delete_task(self, task_id: str) -> bool:
+        """Delete a task and all that belongs to it; return True if it existed.
+
+        One that is worked on is deleted like any other: its attempt commits nothing more, and ends
+        when it looks at its task again.
+        """
+        head = await self.head(task_id)
+        if head is None:
+            return False
+        return (await self._erase(task_id, incarnation=head.incarnation)).was_live
+
+    async def delete_context(self, context_id: str) -> int:
+        """Delete a context's tasks and its stored state; return the number of tasks deleted.
+
+        It takes as many steps as are needed. Versions of the state begin anew: a reader from before
+        may replace what is stored after.
+        """
+        deleted = await self.delete_data(context_id)
+        while not deleted.is_done:
+            deleted += await self.delete_data(context_id)
+        return deleted.tasks
+
+    async def delete_data(
+        self, context_id: str | None = None, *, limit: int = ITEMS_A_STEP
+    ) -> Deleted:
+        """Delete some of what this scope has, or of one of its contexts; call it until it is done.
+
+        Tasks go with their logs, flags and webhooks, also those that run: see `delete_task`. States
+        of contexts go when no deleted task can write them any more. A step deletes about `limit`
+        items; one that ends in the middle is continued by the next call, of any process, and
+        repeating a finished one is harmless. What is created meanwhile is deleted too, so that a
+        caller who goes on has to be stopped first.
+
+        Raises:
+            InvalidArgumentError: no context id, or a limit below 1.
+            UnavailableError: no answer within the retry budget; call it again.
+        """
+        stored = await self._of_this_step(context_id, limit, "")
+        contexts = dict.fromkeys(p.context_id for p in stored if p.context_id is not None)
+        items, tasks, webhooks = 0, 0, 0
+        ids = [place.task_id for place in stored if place.task_id is not None]
+        for start in range(0, len(ids), AT_ONCE):
+            some = ids[start : start + AT_ONCE]
+            share = max(1, (limit - items) // len(some))
+            for erased in await asyncio.gather(*(self._erase(i, limit=share) for i in some)):
+                items += erased.items
+                tasks += erased.was_live
+                webhooks += erased.webhooks
+                if erased.context_id is not None and context_id in (None, erased.context_id):
+                    contexts[erased.context_id] = None
+            if items >= limit:
+                break
+        # Behind the tasks: none of them can write a state any more.
+        states = sum([await self._delete_context_item(context) for context in contexts])
+        # What an index still names that is gone is nothing to delete.
+        is_done = items + states == 0
+        return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
+
+    async def count_data(
+        self, context_id: str | None = None, *, limit: int = TASKS_A_COUNT, after: str = ""
+    ) -> Counted:
+        """Count what `delete_data` would delete: the next `limit` tasks and contexts.
+
+        `after` is that of the step before. A task that changes meanwhile may be counted twice.
+
+        Raises:
+            InvalidArgumentError, UnavailableError: as `delete_data`.
+        """
+        stored = await self._of_this_step(context_id, limit, after)
+        webhooks = 0
+        ids = [place.task_id for place in stored if place.task_id is not None]
+        for start in range(0, len(ids), AT_ONCE):
+            some = ids[start : start + AT_ONCE]
+            webhooks += sum(await asyncio.gather(*map(self._webhooks, some)))
+        live = [place for place in stored if place.is_live]
+        return Counted(
+            tasks=sum(place.task_id is not None for place in live),
+            contexts=sum(place.context_id is not None for place in live),
+            webhooks=webhooks,
+            after=stored[-1].at if len(stored) == limit else "",
+        )
+
+    async def _of_this_step(self, context_id: str | None, limit: int, after: str) -> list[Place]:
+        if context_id is not None:
+            check_context_id(context_id)
+        return await self._places(context_id, check_limit(limit), after)
+
+    # -- the backend's part ------------------------------------------------------------------
+
+    @abstractmethod
+    async def _places(self, context_id: str | None, limit: int, after: str) -> list[Place]:
+        """Return the first tasks and contexts' states of a context, or of the whole scope.
+
+        Behind the place `after`, in a steady order, with what has expired or is half deleted.
+        """
+
+    @abstractmethod
+    async def _erase(
+        self, task_id: str, *, incarnation: str | None = None, limit: int | None = None
+    ) -> Erased:
+        """Delete a task, or its first `limit` items: from the first on it is gone for everybody.
+
+        With `incarnation` a later task with this id stays. What is left is found by `_places`.
+        """
+
+    @abstractmethod
+    async def _webhooks(self, task_id: str) -> int:
+        """Count the push configurations that are stored for a task."""
+
+    @abstractmethod
+    async def _delete_context_item(self, context_id: str) -> bool:
+        """Forget a context's state; return True if there was one."""

@@ -1,0 +1,350 @@
+"""Deleting all that an owner has, or a context, in bounded steps that anyone can continue."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from a2a.types import TaskPushNotificationConfig, TaskState
+
+from a2a_serverless.contract.storage import Storage
+from a2a_serverless.errors import (
+    InvalidArgumentError,
+    TaskNotFoundError,
+    UnavailableError,
+)
+from a2a_serverless.storage import dynamodb_deletion
+from a2a_serverless.storage.deletion import Counted, Deleted
+from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.dynamodb_layout import context_partition, task_partition
+from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.tasks.entries import MessageAppended
+from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.identity import new_token
+from a2a_serverless.tasks.rules import Commit
+from tests.support.clocks import ManualClock
+from tests.support.databases import BACKENDS, TABLE, Database, moto_database, new_scope
+from tests.support.messages import agent_message, chunk, request
+
+ONE_MORE = Commit(entries=(MessageAppended(agent_message("late")),))
+
+
+async def fill(storage: DurableStorage) -> list[Head]:
+    """Two tasks in one context and one in another, with webhooks, states of contexts and a flag."""
+    heads = []
+    for context, webhooks in (("a", 2), ("a", 0), ("b", 1)):
+        head = (await storage.open_task(context, request())).head
+        for number in range(webhooks):
+            await storage.put_push(hook(head, f"hook-{number}"))
+        await Storage(storage).update_task(head.task_id, artifacts=[chunk("x", "y")])
+        heads.append(head)
+    for context in ("a", "b", "alone"):
+        await Storage(storage).update_context(context, {"of": context})
+    await storage.request_cancel(heads[0].task_id)
+    return heads
+
+
+def hook(head: Head, config_id: str) -> TaskPushNotificationConfig:
+    return TaskPushNotificationConfig(
+        task_id=head.task_id, id=config_id, url="https://hooks.example/", token="secret"
+    )
+
+
+async def delete_all(
+    storage: DurableStorage, context_id: str | None = None, *, limit: int = 1000
+) -> tuple[Deleted, int]:
+    """What all steps have deleted, and their number; each is made by a process of its own."""
+    total, steps = Deleted(is_done=False), 0
+    while not total.is_done:
+        steps += 1
+        assert steps < 200
+        total += await Storage(storage.for_scope(storage.scope)).delete_data(
+            context_id, limit=limit
+        )
+    return total, steps
+
+
+async def count_all(
+    storage: DurableStorage, context_id: str | None = None, *, limit: int = 100
+) -> tuple[int, int, int]:
+    """Tasks, contexts and webhooks, summed over all steps."""
+    tasks = contexts = webhooks = 0
+    after: str | None = ""
+    while after is not None:
+        step: Counted = await Storage(storage).count_data(context_id, limit=limit, after=after)
+        tasks, contexts = tasks + step.tasks, contexts + step.contexts
+        webhooks, after = webhooks + step.webhooks, step.after or None
+    return tasks, contexts, webhooks
+
+
+async def is_gone(storage: DurableStorage, head: Head) -> bool:
+    """Whether nobody finds anything of a task."""
+    task_id, far = head.task_id, storage.clock.now_ms() + 10**9
+    due = [*await storage.due(far, limit=1000), *await storage.overdue_cancels(far, limit=1000)]
+    return (
+        await storage.head(task_id) is None
+        and await storage.read(task_id) is None
+        and await storage.pushes(task_id) == []
+        and await storage.find(task_id) == []
+        and task_id not in {one.task_id for one in due}
+    )
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+async def test_all_of_a_scope(storage: DurableStorage, limit: int) -> None:
+    """Tasks, webhooks, flags and states are gone; another scope keeps its own of the same names."""
+    other = storage.for_scope(new_scope())
+    theirs = await fill(other)
+    heads = await fill(storage)
+    assert await count_all(storage, limit=2) == (3, 3, 3)
+    deleted, steps = await delete_all(storage, limit=limit)
+    assert (deleted.tasks, deleted.contexts, deleted.webhooks) == (3, 3, 3)
+    assert (steps > 2) == (limit < 1000)
+    assert [await is_gone(storage, head) for head in heads] == [True] * 3
+    assert (await storage.list_tasks(ListTasksQuery())).total_size == 0
+    for context in ("a", "b", "alone"):
+        assert await storage.load_context_version(context) == (None, 0)
+    assert await count_all(storage) == (0, 0, 0)
+    assert await count_all(other) == (3, 3, 3)
+    assert len(await other.pushes(theirs[0].task_id)) == 2
+    assert await other.is_cancelled(theirs[0].task_id)
+    assert (await other.load_context_version("a"))[0] == {"of": "a"}
+
+
+@pytest.mark.parametrize("limit", [1, 1000])
+async def test_one_context(storage: DurableStorage, limit: int) -> None:
+    """A context's tasks and state are gone, and another context of the scope keeps all it has."""
+    first, second, kept = await fill(storage)
+    assert await count_all(storage, "a", limit=1) == (2, 1, 2)
+    deleted, _ = await delete_all(storage, "a", limit=limit)
+    assert (deleted.tasks, deleted.contexts, deleted.webhooks) == (2, 1, 2)
+    assert await is_gone(storage, first)
+    assert await is_gone(storage, second)
+    assert await count_all(storage) == (1, 2, 1)
+    assert len(await storage.pushes(kept.task_id)) == 1
+
+
+async def test_deleting_twice_is_harmless(storage: DurableStorage) -> None:
+    """What is done stays done, also for a scope or a context that never had anything."""
+    await fill(storage)
+    await delete_all(storage)
+    for context in (None, "a", "unknown"):
+        assert await storage.delete_data(context) == Deleted(is_done=True)
+
+
+async def test_bad_arguments_delete_nothing(storage: DurableStorage) -> None:
+    """An empty id is no context and not all of them, and a step of nothing is none."""
+    await fill(storage)
+    for context, limit in (("", 10), ("x" * 513, 10), (None, 0), ("a", -1)):
+        with pytest.raises(InvalidArgumentError):
+            await storage.delete_data(context, limit=limit)
+        with pytest.raises(InvalidArgumentError):
+            await storage.count_data(context, limit=limit)
+    assert await count_all(storage) == (3, 3, 3)
+
+
+async def late_writes(storage: DurableStorage, head: Head) -> list[object]:
+    """Everything that a process may still do that has read the task; None where it was refused."""
+    token = new_token()
+    [push] = await storage.pushes(head.task_id) or [None]
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: storage.commit(head, ONE_MORE),
+        lambda: storage.commit(head, Commit(context_write=context_write("back"))),
+        lambda: storage.postpone(head, due_at=1, sends=1),
+        lambda: storage.renew(head, token=head.token or token, due_at=1),
+        lambda: storage.release(head, AttemptEnd(token=token, reason="r", correlation_id="c")),
+        lambda: storage.request_cancel(head.task_id),
+        lambda: storage.put_push(hook(head, "hook-0")),
+        lambda: storage.put_push(hook(head, "new")),
+    ]
+    assert push is None
+    said: list[object] = []
+    for call in calls:
+        try:
+            said.append(await call())
+        except TaskNotFoundError:
+            said.append(None)
+    return said
+
+
+@pytest.mark.parametrize("limit", [1, 1000])
+async def test_a_late_worker_brings_nothing_back(storage: DurableStorage, limit: int) -> None:
+    """After the first step of its deletion no write finds a running task, nor makes it anew."""
+    head = (await storage.open_task("ctx", request())).head
+    head = await storage.commit(head, Commit(token=new_token(), claims=True, restores=0))
+    push = await storage.put_push(hook(head, "hook-0"))
+    await Storage(storage).update_context("ctx", "mine")
+    while (await storage.delete_data(limit=limit)).tasks == 0:
+        assert not await is_gone(storage, head)
+    assert await is_gone(storage, head)
+    refused = [None, None, False, False, False, None, None, None]
+    assert await late_writes(storage, head) == refused
+    await delete_all(storage)
+    assert await late_writes(storage, head) == refused
+    assert await storage.move_push(push, push) is False
+    assert await storage.load_context_version("ctx") == (None, 0)
+    assert await storage.delete_data() == Deleted(is_done=True)
+
+
+async def test_an_id_is_free_while_its_task_is_deleted(storage: DurableStorage) -> None:
+    """A creation with the same key makes a new task, whole, beside what is left of the old one."""
+    old = (await storage.open_task("ctx", request("old"), idempotency_key="key")).head
+    await storage.put_push(hook(old, "hook-0"))
+    await storage.delete_data(limit=1)
+    new = await storage.open_task("ctx", request("new"), idempotency_key="key")
+    assert new.created
+    assert new.head.task_id == old.task_id
+    assert await storage.read(old.task_id) == new.log
+    assert await storage.pushes(old.task_id) == []
+    assert await storage.delete_task(old.task_id) is True
+    assert (await delete_all(storage))[0].tasks == 0
+
+
+async def test_what_has_expired_goes_too(storage: DurableStorage, clock: ManualClock) -> None:
+    """Expired items are still stored for days: they are deleted, and counted as no task."""
+    await fill(storage)
+    clock.advance(storage.timing.ttl_s + 60)
+    assert (await count_all(storage))[:2] == (0, 0)
+    deleted, _ = await delete_all(storage)
+    assert deleted.tasks == 0
+    assert deleted.webhooks == 3
+    assert await storage.delete_data() == Deleted(is_done=True)
+
+
+def test_every_backend_is_asked() -> None:
+    """The suite above runs on each backend that the project has."""
+    assert len(BACKENDS) == 3
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def moto() -> Any:
+    """A table on moto that a test may break."""
+    with moto_database() as database:
+        yield database
+
+
+def items_of(database: Database, storage: DynamoStorage) -> list[Any]:
+    """All items of a scope, whatever index has them; the states of the contexts of `fill` too."""
+    digest = storage.scope.digest
+    contexts = {context_partition(digest, context) for context in ("a", "b", "alone")}
+    found = database.client.scan(TableName=TABLE)["Items"]
+    return [
+        item
+        for item in found
+        if item["PK"]["S"] in contexts or item["PK"]["S"].startswith(task_partition(digest, ""))
+    ]
+
+
+class KilledError(Exception):
+    """The process is gone."""
+
+
+def dies_at(database: Database, number: int) -> Callable[[], None]:
+    """Let the client's process die before request `number`; the answer brings it back."""
+    left = iter(range(number - 1))
+    events, name = database.client.meta.events, "before-call.dynamodb.*"
+
+    def die(**_: Any) -> None:
+        if next(left, None) is None:
+            raise KilledError
+
+    events.register(name, die)
+    return lambda: events.unregister(name, die)
+
+
+async def test_a_deletion_that_dies_anywhere_is_finished(moto: Database) -> None:
+    """Before whichever request a process dies: the next one leaves no item of the scope behind."""
+    number, is_whole = 0, False
+    while not is_whole:
+        number += 1
+        storage = moto.storage()
+        head = (await storage.open_task("a", request())).head
+        await storage.put_push(hook(head, "hook-0"))
+        await Storage(storage).update_context("a", 1)
+        revive = dies_at(moto, number)
+        try:
+            await delete_all(storage, limit=2)
+            is_whole = True
+        except (KilledError, UnavailableError):
+            pass
+        finally:
+            revive()
+        await delete_all(storage, limit=2)
+        assert (number, items_of(moto, storage)) == (number, [])
+    assert number > 15
+
+
+async def test_a_new_task_under_the_id_stays(
+    moto: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that takes the id between the fence and the deletes loses nothing of its own."""
+    storage = moto.storage()
+    old = (await storage.open_task("ctx", request("old"), idempotency_key="key")).head
+    await storage.put_push(hook(old, "hook-0"))
+    made: list[Any] = []
+    keys_of = dynamodb_deletion.DeletedItems._keys
+
+    async def replaced(self: Any, partition: str, limit: int | None) -> Any:
+        made.append(await storage.open_task("ctx", request("new"), idempotency_key="key"))
+        await storage.put_push(hook(made[0].head, "hook-0"))
+        return await keys_of(self, partition, limit)
+
+    monkeypatch.setattr(dynamodb_deletion.DeletedItems, "_keys", replaced)
+    assert await storage.delete_task(old.task_id) is True
+    assert made[0].created
+    assert await storage.read(old.task_id) == made[0].log
+    assert len(await storage.pushes(old.task_id)) == 1
+    incarnations = {item["SK"]["S"].split("#")[1] for item in moto_items(moto, storage)}
+    assert incarnations == {made[0].head.incarnation}
+
+
+def moto_items(database: Database, storage: DynamoStorage) -> list[Any]:
+    """The items of the scope's tasks but HEAD."""
+    return [item for item in items_of(database, storage) if item["SK"]["S"] != "HEAD"]
+
+
+@pytest.mark.parametrize("lost", ["incarnation", "turn", "expires_at"])
+async def test_a_damaged_task_is_deleted(moto: Database, lost: str) -> None:
+    """What cannot be read can be deleted: no attribute of HEAD but its keys is needed."""
+    storage = moto.storage()
+    head, *_ = await fill(storage)
+    moto.client.update_item(
+        TableName=TABLE,
+        Key={"PK": {"S": task_partition(head.scope, head.task_id)}, "SK": {"S": "HEAD"}},
+        UpdateExpression=f"REMOVE {lost}",
+    )
+    await delete_all(storage, limit=5)
+    assert items_of(moto, storage) == []
+
+
+async def test_a_state_without_an_index_goes_with_its_tasks(moto: Database) -> None:
+    """The states of contexts that an older release has written are found by their tasks."""
+    storage = moto.storage()
+    await fill(storage)
+    moto.client.update_item(
+        TableName=TABLE,
+        Key={"PK": {"S": context_partition(storage.scope.digest, "a")}, "SK": {"S": "CONTEXT"}},
+        UpdateExpression="REMOVE scope_key, status_key",
+    )
+    await delete_all(storage)
+    assert items_of(moto, storage) == []
+
+
+async def test_a_step_is_bounded(moto: Database) -> None:
+    """A step deletes no more items than its limit, and those of a long task in several steps."""
+    storage = moto.storage()
+    head = (await storage.open_task("a", request())).head
+    for _ in range(20):
+        await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
+    sizes = [len(items_of(moto, storage))]
+    while sizes[-1]:
+        await storage.delete_data(limit=6)
+        sizes.append(len(items_of(moto, storage)))
+    assert all(before - after <= 7 for before, after in pairwise(sizes))
+    assert len(sizes) >= 5
