@@ -162,6 +162,31 @@ async def test_a_deleted_configuration_is_gone(storage: DurableStorage) -> None:
     assert await storage.push(task.id, "gone") is None
 
 
+async def test_refusals_count_for_a_url(storage: DurableStorage) -> None:
+    """A move stores them, a message with the configuration keeps them, a put begins anew.
+
+    They are added up over the configurations of a task that have one URL.
+    """
+    task_id = await paused(storage)
+    for config_id, url in (("a", URL), ("b", URL), ("c", "https://other.example/")):
+        push = await storage.put_push(config(task_id, config_id, url))
+        assert await storage.move_push(push, replace(push, refusals=5))
+    pushes = await storage.pushes(task_id)
+    assert [(p.refusals, p.is_given_up) for p in pushes] == [(5, True), (5, True), (5, False)]
+    survey = await storage.survey(task_id)
+    assert survey is not None
+    assert survey.pushes == tuple(pushes)
+    head = await storage.head(task_id)
+    assert head is not None
+    await storage.commit(head, answer(config(config_id="a")))
+    inline = await storage.push(task_id, "a")
+    assert inline is not None
+    assert (inline.refusals, inline.is_given_up) == (5, True)
+    anew = await storage.put_push(config(task_id, "a"))
+    assert (anew.refusals, anew.version) == (0, push.version)
+    assert not any(push.is_given_up for push in await storage.pushes(task_id))
+
+
 @pytest.mark.parametrize("task_id", ["unknown", "", "no/id"])
 async def test_an_unknown_task_has_none(storage: DurableStorage, task_id: str) -> None:
     """There is nothing to find and nowhere to put one."""

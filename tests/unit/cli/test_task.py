@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -16,6 +16,7 @@ from a2a.types import (
     Message,
     Part,
     SendMessageRequest,
+    TaskPushNotificationConfig,
     TaskState,
     TaskStatus,
 )
@@ -205,6 +206,37 @@ def test_json_says_the_same(run: Run, storage: DynamoStorage, clock: ManualClock
     assert fourth["ended"] == {"reason": "TimeoutError", "correlation_id": "1f7a9c02"}
     assert fourth["changes"][0]["discards"] == [2, 3]
     assert said["unreadable"] == []
+
+
+def test_webhooks_and_their_refusals(run: Run, storage: DynamoStorage) -> None:
+    """Each webhook with how far it was told; one that was given up says so, and the way out."""
+    head = opened(storage)
+    for config_id in ("gone", "new", "slow"):
+        config = TaskPushNotificationConfig(
+            task_id=TASK, id=config_id, url=f"https://{config_id}.example/?key=secret"
+        )
+        push = wait(storage.put_push(config))
+        if config_id == "gone":
+            wait(storage.move_push(push, replace(push, version=9, refusals=10)))
+        if config_id == "slow":
+            moved = replace(push, failures=3, failing_since=head.created_at, refusals=2)
+            wait(storage.move_push(push, moved))
+    said = run(TASK)
+    shown = [line for line in said.out.splitlines() if line.startswith("webhook")]
+    since = "2026-11-22T02:14:00.000Z"
+    given_up = (
+        "given up after 10 refusals of its own, told up to version 9;"
+        " its client has to set it again"
+    )
+    assert shown == [
+        f"webhook   gone: {given_up}",
+        "webhook   new: told up to version 1",
+        f"webhook   slow: told up to version 1, has refused 2, failing since {since}, attempts 3",
+    ]
+    assert "secret" not in said.out
+    gone, _, slow = run(TASK, "--json").json["webhooks"]
+    assert (gone["id"], gone["given_up"], gone["refusals"]) == ("gone", True, 10)
+    assert (slow["failures"], slow["failing_since"]) == (3, since)
 
 
 def test_a_turn_that_nobody_has(run: Run, storage: DynamoStorage) -> None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from email.utils import formatdate
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import jwt
@@ -348,6 +348,90 @@ async def test_a_final_answer_ends_the_event(code: int) -> None:
     assert (letter.event_id, letter.version, letter.index) == (first.event_id, 2, 0)
     assert (letter.reason, letter.attempts, letter.failing_since) == (f"status {code}", 1, None)
     assert await world.is_settled(head)
+
+
+async def refused(world: World, head: Head, count: int) -> None:
+    """Commit as many statuses, each told by itself."""
+    for _ in range(count):
+        await world.say(head, WORKING)
+        await world.pump()
+
+
+async def test_a_url_that_refuses_ten_times_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    """The eleventh event makes no request, letter or job; the tenth has a line of its own."""
+    world = World()
+    with caplog.at_level(logging.INFO), Receiver(lambda _: status(404)) as receiver:
+        head = await world.open(receiver.url())
+        await refused(world, head, 13)
+        assert len(receiver.requests) == 10
+        assert await world.pump() == 0
+    assert len(world.letters.messages) == 10
+    actions = [line["action"] for line in logged(caplog.records)]
+    assert actions == ["push_given_up"] * 9 + ["push_receiver_given_up"]
+    push = await world.push(head)
+    assert (push.refusals, push.is_given_up) == (10, True)
+
+
+async def test_events_that_wait_are_not_sent_to_a_url_that_is_given_up() -> None:
+    """Nor are those that one delivery finds together, or a job that was sent before."""
+    world = World()
+    with Receiver(lambda _: status(403)) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, *[WORKING] * 13)
+        await world.pump()
+        assert len(receiver.requests) == 10
+        await world.jobs.send(job_of(await world.push(head), 15))
+        await world.deliver()
+        assert len(receiver.requests) == 10
+        assert world.jobs.is_empty
+
+
+async def test_a_configuration_that_is_set_again_begins_anew() -> None:
+    """Its client has repaired it: the next event brings those that were kept meanwhile."""
+    world, code = World(), 401
+    with Receiver(lambda _: status(code)) as receiver:
+        head = await world.open(receiver.url())
+        await refused(world, head, 12)
+        code = 200
+        await world.storage.put_push(config(receiver.url(), "hook-1", task_id=head.task_id))
+        await world.say(head, COMPLETED)
+        await world.pump()
+        assert receiver.states[10:] == ["TASK_STATE_WORKING"] * 2 + ["TASK_STATE_COMPLETED"]
+    assert (await world.push(head)).refusals == 0
+
+
+async def test_an_event_that_is_taken_ends_a_row_of_refusals() -> None:
+    """A receiver that takes some events is told of all."""
+    world, answers = World(), cycle([410] * 9 + [200])
+    with Receiver(lambda _: status(next(answers))) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, *[WORKING] * 25)
+        await world.pump()
+        assert len(receiver.requests) == 25
+    assert (await world.push(head)).refusals == 5
+
+
+async def test_ids_do_not_multiply_refusals() -> None:
+    """The refusals of a URL count together, under whichever ids it is registered."""
+    world = World()
+    with Receiver(lambda _: status(404)) as receiver, Receiver() as other:
+        head = await world.open(*[receiver.url()] * 5, other.url())
+        await refused(world, head, 4)
+        assert len(receiver.requests) == 10
+        assert len(other.requests) == 4
+
+
+async def test_failures_and_own_refusals_are_no_refusals() -> None:
+    """An answer that is tried again, or a URL that may not be called, gives up no receiver."""
+    world = World(push_retry_s=30)
+    with Receiver(lambda _: status(503)) as receiver, listening() as [local]:
+        head = await world.open(receiver.url(), local.url("127.0.0.2"))
+        await world.say(head, *[WORKING] * 12)
+        await world.run(seconds=600, step=30)
+        assert len(receiver.requests) > 12
+        assert local.connections == 0
+    assert (await world.push(head)).refusals == 0
+    assert (await world.push(head, "hook-2")).refusals == 0
 
 
 async def test_a_url_that_may_not_be_called_any_more() -> None:

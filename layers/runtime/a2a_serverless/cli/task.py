@@ -14,7 +14,7 @@ from a2a_serverless.cli.arguments import Commands, add_command
 from a2a_serverless.cli.text import printable, refuse
 
 if TYPE_CHECKING:
-    from a2a_serverless.inspect.timeline import Change, Committed, Timeline
+    from a2a_serverless.inspect.timeline import Change, Committed, Timeline, Webhook
     from a2a_serverless.storage.log import TaskLog
     from a2a_serverless.tasks.head import AttemptEnd
 
@@ -87,7 +87,13 @@ async def _found(storage: TaskLog, task_id: str, scope: str | None) -> list[Time
     digests = [scope] if scope else [digest for digest, _ in await storage.find(task_id)]
     surveys = [await storage.for_scope(Scope(digest)).survey(task_id) for digest in digests]
     return [
-        timeline(survey.head, survey.records, missing=survey.missing, unreadable=survey.unreadable)
+        timeline(
+            survey.head,
+            survey.records,
+            missing=survey.missing,
+            unreadable=survey.unreadable,
+            pushes=survey.pushes,
+        )
         for survey in surveys
         if survey is not None
     ]
@@ -148,6 +154,22 @@ def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
         by = shown.cancel.by or "an unnamed user"
         at = _iso(shown.cancel.at or None) or "an unknown time"
         yield "cancel", f"asked for by {by} at {at}"
+    for webhook in shown.webhooks:
+        yield "webhook", f"{webhook.config_id}: {_webhook(webhook)}"
+
+
+def _webhook(webhook: Webhook) -> str:
+    if webhook.is_given_up:
+        return (
+            f"given up after {webhook.refusals} refusals of its own, told up to version"
+            f" {webhook.told_up_to}; its client has to set it again"
+        )
+    text = f"told up to version {webhook.told_up_to}"
+    if webhook.refusals:
+        text += f", has refused {webhook.refusals}"
+    if webhook.failing_since is not None:
+        text += f", failing since {_iso(webhook.failing_since)}, attempts {webhook.failures}"
+    return text
 
 
 def _holder(shown: Timeline) -> str:
@@ -257,6 +279,7 @@ def _as_json(shown: Timeline) -> dict[str, Any]:
         "due_at": _iso(shown.due_at),
         "size": shown.size,
         "cancel": cancel and {"at": _iso(cancel.at), "by": cancel.by},
+        "webhooks": [_webhook_as_json(webhook) for webhook in shown.webhooks],
         "commits": [_commit_as_json(commit) for commit in shown.commits],
         "unreadable": shown.unreadable,
     }
@@ -270,6 +293,17 @@ def _commit_as_json(commit: Committed) -> dict[str, Any]:
         "ended": _end_as_json(commit.ended),
         "ended_itself": commit.ended_itself,
         "changes": [_change_as_json(change) for change in commit.changes],
+    }
+
+
+def _webhook_as_json(webhook: Webhook) -> dict[str, Any]:
+    return {
+        "id": webhook.config_id,
+        "told_up_to": webhook.told_up_to,
+        "failures": webhook.failures,
+        "failing_since": _iso(webhook.failing_since),
+        "refusals": webhook.refusals,
+        "given_up": webhook.is_given_up,
     }
 
 

@@ -25,6 +25,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, plain_state
+from a2a_serverless.tasks.push import Push
 
 ChangeName: TypeAlias = Literal[
     "message",
@@ -89,6 +90,23 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A push configuration and how far its receiver has been told; its URL may be a secret."""
+
+    config_id: str
+    told_up_to: int
+    """The version of the last event that was delivered or given up."""
+    failures: int
+    """Attempts at the next event that have failed."""
+    failing_since: int | None
+    """Milliseconds since the epoch; None: the last attempt worked."""
+    refusals: int
+    """Events that the receiver has refused since one that it took."""
+    is_given_up: bool
+    """Its URL has refused so many that it is called no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """A task and its committed versions. Times are milliseconds since the epoch.
 
@@ -118,6 +136,7 @@ class Timeline:
     size: int | None
     cancel: CancelMark | None
     """None also if nobody has asked."""
+    webhooks: tuple[Webhook, ...]
     commits: tuple[Committed, ...]
     unreadable: tuple[str, ...]
     """What could not be read, a clause each."""
@@ -129,6 +148,7 @@ def timeline(
     *,
     missing: Collection[str] = (),
     unreadable: Iterable[str] = (),
+    pushes: Iterable[Push] = (),
 ) -> Timeline:
     """Return the timeline of a task.
 
@@ -137,6 +157,7 @@ def timeline(
         records: its commits in order; some may be missing.
         missing: names of `head`'s fields that could not be read.
         unreadable: what else could not be read, a clause each.
+        pushes: the task's push configurations.
     """
     released = head.released if head.turn_is_open and head.was_released else None
     times = [record.at for record in records if record.at is not None]
@@ -158,8 +179,20 @@ def timeline(
         due_at=head.due_at,
         size=None if "size" in missing else head.size,
         cancel=head.cancel,
+        webhooks=tuple(map(_webhook, pushes)),
         commits=tuple(_commits(records)),
         unreadable=(*unreadable, *_unreadable(records)),
+    )
+
+
+def _webhook(push: Push) -> Webhook:
+    return Webhook(
+        config_id=push.config.id,
+        told_up_to=push.version,
+        failures=push.failures,
+        failing_since=push.failing_since,
+        refusals=push.refusals,
+        is_given_up=push.is_given_up,
     )
 
 

@@ -45,7 +45,7 @@ from a2a_serverless.tasks.attempts import NEWER_DELAY_S, RetryPolicy
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, caller_number
-from a2a_serverless.tasks.push import Push
+from a2a_serverless.tasks.push import MAX_REFUSALS, Push
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class _Delivery:
     async def verdict(self) -> Verdict:
         """Send the receiver all events that are committed by now."""
         push = await self._push()
-        log = None if push is None else await self._read(push)
+        log = None if push is None or push.is_given_up else await self._read(push)
         if push is None or log is None:
             return DONE
         if log.needs_newer:
@@ -201,7 +201,7 @@ class _Delivery:
                 if number:
                     # It may have been deleted, replaced, or moved by another delivery meanwhile.
                     push = await self._push()
-                if push is None:
+                if push is None or push.is_given_up:
                     return DONE
                 if (push.version, push.index) >= notification.position:
                     continue
@@ -247,7 +247,7 @@ class _Delivery:
             case Meaning.NEVER:
                 has_answered = outcome.status is not None
                 since = None if has_answered else push.failing_since
-                await self._give_up(attempt, outcome, failing_since=since)
+                await self._give_up(attempt, outcome, failing_since=since, is_refused=has_answered)
                 return None
 
     async def _post(self, session: Session, attempt: _Attempt) -> Outcome:
@@ -282,12 +282,17 @@ class _Delivery:
         return again(max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s))
 
     async def _give_up(
-        self, attempt: _Attempt, outcome: Outcome, *, failing_since: int | None
+        self,
+        attempt: _Attempt,
+        outcome: Outcome,
+        *,
+        failing_since: int | None,
+        is_refused: bool = False,
     ) -> None:
         """Record the event as given up, and move past it.
 
         A receiver counts as failing until it answers: each further event gets one attempt, and not
-        hours of them.
+        hours of them. After `MAX_REFUSALS` answers that refuse there is no further one.
         """
         version, index = attempt.notification.position
         letter = PushLetter(
@@ -302,13 +307,23 @@ class _Delivery:
         faults.point("push-before-dead-letter")
         await self._deliverer.queue.dead_letter(letter)
         faults.point("push-after-dead-letter")
-        await self._advance(attempt, failing_since=failing_since)
+        await self._advance(attempt, failing_since=failing_since, refused=int(is_refused))
         metrics.count("PushGivenUp")
         await self._count_caller()
-        self._log(attempt, outcome, logging.ERROR, "push_given_up", "Notification given up")
+        action, text = "push_given_up", "Notification given up"
+        if is_refused and attempt.push.url_refusals + 1 == MAX_REFUSALS:
+            action = "push_receiver_given_up"
+            text = (
+                f"Receiver given up: its URL has refused {MAX_REFUSALS} notifications of the task"
+            )
+        self._log(attempt, outcome, logging.ERROR, action, text)
 
-    async def _advance(self, attempt: _Attempt, *, failing_since: int | None) -> None:
+    async def _advance(
+        self, attempt: _Attempt, *, failing_since: int | None, refused: int | None = None
+    ) -> None:
         """Move the cursor past the event, unless another delivery has.
+
+        `refused` are the refusals that this one adds; None: the receiver has taken the event.
 
         A writer that replaced the configuration, or counted a failure, has not moved the cursor.
         """
@@ -318,7 +333,12 @@ class _Delivery:
             if push is None or (push.version, push.index) >= (version, index):
                 return
             after = replace(
-                push, version=version, index=index, failures=0, failing_since=failing_since
+                push,
+                version=version,
+                index=index,
+                failures=0,
+                failing_since=failing_since,
+                refusals=0 if refused is None else push.refusals + refused,
             )
             if await self._storage.move_push(push, after):
                 return

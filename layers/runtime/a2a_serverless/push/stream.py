@@ -101,7 +101,8 @@ class PushStream:
         storage = self._storage.for_scope(Scope(committed.scope))
         for push in await storage.pushes(committed.task_id):
             is_owed = push.version < committed.version
-            if push.incarnation == committed.incarnation and is_owed:
+            is_same = push.incarnation == committed.incarnation
+            if is_same and is_owed and not push.is_given_up:
                 await self._jobs.send(
                     PushJob(
                         scope=committed.scope,

@@ -17,6 +17,7 @@ What a reader may rely on:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from a2a_serverless import aws
@@ -149,7 +150,8 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
             if survey is None or not self._is_live(found[-1]):
                 return None
             if not survey.unreadable or attempt == SURVEYS:
-                return survey
+                pushes = await self._surveyed_pushes(survey.head)
+                return replace(survey, pushes=tuple(pushes))
             # A Query beside a transaction may see half of it: only what stays so is damage.
             await self.clock.sleep(aws.pause_s(attempt))
             attempt += 1

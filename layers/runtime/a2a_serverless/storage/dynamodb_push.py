@@ -39,7 +39,7 @@ from a2a_serverless.storage.dynamodb_table import TableStorage
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id, new_token
-from a2a_serverless.tasks.push import Push, check_room, is_config_id
+from a2a_serverless.tasks.push import Push, check_room, is_config_id, tallied
 from a2a_serverless.tasks.rules import check_writable
 
 logger = logging.getLogger(__name__)
@@ -183,6 +183,24 @@ class PushItems(TableStorage):
             return None, []
         return found[0], found[1:]
 
+    async def _surveyed_pushes(self, head: Head) -> list[Push]:
+        """Return the configurations that can be read, as they are stored: nothing is written.
+
+        One that waits for its cursor is shown with none of its events delivered.
+        """
+        found: list[Item] = []
+        async for page in self._table.query(
+            ConsistentRead=True,
+            KeyConditionExpression="PK = :pk AND begins_with(SK, :push)",
+            ExpressionAttributeValues={
+                ":pk": attribute(self._partition(head.task_id)),
+                ":push": attribute(layout.push_sort(head.incarnation, "")),
+            },
+        ):
+            found += page
+        no_cursor = {"version": attribute(0)}
+        return list(_held_of(head, 0, [no_cursor | item for item in found]).pushes)
+
     async def _give_cursor(self, head: Item, new: Item) -> bool:
         """Copy HEAD's note to the configuration that it is for, also in `new`.
 
@@ -223,7 +241,7 @@ def _held_of(head: Head, writes: int, own: Iterable[Item]) -> Held:
         except UnreadablePushError as error:
             _, config_id = push_names(item)
             unreadable[config_id] = error
-    return Held(head=head, writes=writes, pushes=tuple(pushes), unreadable=unreadable)
+    return Held(head=head, writes=writes, pushes=tuple(tallied(pushes)), unreadable=unreadable)
 
 
 def _is_as_seen(name: str, value: Item) -> str:

@@ -27,7 +27,7 @@ def push_put(push: Push, head: Head, *, write: int) -> Item:
             push_sort(push.incarnation, push.config.id),
         ),
         "UpdateExpression": "SET #body = :body, expires_at = :expires_at, #failures = :none,"
-        " failing_since = :never, push_write = :write",
+        " failing_since = :never, refusals = :none, push_write = :write",
         "ExpressionAttributeNames": {"#body": "body", "#failures": "failures"},
         "ExpressionAttributeValues": {
             ":body": attribute(push.config.SerializeToString()),
@@ -40,11 +40,17 @@ def push_put(push: Push, head: Head, *, write: int) -> Item:
 
 
 def push_inline(push: Push, head: Head) -> Item:
-    """Return the update that stores a configuration; a cursor that is stored already stays."""
+    """Return the update that stores a configuration; cursor and refusals that are stored stay.
+
+    It comes with each message of a client that sends it so: that is no new start for a URL that
+    refuses.
+    """
     put = push_put(push, head, write=0)
     put["UpdateExpression"] = (
         "SET #version = if_not_exists(#version, :version), #index = if_not_exists(#index, :index), "
-        + put["UpdateExpression"].removeprefix("SET ")
+        + put["UpdateExpression"]
+        .removeprefix("SET ")
+        .replace("refusals = :none", "refusals = if_not_exists(refusals, :none)")
     )
     put["ExpressionAttributeNames"] |= {"#version": "version", "#index": "index"}
     put["ExpressionAttributeValues"] |= {
@@ -61,6 +67,7 @@ def push_position(push: Push) -> Item:
         "index": attribute(push.index),
         "failures": attribute(push.failures),
         "failing_since": attribute(push.failing_since),
+        "refusals": attribute(push.refusals),
     }
 
 
@@ -68,6 +75,7 @@ PUSH_DEFAULTS: Final[Item] = {
     "index": attribute(LAST),
     "failures": attribute(0),
     "failing_since": attribute(None),
+    "refusals": attribute(0),
 }
 """The attributes of `push_position` that an item may lack, and what they are then."""
 
@@ -94,7 +102,7 @@ def push_of(item: Mapping[str, Any]) -> Push:
     if config is None or (config.task_id, config.id) != (task_id, config_id):
         msg = f"{name}, as its body is missing or damaged: set it again under its id, or delete it."
         raise UnreadablePushError(msg)
-    numbers = [values.get(part) for part in ("version", "index", "failures")]
+    numbers = [values.get(part) for part in ("version", "index", "failures", "refusals")]
     if not all(isinstance(number, int) for number in (*numbers, values["failing_since"] or 0)):
         msg = f"{name}, as its cursor is missing or damaged: delete it, and set it again."
         raise UnreadablePushError(msg)

@@ -12,6 +12,7 @@ from a2a_serverless.tasks.entries import Restarted, TurnOpened, Unknown
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.tasks.storing import counts_for
 
@@ -94,6 +95,8 @@ class Survey:
     """Fields of `head` that could not be read: their values say nothing."""
     unreadable: tuple[str, ...] = ()
     """What could not be read, a clause each, such as `HEAD has no turn`."""
+    pushes: tuple[Push, ...] = ()
+    """The task's push configurations that can be read, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

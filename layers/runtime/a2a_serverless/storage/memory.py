@@ -20,13 +20,13 @@ from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.deletion import Erased, Place
 from a2a_serverless.storage.durable import DurableStorage, context_conflict
 from a2a_serverless.storage.listing import Found, Listing, status_key
-from a2a_serverless.storage.log import HOUR_MS, Due, Log, Look, OverdueCancel, TaskKey
+from a2a_serverless.storage.log import HOUR_MS, Due, Log, Look, OverdueCancel, Survey, TaskKey
 from a2a_serverless.tasks.attempts import may_renew
 from a2a_serverless.tasks.entries import copied, decode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, state_name
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
-from a2a_serverless.tasks.push import Push, check_room
+from a2a_serverless.tasks.push import Push, check_room, tallied
 from a2a_serverless.tasks.rules import ContextWrite, Step, Timing, check_writable, expiry
 from a2a_serverless.tasks.storing import (
     check_open,
@@ -170,6 +170,10 @@ class MemoryStorage(DurableStorage):
                 return None
             logged = self._tables.logs[self._key(task_id)][after:]
         return Log(head=head, records=tuple(commit.read() for commit in logged))
+
+    async def survey(self, task_id: str) -> Survey | None:
+        survey = await super().survey(task_id)
+        return survey and replace(survey, pushes=tuple(await self.pushes(task_id)))
 
     async def due(self, now_ms: int, *, limit: int = 100, after: Due | None = None) -> list[Due]:
         with self._tables.lock:
@@ -354,7 +358,7 @@ class MemoryStorage(DurableStorage):
         key = self._key(task_id)
         with self._tables.lock:
             held = self._tables.pushes.get(key, {}) if self._live(key) else {}
-            return [_copy(held[config_id]) for config_id in sorted(held)]
+            return tallied(_copy(held[config_id]) for config_id in sorted(held))
 
     async def move_push(self, before: Push, after: Push) -> bool:
         key = self._key(before.config.task_id)
@@ -376,7 +380,7 @@ class MemoryStorage(DurableStorage):
             new = Push(
                 scope=head.scope, incarnation=head.incarnation, config=config, version=head.version
             )
-            return _copy(self._keep_push(key, new))
+            return _copy(self._keep_push(key, new, refusals=0))
 
     async def delete_push(self, task_id: str, config_id: str) -> None:
         key = self._key(task_id)
@@ -390,11 +394,15 @@ class MemoryStorage(DurableStorage):
         is_same = stored is not None and stored.incarnation == push.incarnation
         return stored if is_same and self._live(key) else None
 
-    def _keep_push(self, key: Key, new: Push) -> Push:
-        """Store a configuration; one with its id hands its cursor on."""
+    def _keep_push(self, key: Key, new: Push, *, refusals: int | None = None) -> Push:
+        """Store a configuration; one with its id hands its cursor on.
+
+        Its refusals too, unless `refusals` says how many there are from now on.
+        """
         held = self._tables.pushes.setdefault(key, {})
         if (old := held.get(new.config.id)) is not None:
-            new = replace(new, version=old.version, index=old.index)
+            kept = old.refusals if refusals is None else refusals
+            new = replace(new, version=old.version, index=old.index, refusals=kept)
         held[new.config.id] = new
         return new
 

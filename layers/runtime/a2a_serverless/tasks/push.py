@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from a2a.types import TaskPushNotificationConfig
@@ -17,6 +18,9 @@ from a2a_serverless.tasks.identity import digest, is_task_id
 
 MAX_CONFIGS = 10
 """The most configurations of one task: every transition is delivered to each."""
+
+MAX_REFUSALS: Final = 10
+"""Notifications of one task that a URL may refuse in a row before it is given up."""
 
 MAX_CONFIG_BYTES: Final = 16 * 1024
 MAX_URL_BYTES: Final = 2048
@@ -48,6 +52,24 @@ class Push:
     """Attempts at the next event that have failed."""
     failing_since: int | None = None
     """Time of the first failure since a success, in milliseconds; None: the last attempt worked."""
+    refusals: int = 0
+    """Events that the receiver has refused for good since one that it took."""
+    url_refusals: int = field(default=0, compare=False)
+    """Those of all configurations of the task that have this URL; `tallied` counts them."""
+
+    @property
+    def is_given_up(self) -> bool:
+        """Return True if its URL is called no more; setting the configuration again begins anew."""
+        return self.url_refusals >= MAX_REFUSALS
+
+
+def tallied(pushes: Iterable[Push]) -> list[Push]:
+    """Return the configurations of one task, each with the refusals of its URL."""
+    held = list(pushes)
+    refused: Counter[str] = Counter()
+    for push in held:
+        refused[push.config.url] += push.refusals
+    return [replace(push, url_refusals=refused[push.config.url]) for push in held]
 
 
 def is_config_id(config_id: str) -> bool:
