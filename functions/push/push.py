@@ -14,7 +14,7 @@ with cold_start():
     settings = load_settings()
     backends = aws_backends(settings, needs=("push_queue", "push_dead_letter_queue"))
     push = backends.pushing()
-    function = PushFunction(backends.storage, push.queue, push.keys, settings)
+    function = PushFunction(backends.storage, push.queue, push.keys, settings, slots=push.slots)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -113,6 +113,8 @@ class Settings(BaseModel):
     """Receivers that may be private and without TLS: hosts and networks, separated by commas."""
     push_timeout_s: float = Field(default=15, ge=1, le=30)
     """The time that a receiver has to answer."""
+    push_concurrency: int = Field(default=50, ge=1)
+    """Requests to webhooks at the same time; one caller's slow ones get a fifth of them."""
     push_retry_base_s: float = Field(default=5, gt=0)
     """The longest wait after a receiver's first failure; it doubles with each further one."""
     push_retry_s: float = Field(default=6 * 3600, gt=0)

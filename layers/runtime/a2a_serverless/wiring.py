@@ -34,10 +34,12 @@ _NAMED: Final[Mapping[Name, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushBackends:
-    """The backends of push: the queue of jobs, and the public keys that the API serves."""
+    """The backends of push: the queue of jobs, the public keys that the API serves, and places."""
 
     queue: PushQueue
     keys: KeyStore
+    slots: Slots
+    """Of the places that slow requests have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,19 +169,23 @@ def _leases(slots: Slots, settings: Settings) -> StreamLeases:
 def _push_in_memory(clock: Clock) -> PushBackends:
     from a2a_serverless.push.keys import MemoryKeyStore
     from a2a_serverless.queues.memory import MemoryQueue
+    from a2a_serverless.storage.leases import MemorySlots
 
     jobs = MemoryQueue(PushJob, visibility_s=PUSH_VISIBILITY_S, clock=clock)
     queue = PushQueue(jobs, MemoryQueue(PushLetter, clock=clock))
-    return PushBackends(queue=queue, keys=MemoryKeyStore(clock))
+    return PushBackends(queue=queue, keys=MemoryKeyStore(clock), slots=MemorySlots(clock))
 
 
 def _push_on_aws(settings: Settings, clock: Clock) -> PushBackends:
     from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
     from a2a_serverless.queues.sqs import SqsFifoQueue
+    from a2a_serverless.storage.dynamodb_leases import PLACES, DynamoSlots
 
     dead = settings.push_dead_letter_queue
     jobs = SqsFifoQueue(PushJob, settings.push_queue, undecodable_queue=dead or None, clock=clock)
     letters = SqsFifoQueue(PushLetter, dead, clock=clock) if dead else None
     return PushBackends(
-        queue=PushQueue(jobs, letters), keys=DynamoKeyStore(settings.table, clock=clock)
+        queue=PushQueue(jobs, letters),
+        keys=DynamoKeyStore(settings.table, clock=clock),
+        slots=DynamoSlots(settings.table, kind=PLACES, clock=clock),
     )

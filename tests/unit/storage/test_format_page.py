@@ -21,7 +21,7 @@ from a2a_serverless.storage import dynamodb_commits, dynamodb_heads
 from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Forms, Item
-from a2a_serverless.storage.dynamodb_leases import DynamoSlots
+from a2a_serverless.storage.dynamodb_leases import PLACES, DynamoSlots
 from a2a_serverless.storage.leases import Slot
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks import entries
@@ -118,6 +118,8 @@ async def write_everything(database: Database, written: Written) -> None:
     await DynamoKeyStore(database.table, client=database.client, clock=clock).publish({"kid": "k"})
     slots = DynamoSlots(database.table, client=database.client, clock=clock)
     assert await slots.claim(Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
+    places = DynamoSlots(database.table, kind=PLACES, client=database.client, clock=clock)
+    assert await places.claim(Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
     await storage.open_task("c", request("another"))
     assert (await storage.list_tasks(ListTasksQuery(page_size=1))).total_size == 2
     written.look()

@@ -72,7 +72,8 @@ def pushing(
 
     def make_handler(environment: ExitStack) -> Handler:
         push = backends.pushing()
-        function = PushFunction(backends.storage, push.queue, push.keys, settings)
+        own = settings.model_copy(update={"push_concurrency": concurrency})
+        function = PushFunction(backends.storage, push.queue, push.keys, own, slots=push.slots)
         return environment.enter_context(closing(function)).handle
 
     def environments(name: str, limit: int) -> closing[Environments]:

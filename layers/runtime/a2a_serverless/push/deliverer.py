@@ -36,6 +36,7 @@ from a2a_serverless.push.notifications import (
     needs_beginning,
     owed,
 )
+from a2a_serverless.push.places import Places
 from a2a_serverless.push.signing import Signer
 from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
@@ -90,6 +91,7 @@ class Deliverer:
         client: sends the requests.
         signer: signs them.
         settings: which events are pushed, and for how long a receiver may fail.
+        places: bound each caller's slow requests; None: nothing is limited.
         clock: by default that of the machine.
     """
 
@@ -101,8 +103,10 @@ class Deliverer:
         signer: Signer,
         settings: Settings,
         *,
+        places: Places | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self.places = places or Places(None)
         self.storage = storage
         self.queue = queue
         self.client = client
@@ -264,7 +268,12 @@ class _Delivery:
             push, event_id=attempt.event_id, attempt=attempt.number, signature=signature
         )
         timeout_s = self._budget.timeout_s
-        return await session.post(push.config.url, fields, body, timeout_s=timeout_s)
+        return await self._deliverer.places.during(
+            lambda: session.post(push.config.url, fields, body, timeout_s=timeout_s),
+            caller=push.scope,
+            has_failed=push.failures > 0,
+            timeout_s=timeout_s,
+        )
 
     async def _put_off(self, attempt: _Attempt, outcome: Outcome) -> Verdict | None:
         """Try the event again later, unless the receiver has been failing for too long."""

@@ -15,6 +15,7 @@ from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushQueue
 from a2a_serverless.push.keys import KeyStore
+from a2a_serverless.push.places import SHARE, PlaceLeases, Places
 from a2a_serverless.push.signing import ProcessSecret, SecretsManagerSecret, Signer, SigningSecret
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.batch import (
@@ -26,6 +27,7 @@ from a2a_serverless.queues.batch import (
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.leases import Slots
 
 MARGIN_S: Final = 5.0
 MAX_MARGIN_SHARE: Final = 0.1
@@ -54,6 +56,7 @@ class PushFunction(EventFunction):
         queue: the jobs, and the events that were given up.
         keys: publishes the public keys.
         settings: which events are pushed, allowed receivers, and for how long one may fail.
+        slots: those of the places that slow requests have; None: nothing is limited.
         secret: the source of the signing keys; by default the one that the settings name.
         clock: by default that of the machine.
         resolve: finds the addresses of a receiver's host.
@@ -63,13 +66,14 @@ class PushFunction(EventFunction):
         ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be parsed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a deployment
         self,
         storage: DurableStorage,
         queue: PushQueue,
         keys: KeyStore,
         settings: Settings,
         *,
+        slots: Slots | None = None,
         secret: SigningSecret | None = None,
         clock: Clock | None = None,
         resolve: Resolve = system_resolver,
@@ -88,6 +92,7 @@ class PushFunction(EventFunction):
             PushClient(allowed, clock=clock, resolve=resolve, tls=tls),
             Signer(secret or _secret(settings, clock), keys, issuer=issuer, clock=clock),
             settings,
+            places=_places(slots, settings),
             clock=clock,
         )
         super().__init__()
@@ -129,6 +134,13 @@ class PushFunction(EventFunction):
             # An invocation's edge: the record is still in its queue, and comes again.
             logger.exception("Record not kept elsewhere", extra=extra)
             return False
+
+
+def _places(slots: Slots | None, settings: Settings) -> Places:
+    if slots is None:
+        return Places(None)
+    per_caller = max(1, settings.push_concurrency // SHARE)
+    return Places(PlaceLeases(slots, per_caller=per_caller, in_all=0))
 
 
 def _secret(settings: Settings, clock: Clock) -> SigningSecret:

@@ -1,4 +1,4 @@
-"""Slots of streams as items of the table: `PK = STREAMS#<room>`, `SK = SLOT#<number>`."""
+"""Slots as items of the table: `PK = STREAMS#<room>` or `PLACES#<room>`, `SK = SLOT#<number>`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_table import Table
 from a2a_serverless.storage.leases import Slot, Slots
 
+STREAMS: Final = "STREAMS"
+PLACES: Final = "PLACES"
+"""Kinds of slots: of open streams, and of slow requests to webhooks."""
+
 _SLOT: Final = "SLOT#"
 
 
@@ -19,18 +23,27 @@ class DynamoSlots(Slots):
 
     Args:
         table: the table's name.
+        kind: `STREAMS` or `PLACES`.
         client: a boto3 client of DynamoDB, by default the process's own.
         clock: by default the system's.
     """
 
-    def __init__(self, table: str, *, client: Any = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        table: str,
+        *,
+        kind: str = STREAMS,
+        client: Any = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.clock = clock or SystemClock()
+        self._kind = kind
         self._table = Table(table, client or aws.client("dynamodb"), self.clock)
 
     async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
         # The own token: a request that is repeated may have been answered, and its answer lost.
         return await self._table.update(
-            Key=_key(slot),
+            Key=self._key(slot),
             UpdateExpression="SET #token = :token, held_until = :until, expires_at = :expires",
             ConditionExpression="attribute_not_exists(PK) OR held_until <= :now OR #token = :token",
             ExpressionAttributeNames={"#token": "token"},
@@ -47,7 +60,7 @@ class DynamoSlots(Slots):
             KeyConditionExpression="PK = :room",
             FilterExpression="held_until > :now",
             ExpressionAttributeValues={
-                ":room": attribute(_partition(room)),
+                ":room": attribute(f"{self._kind}#{room}"),
                 ":now": attribute(self.clock.now_ms()),
             },
             ConsistentRead=True,
@@ -55,18 +68,15 @@ class DynamoSlots(Slots):
         return {int(item["SK"]["S"].removeprefix(_SLOT)) async for page in pages for item in page}
 
     async def release(self, slot: Slot, token: str) -> None:
-        # A failed condition: the lease has expired, and another stream holds the slot.
-        await self._table.delete_one(
-            Key=_key(slot),
+        # A failed condition: the lease has expired, and another one holds the slot. The item stays
+        # for the next holder: who may claim needs no permission to delete.
+        await self._table.update(
+            Key=self._key(slot),
+            UpdateExpression="SET held_until = :free",
             ConditionExpression="#token = :token",
             ExpressionAttributeNames={"#token": "token"},
-            ExpressionAttributeValues={":token": attribute(token)},
+            ExpressionAttributeValues={":token": attribute(token), ":free": attribute(0)},
         )
 
-
-def _key(slot: Slot) -> Item:
-    return key(_partition(slot.room), f"{_SLOT}{slot.number}")
-
-
-def _partition(room: str) -> str:
-    return f"STREAMS#{room}"
+    def _key(self, slot: Slot) -> Item:
+        return key(f"{self._kind}#{slot.room}", f"{_SLOT}{slot.number}")

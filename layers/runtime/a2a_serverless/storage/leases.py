@@ -1,10 +1,9 @@
-"""Leases of open streams: how many each caller has, and all callers together.
+"""Leases of what occupies an environment of Lambda's: how many each caller has, and all together.
 
-An open stream occupies an environment of Lambda's. A stream that would wait takes two slots, one
-of its caller's and one of all callers', and gives them back at its end; those of a process that
-died come free when they expire. There are as many slots as streams are allowed, and each is one
-item: so the limits hold exactly, however many processes serve streams, and no single item is
-written by all of them.
+An open stream, or a slow request to a webhook, takes a slot of its caller's and one of all
+callers', and gives them back at its end; those of a process that died come free when they expire.
+There are as many slots as are allowed, and each is one item: so the limits hold exactly, however
+many processes there are, and no single item is written by all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError
@@ -30,12 +29,12 @@ SLOTS_A_ROOM: Final = 100
 _GUESSES: Final = 2
 """Slots that are tried unseen, before the taken ones are read: most are free most of the time."""
 _TRIES: Final = 10
-"""Slots that are tried after that; each failure means that another stream was quicker."""
+"""Slots that are tried after that; each failure means that another holder was quicker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of one stream: its number in a room."""
+    """The place of one holder: its number in a room."""
 
     room: str
     number: int
@@ -95,20 +94,23 @@ class MemorySlots(Slots):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The slots of one open stream; none where nothing is limited or the table did not answer."""
+    """The slots of one holder; none where nothing is limited or the table did not answer."""
 
     token: str
     slots: tuple[Slot, ...] = ()
 
 
-class StreamLeases:
-    """Leases of open streams.
+class Leases:
+    """Leases of one kind of thing.
 
     Args:
         slots: where they are stored.
-        per_caller: streams that one caller may have open; 0: any number.
-        in_all: streams that all callers together may have open; 0: any number.
+        per_caller: how many one caller may have; 0: any number.
+        in_all: how many all callers together may have; 0: any number.
     """
+
+    noun: ClassVar[str]
+    """What is leased, as the log says it."""
 
     def __init__(self, slots: Slots, *, per_caller: int, in_all: int) -> None:
         self._slots = slots
@@ -116,10 +118,10 @@ class StreamLeases:
         self._in_all = in_all
 
     async def take(self, caller: str, *, for_s: float) -> Lease | None:
-        """Lease a caller's stream for `for_s` seconds; None where the caller, or all, have enough.
+        """Lease for `for_s` seconds; None where the caller, or all, have enough.
 
         `caller` is empty where callers are not known: only all together are counted then. A table
-        that does not answer refuses no stream: the lease has no slots then.
+        that does not answer refuses nothing: the lease has no slots then.
         """
         token = new_token()
         until_ms = self._slots.clock.now_ms() + int(for_s * 1000)
@@ -136,8 +138,8 @@ class StreamLeases:
         await self.give_back(lease)
         for failure in found:
             if isinstance(failure, UnavailableError):
-                text = "A stream is not counted: %s"
-                logger.warning(text, failure, extra={"action": "stream_not_counted"})
+                text = f"A {self.noun} is not counted: %s"
+                logger.warning(text, failure, extra={"action": f"{self.noun}_not_counted"})
                 return Lease(token)
             if isinstance(failure, BaseException):
                 raise failure
@@ -148,8 +150,8 @@ class StreamLeases:
         releases = (self._slots.release(slot, lease.token) for slot in lease.slots)
         for failure in await asyncio.gather(*releases, return_exceptions=True):
             if isinstance(failure, UnavailableError):
-                text = "A stream is counted until its lease expires: %s"
-                logger.warning(text, failure, extra={"action": "stream_not_given_back"})
+                text = f"A {self.noun} is counted until its lease expires: %s"
+                logger.warning(text, failure, extra={"action": f"{self.noun}_not_given_back"})
             elif failure is not None:
                 raise failure
 
@@ -172,6 +174,12 @@ class StreamLeases:
 
     async def _claim(self, slot: Slot, wanted: _Wanted) -> bool:
         return await self._slots.claim(slot, wanted.token, until_ms=wanted.until_ms)
+
+
+class StreamLeases(Leases):
+    """Leases of open streams."""
+
+    noun: ClassVar[str] = "stream"
 
 
 @dataclass(frozen=True, slots=True)

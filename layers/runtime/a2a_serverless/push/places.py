@@ -1,0 +1,81 @@
+"""The places of slow requests: so many for each caller, out of those that all have together.
+
+A request to a webhook occupies a place of PushFunction's concurrency until it is answered. Whoever
+registers sixty webhooks that never answer would occupy all of them. So a request that is not
+answered within `GRACE_S` needs one of its caller's places, and ends where they are all taken. A
+quick webhook needs none, and costs no request of the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, Final
+
+from a2a_serverless.push.client import Meaning, Outcome
+from a2a_serverless.storage.leases import Leases
+
+GRACE_S: Final = 1.0
+"""Seconds that a request may take without a place, unless the attempt before it has failed."""
+
+SHARE: Final = 5
+"""One caller has this part of the places: a fifth."""
+
+MARGIN_S: Final = 5.0
+"""Seconds that a place is held beyond the longest request, if its process dies."""
+
+NO_PLACE: Final = Outcome(
+    meaning=Meaning.AGAIN, reason="other slow webhooks of the same caller take all its places"
+)
+
+
+class PlaceLeases(Leases):
+    """Leases of the places that slow requests have."""
+
+    noun: ClassVar[str] = "webhook"
+
+
+class Places:
+    """Holds places for slow requests.
+
+    Args:
+        leases: where they are counted; None: nothing is limited.
+    """
+
+    def __init__(self, leases: PlaceLeases | None) -> None:
+        self._leases = leases
+
+    async def during(
+        self,
+        request: Callable[[], Awaitable[Outcome]],
+        *,
+        caller: str,
+        has_failed: bool,
+        timeout_s: float,
+    ) -> Outcome:
+        """Make a request, and hold one of the caller's places while it is slow.
+
+        Return `NO_PLACE` where there is none: the request was ended, or, after a failure, was not
+        made. `timeout_s` is the longest that it may take.
+        """
+        if self._leases is None:
+            return await request()
+        running: asyncio.Future[Outcome] | None = None
+        if not has_failed:
+            running = asyncio.ensure_future(request())
+        try:
+            if running is not None:
+                await asyncio.wait({running}, timeout=GRACE_S)
+                if running.done():
+                    return running.result()
+            lease = await self._leases.take(caller, for_s=timeout_s + MARGIN_S)
+            if lease is None:
+                return running.result() if running and running.done() else NO_PLACE
+            try:
+                return await (request() if running is None else running)
+            finally:
+                await self._leases.give_back(lease)
+        finally:
+            if running is not None and not running.done():
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
