@@ -235,6 +235,27 @@ async def test_an_operation_without_its_task_is_dropped(fate: str) -> None:
     assert agent.started == []
 
 
+async def test_a_task_that_is_deleted_while_it_runs_ends() -> None:
+    """Its agent is stopped, the operation acknowledged, and nothing of the task is left or made."""
+    ended: list[str] = []
+
+    async def endless(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "half"))
+        deleted = await bench.storage.delete_data()
+        assert deleted.tasks == 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(context.task_id or "")
+
+    bench = Bench(Agent(endless))
+    task = await bench.send()
+    assert await bench.work()
+    assert ended == [task.task_id]
+    assert (await bench.storage.count_data()).tasks == 0
+    assert (await bench.storage.delete_data()).is_done
+
+
 async def test_an_agent_that_returns_without_an_ending_fails_its_task() -> None:
     """A task is never left working by an agent that has returned."""
 
