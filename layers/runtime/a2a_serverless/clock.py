@@ -61,3 +61,13 @@ class Waker:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
+
+    async def wait_by(self, clock: Clock, seconds: float) -> None:
+        """Return when woken, at the latest after `seconds` of `clock`."""
+        waits = [asyncio.ensure_future(w) for w in (self._woken.wait(), clock.sleep(seconds))]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)

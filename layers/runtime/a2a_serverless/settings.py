@@ -16,6 +16,11 @@ LEASE_S = 300.0
 RENEW_BEFORE_S = 120.0
 """Seconds that a claim holds, and those that are left of it when its worker renews it."""
 
+SHARED_SPARE_S: Final = 75.0
+LEAST_SHARED_ATTEMPTS: Final = 2
+"""The least time between the limit of one turn and that of its worker, and the least attempts,
+where turns share a worker."""
+
 _PREFIX: Final = "A2A_"
 
 
@@ -79,6 +84,10 @@ class Settings(BaseModel):
     """Hours in which a turn that no worker could start is sent again, before its task fails."""
     run_limit_s: float = Field(default=900, gt=0)
     """The longest run of an agent; at most the worker function's timeout."""
+    turn_limit_s: float = Field(default=0, ge=0)
+    """The longest run of one turn; 0: as long as its process may take."""
+    worker_turns: int = Field(default=1, ge=1, le=50)
+    """The turns that one invocation of the worker function runs at the same time."""
     visibility_s: float = Field(default=60, ge=1)
     """The time after which another worker takes over from one that died."""
     retry_base_s: float = Field(default=2, gt=0)
@@ -147,6 +156,24 @@ class Settings(BaseModel):
     def give_up_s(self) -> float:
         """Return `give_up_hours` in seconds."""
         return self.give_up_hours * 3600
+
+    def check_sharing(self) -> None:
+        """Check that turns which share an invocation end within it, and survive one another.
+
+        Raises:
+            ConfigurationError: one sentence names what does not fit.
+        """
+        longest_s = self.run_limit_s - SHARED_SPARE_S
+        if self.worker_turns > 1 and self.max_attempts < LEAST_SHARED_ATTEMPTS:
+            raise ConfigurationError(
+                "A2A_WORKER_TURNS above 1 needs A2A_MAX_ATTEMPTS of 2 or more: a neighbour that"
+                " ends the worker takes an attempt."
+            )
+        if self.worker_turns > 1 and not 0 < self.turn_limit_s <= longest_s:
+            raise ConfigurationError(
+                "A2A_WORKER_TURNS above 1 needs an A2A_TURN_LIMIT_S from 1 to"
+                f" {longest_s:.0f}: {SHARED_SPARE_S:.0f} s less than A2A_RUN_LIMIT_S."
+            )
 
     def retry(self) -> RetryPolicy:
         """Return the policy of a turn's attempts: their number, and the waits in between."""

@@ -82,11 +82,16 @@ def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
 
 
 def aws_backends(
-    settings: Settings, clock: Clock | None = None, *, needs: Iterable[Name] = ()
+    settings: Settings,
+    clock: Clock | None = None,
+    *,
+    needs: Iterable[Name] = (),
+    has_long_polls: bool = True,
 ) -> Backends:
     """Return backends on DynamoDB and SQS, as the environment names them.
 
-    `needs` lists the settings that the process requires beside `table` and `queue`.
+    `needs` lists the settings that the process requires beside `table` and `queue`;
+    `has_long_polls` is as for `SqsFifoQueue`.
 
     Raises:
         ConfigurationError: one of them is not set.
@@ -106,6 +111,7 @@ def aws_backends(
             undecodable_queue=settings.undecodable_queue or None,
             clock=clock,
             visibility_s=settings.visibility_s,
+            has_long_polls=has_long_polls,
         ),
         push=_push_on_aws(settings, clock) if settings.pushes else None,
         streams=_leases(DynamoSlots(settings.table, clock=clock), settings),

@@ -113,6 +113,31 @@ async def test_a_failed_renewal_is_tried_again() -> None:
     assert not beat.lost
 
 
+async def test_a_delivery_is_not_renewed_beyond_its_limit() -> None:
+    """It is lost at the limit, also under an agent that blocks its loop: others may go on then."""
+    handle, clock = Delivery(), SystemClock()
+    until = clock.monotonic() + 1.5 * BEAT_S
+    beat = Heartbeat(
+        handle=handle, visibility_s=BEAT_S, clock=clock, on_lost=lambda: None, until=until
+    )
+    await beat.take()
+    async with Keeper().over(beat.beat):
+        while not beat.lost:
+            time.sleep(0.01)  # noqa: ASYNC251 - the loop is blocked
+        assert clock.monotonic() >= until
+        renewals = len(handle.extended)
+    assert renewals == len(handle.extended) <= 4
+
+
+async def test_the_last_renewal_ends_at_the_limit() -> None:
+    """A delivery that is lost by then is visible by then, not a whole visibility later."""
+    handle, clock = Delivery(), SystemClock()
+    until = clock.monotonic() + 20
+    beat = Heartbeat(handle=handle, visibility_s=60, clock=clock, on_lost=lambda: None, until=until)
+    await beat.take()
+    assert 19 < handle.extended[0] <= 20
+
+
 async def test_a_delivery_that_has_expired_starts_no_agent() -> None:
     """Where the first extension is refused, somebody else has the operation."""
     agent = Agent(complete)

@@ -21,7 +21,7 @@ from a2a_serverless import aws
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.memory import MemoryQueue
-from a2a_serverless.queues.sqs import SqsRequests
+from a2a_serverless.queues.sqs_requests import SqsRequests
 from a2a_serverless.storage.dynamodb_layout import event_sort, task_partition
 from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 

@@ -133,8 +133,9 @@ class Stack:
         self.settings = settings.model_copy(update=update)
 
     def _backends(self) -> Backends:
-        make = memory_backends if self.options.backend == "memory" else aws_backends
-        return make(self.settings)
+        if self.options.backend == "memory":
+            return memory_backends(self.settings)
+        return aws_backends(self.settings, has_long_polls=self.options.backend != "moto")
 
     def _start_push(self, starting: ExitStack, backends: Backends) -> None:
         sources = self._push_sources(starting, backends)

@@ -177,6 +177,19 @@ class FifoQueue(ABC, Generic[M]):
         """Enqueue a message, unless one with its deduplication id was sent within 5 minutes."""
 
     @abstractmethod
+    async def pull(self, limit: int, wait_s: float) -> list[Handle[M]]:
+        """Return up to `limit` deliveries, 10 at most, and none if none comes within `wait_s`.
+
+        Of the messages of one group only the first is among them; others that came with it are
+        given back at once. An error of the network is logged, and returns none after a pause. After
+        `shutdown` there are none. A poll must be awaited to its end: what an abandoned one receives
+        is given back, or, if the process is frozen or dies before, waits out its visibility.
+
+        Raises:
+            ConfigurationError: there is no such queue.
+        """
+
+    @abstractmethod
     def deliveries(self) -> AsyncGenerator[Handle[M]]:
         """Return deliveries as they come, one at a time, until `shutdown` (pull mode)."""
 
@@ -185,11 +198,11 @@ class FifoQueue(ABC, Generic[M]):
         """Stop receiving: every `deliveries` ends after the deliveries it has handed out."""
 
     @abstractmethod
-    def decode_record(self, record: EventRecord) -> Handle[M]:
+    def decode_record(self, record: EventRecord, *, removes: bool = False) -> Handle[M]:
         """Return the delivery behind a record of an SQS event (push mode).
 
-        The event source deletes records that were not reported as failed, so that an `ack` of such
-        a handle may do nothing.
+        `removes`: its `ack` removes the message. Else it may do nothing: the event source deletes
+        the records that were not reported as failed, when the invocation has returned.
 
         Raises:
             UndecodableMessageError: the record does not hold a message of this kind.

@@ -118,6 +118,22 @@ class MemoryQueue(FifoQueue[M]):
         self._closed = True
         self._notify()
 
+    async def pull(self, limit: int, wait_s: float) -> list[Handle[M]]:
+        until = self._clock.monotonic() + wait_s
+        waker = Waker()
+        self._waiting.append(waker)
+        try:
+            while not self._closed:
+                waker.clear()
+                taken = list(itertools.islice(iter(self.take, None), limit))
+                left_s = until - self._clock.monotonic()
+                if taken or left_s <= 0:
+                    return [self.decode_record(record) for record in taken]
+                await waker.wait_by(self._clock, min(left_s, self._until_visible_s()))
+            return []
+        finally:
+            self._waiting.remove(waker)
+
     async def deliveries(self) -> AsyncGenerator[Handle[M]]:
         async with aclosing(self.records()) as records:
             async for record in records:
@@ -149,7 +165,12 @@ class MemoryQueue(FifoQueue[M]):
                     return self._record(first)
         return None
 
-    def decode_record(self, record: EventRecord) -> MemoryHandle[M]:
+    def decode_record(
+        self,
+        record: EventRecord,
+        *,
+        removes: bool = False,  # noqa: ARG002 - every `ack` does
+    ) -> MemoryHandle[M]:
         """Return the delivery, as in the contract; the handle of a deleted message does nothing."""
         return MemoryHandle(self, record)
 

@@ -1,6 +1,6 @@
 """Queues on SQS FIFO: visibility is both the lease of a delivery and its back-off.
 
-Push mode (Lambda receives and deletes) is `decode_record`, pull mode `deliveries`.
+Push mode (Lambda receives and deletes) is `decode_record`, pull mode `pull` and `deliveries`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Iterable
 from concurrent.futures import Future, InvalidStateError
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
-
-from botocore.exceptions import ClientError
+from typing import TYPE_CHECKING, Final
 
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock, SystemClock
@@ -25,7 +23,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability.tracing import system_attributes
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, M
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.queues.sqs_requests import SqsRequests
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
@@ -34,111 +32,19 @@ if TYPE_CHECKING:
 LONG_POLL_S: Final = 20
 """Seconds that SQS holds a receive at most."""
 
+SHORT_WAIT_S: Final = 2
+"""Seconds that a receive may wait with the time-out of every other request."""
+
+MOST_AT_ONCE: Final = 10
+"""Messages that SQS hands out in one receive at most."""
+
+SHORT_POLL_S: Final = 0.25
+"""Seconds between two receives of a queue that is not long-polled."""
+
 LONGEST_LEASE_S: Final = 43_170
 """SQS allows 12 h of visibility since the receive; a request for the last seconds fails."""
 
-_MISSING_CODES: Final = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
-_EXPIRED_CODES: Final = frozenset(
-    {"InvalidParameterValue", "MessageNotInflight", "ReceiptHandleIsInvalid"}
-)
-"""Errors of SQS for a receipt that is not the latest, has expired, or has used up its 12 h."""
-
 logger = logging.getLogger(__name__)
-
-
-class SqsRequests:
-    """The requests to one queue, which is known by its URL or by its name.
-
-    Every method raises:
-        UnavailableError: no answer within the retry budget.
-        ConfigurationError: there is no such queue, or it refuses this process.
-    """
-
-    def __init__(self, queue: str, client: SQSClient | None, clock: Clock) -> None:
-        self.name = queue
-        self.clock = clock
-        self._url = queue if "://" in queue else None
-        self._client = client
-
-    @property
-    def client(self) -> SQSClient:
-        return self._client or aws.client("sqs")
-
-    @property
-    def polling_client(self) -> SQSClient:
-        """Return the client whose read time-out is longer than a long poll."""
-        return self._client or aws.client("sqs", long_poll=True)
-
-    async def url(self) -> str:
-        """Return the queue's URL; a name is looked up once."""
-        if self._url is None:
-            answer = await self._request(self.client.get_queue_url, QueueName=self.name)
-            self._url = str(answer["QueueUrl"])
-        return self._url
-
-    async def check(self) -> None:
-        """Raise ConfigurationError if the queue does not exist."""
-        await self._request(
-            self.client.get_queue_attributes, QueueUrl=await self.url(), AttributeNames=["QueueArn"]
-        )
-
-    async def send(self, body: str, **options: Any) -> None:
-        """Send a message; `options` are those of the API."""
-        await self._request(
-            self.client.send_message, QueueUrl=await self.url(), MessageBody=body, **options
-        )
-
-    async def keep(self, body: str, *, reason: str, message_id: str | None) -> None:
-        """Send a body for a person to read, in a group of its own if the queue has groups."""
-        own = digest("push-undecodable", message_id or body)  # the name under which they are stored
-        is_fifo = self.name.endswith(".fifo")
-        await self.send(
-            body,
-            MessageAttributes={"reason": {"DataType": "String", "StringValue": reason}},
-            **({"MessageGroupId": own, "MessageDeduplicationId": own} if is_fifo else {}),
-        )
-
-    async def delete(self, receipt: str) -> None:
-        """Delete a received message.
-
-        Raises:
-            ConcurrencyError: the receipt has expired.
-        """
-        await self._request(
-            self.client.delete_message, QueueUrl=await self.url(), ReceiptHandle=receipt
-        )
-
-    async def hide(self, receipt: str, seconds: int) -> None:
-        """Set the visibility of a received message.
-
-        Raises:
-            ConcurrencyError: the receipt has expired.
-        """
-        await self._request(
-            self.client.change_message_visibility,
-            QueueUrl=await self.url(),
-            ReceiptHandle=receipt,
-            VisibilityTimeout=seconds,
-        )
-
-    async def _request(self, method: Callable[..., Any], **arguments: Any) -> Any:
-        try:
-            return await aws.repeat(method, clock=self.clock, **arguments)
-        except aws.ERRORS as error:
-            if "ReceiptHandle" in arguments and _code(error) in _EXPIRED_CODES:
-                raise ConcurrencyError("The delivery has expired.") from error
-            raise self.misconfigured(error) from error
-
-    @staticmethod
-    def is_missing(error: Exception) -> bool:
-        """Return True if an error says that there is no such queue."""
-        return _code(error) in _MISSING_CODES
-
-    def misconfigured(self, error: Exception) -> ConfigurationError:
-        """Return the ConfigurationError for an error that a repetition cannot cure."""
-        if self.is_missing(error):
-            return ConfigurationError(f"The queue {self.name} does not exist.")
-        return ConfigurationError(f"The queue {self.name} cannot be used: {error}")
 
 
 class SqsHandle(Handle[M]):
@@ -150,17 +56,17 @@ class SqsHandle(Handle[M]):
         kind: type[M],
         record: EventRecord,
         *,
-        is_pulled: bool,
+        removes: bool,
     ) -> None:
         super().__init__(kind, record)
         self._requests = requests
         self._receipt = str(record["receiptHandle"])
-        self._is_pulled = is_pulled
+        self._removes = removes
         self._received_at = requests.clock.monotonic()
 
     async def ack(self) -> None:
-        """Remove the message; in push mode Lambda deletes records that are not reported failed."""
-        if not self._is_pulled:
+        """Remove the message, unless that is left to Lambda: see `FifoQueue.decode_record`."""
+        if not self._removes:
             return
         try:
             await self._requests.delete(self._receipt)
@@ -207,6 +113,7 @@ class SqsFifoQueue(FifoQueue[M]):
         client: by default that of the process.
         clock: by default that of the system.
         visibility_s: the lease of a pulled message, in whole seconds; its consumer extends it.
+        has_long_polls: False where a long poll holds up other requests, as in a simulation.
     """
 
     def __init__(
@@ -218,6 +125,7 @@ class SqsFifoQueue(FifoQueue[M]):
         client: SQSClient | None = None,
         clock: Clock | None = None,
         visibility_s: float = 60,
+        has_long_polls: bool = True,
     ) -> None:
         super().__init__(kind)
         clock = clock or SystemClock()
@@ -227,6 +135,8 @@ class SqsFifoQueue(FifoQueue[M]):
         )
         self._clock = clock
         self._visibility_s = math.ceil(visibility_s)
+        self._has_long_polls = has_long_polls
+        self._failures = 0
         self._closed = False
         self._polls: set[Future[list[EventRecord]]] = set()
 
@@ -262,41 +172,46 @@ class SqsFifoQueue(FifoQueue[M]):
         for poll in tuple(self._polls):
             _resolve(poll, [])
 
-    async def deliveries(self) -> AsyncGenerator[Handle[M]]:
-        """Yield deliveries as in the contract.
+    async def pull(self, limit: int, wait_s: float) -> list[Handle[M]]:
+        """Return deliveries as in the contract.
 
         A message that cannot be decoded is kept if there is a queue for it, else left to the
-        redrive policy. Errors of the network are logged, and receiving goes on.
-
-        Raises:
-            ConfigurationError: the queue does not exist.
+        redrive policy.
         """
         url = await self._requests.url()
-        failures = 0
+        until = self._clock.monotonic() + wait_s
         while not self._closed:
             try:
-                records = await self._receive(url)
-                failures = 0
+                records = await self._receive(url, limit, wait_s if self._has_long_polls else 0)
+                self._failures = 0
             except aws.ERRORS as error:
-                failures += 1
-                await self._back_off(error, failures)
-                continue
-            for record in records:
-                handle = await self._decode(record)
-                if handle is not None:
-                    yield handle
+                self._failures += 1
+                await self._back_off(error, self._failures)
+                return []
+            left_s = until - self._clock.monotonic()
+            if records or self._has_long_polls or left_s <= 0:
+                handles = [await self._decode(record) for record in records]
+                return [handle for handle in handles if handle is not None]
+            await self._clock.sleep(min(SHORT_POLL_S, left_s))
+        return []
 
-    def decode_record(self, record: EventRecord) -> SqsHandle[M]:
-        return SqsHandle(self._requests, self.kind, record, is_pulled=False)
+    async def deliveries(self) -> AsyncGenerator[Handle[M]]:
+        while not self._closed:
+            for handle in await self.pull(1, LONG_POLL_S):
+                yield handle
 
-    async def _receive(self, url: str) -> list[EventRecord]:
-        """Make one long poll, in a daemon thread of its own.
+    def decode_record(self, record: EventRecord, *, removes: bool = False) -> SqsHandle[M]:
+        return SqsHandle(self._requests, self.kind, record, removes=removes)
+
+    async def _receive(self, url: str, limit: int, wait_s: float) -> list[EventRecord]:
+        """Make one poll, in a daemon thread of its own.
 
         In the pool of `aws.call` it would delay other calls, and the end of the process.
         """
         poll: Future[list[EventRecord]] = Future()
         self._polls.add(poll)
-        Thread(target=self._poll, args=(url, poll), name="sqs-poll", daemon=True).start()
+        arguments = (url, poll, limit, wait_s)
+        Thread(target=self._poll, args=arguments, name="sqs-poll", daemon=True).start()
         try:
             return await asyncio.wrap_future(poll)
         except asyncio.CancelledError:
@@ -306,19 +221,24 @@ class SqsFifoQueue(FifoQueue[M]):
         finally:
             self._polls.discard(poll)
 
-    def _poll(self, url: str, poll: Future[list[EventRecord]]) -> None:
+    def _poll(self, url: str, poll: Future[list[EventRecord]], limit: int, wait_s: float) -> None:
+        # A short wait is answered within the time-out of other requests, and fails as soon.
+        is_long = wait_s > SHORT_WAIT_S
+        client = self._requests.polling_client if is_long else self._requests.client
         try:
-            answer = self._requests.polling_client.receive_message(
+            answer = client.receive_message(
                 QueueUrl=url,
-                MaxNumberOfMessages=1,
-                WaitTimeSeconds=LONG_POLL_S,
+                MaxNumberOfMessages=min(limit, MOST_AT_ONCE),
+                WaitTimeSeconds=math.ceil(wait_s),
                 VisibilityTimeout=self._visibility_s,
-                MessageSystemAttributeNames=["ApproximateReceiveCount"],
+                MessageSystemAttributeNames=["ApproximateReceiveCount", "MessageGroupId"],
             )
         except Exception as error:  # noqa: BLE001 - handed over to the coroutine that waits
             _resolve(poll, error)
             return
-        records = [_record(message) for message in answer.get("Messages", [])]
+        records, behind = _firsts_of_groups(_record(each) for each in answer.get("Messages", []))
+        # Before the first of their group can be acknowledged, and a frozen process keeps them.
+        self._give_back(url, behind)
         if not _resolve(poll, records):
             self._give_back(url, records)
 
@@ -348,7 +268,7 @@ class SqsFifoQueue(FifoQueue[M]):
     async def _decode(self, record: EventRecord) -> SqsHandle[M] | None:
         """Return the delivery of a pulled message; None if it could not be read."""
         try:
-            return SqsHandle(self._requests, self.kind, record, is_pulled=True)
+            return SqsHandle(self._requests, self.kind, record, removes=True)
         except UndecodableMessageError as error:
             extra = {"action": "undecodable", "message_id": record["messageId"]}
             logger.error("%s", error, extra=extra)  # noqa: TRY400 - expected
@@ -376,6 +296,20 @@ def _record(message: MessageTypeDef) -> EventRecord:
     }
 
 
+def _firsts_of_groups(
+    records: Iterable[EventRecord],
+) -> tuple[list[EventRecord], list[EventRecord]]:
+    """Return the first record of each group, and those behind one of these."""
+    groups: set[str] = set()
+    firsts: list[EventRecord] = []
+    behind: list[EventRecord] = []
+    for record in records:
+        group = record["attributes"].get("MessageGroupId", record["messageId"])
+        (behind if group in groups else firsts).append(record)
+        groups.add(group)
+    return firsts, behind
+
+
 def _resolve(poll: Future[list[EventRecord]], outcome: list[EventRecord] | Exception) -> bool:
     """Hand over a poll's outcome, once; return False if its receiver has one, or has left."""
     try:
@@ -386,10 +320,3 @@ def _resolve(poll: Future[list[EventRecord]], outcome: list[EventRecord] | Excep
     except InvalidStateError:
         return False
     return True
-
-
-def _code(error: Exception) -> str:
-    """Return the code without the prefix of the older protocol (`AWS.SimpleQueueService.`)."""
-    if not isinstance(error, ClientError):
-        return type(error).__name__
-    return aws.error_code(error).rsplit(".", 1)[-1]

@@ -92,6 +92,16 @@ def on_delivery(
     return Delivered.START if is_first and head.token is None else Delivered.CLAIM
 
 
+def runs_alone(head: Head) -> bool:
+    """Return True if the turn's next attempt must have no neighbours in its process.
+
+    The last attempt has neither ended the turn nor given it back: a worker died with it. The next
+    worker may die of the same turn, and must not take healthy ones along. A turn that was such a
+    neighbour itself is no longer in danger then.
+    """
+    return head.turn_is_open and head.token is not None and not head.was_released
+
+
 def on_current_turn(params: OperationParams, head: Head) -> OperationParams:
     """Return the parameters of the current turn for a delivery that may name a later one.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -30,6 +31,7 @@ from a2a_serverless.tasks.attempts import (
     may_give_up,
     on_current_turn,
     on_delivery,
+    runs_alone,
     waits_behind,
 )
 from a2a_serverless.tasks.head import SHUTDOWN, Head
@@ -45,6 +47,7 @@ from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.failures import reason_of
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
 from a2a_serverless.worker.loops import limited, survive_exits
+from a2a_serverless.worker.sharing import Place
 from a2a_serverless.worker.telemetry import (
     count_failed,
     ids_of,
@@ -67,6 +70,8 @@ _NEWER = (
 RELEASE_S = 6.0
 """The longest wait for the note that an interrupted attempt is over: a little longer than a
 request's read time-out, so that hardly any request is under way after it."""
+FIRST_AGAIN = 2
+"""The receive that is the first after the one whose worker died."""
 PULL_LIMIT_S = 11.5 * 3600
 """The longest turn in pull mode: SQS lets a message be invisible for 12 hours at most."""
 
@@ -110,16 +115,23 @@ class WorkerAdapter:
         self.deadline_margin_s = deadline_margin_s
         self.has_heartbeat = has_heartbeat
 
-    async def process(self, handle: Handle[Operation], *, deadline: float | None = None) -> bool:
+    async def process(
+        self,
+        handle: Handle[Operation],
+        *,
+        deadline: float | None = None,
+        place: Place | None = None,
+    ) -> bool:
         """Run one delivery to its end; nothing runs on afterwards.
 
         Return True if it is done and acknowledged, False if it will be delivered again: an event
         source has to be told then that it failed. `deadline` is in the clock's monotonic seconds;
-        the turn is given back some time before it.
+        the turn is given back some time before it. `place` is that among the process's deliveries;
+        None where the turns of a process are no danger to one another.
         """
         faults.point("after-receive")
         survive_exits(asyncio.get_running_loop())
-        delivery = _Delivery(self, handle, deadline)
+        delivery = _Delivery(self, handle, deadline, place)
         with observed_delivery(handle):
             try:
                 verdict = await delivery.verdict()
@@ -172,10 +184,16 @@ class _Delivery:
     """One delivery on its way through the adapter."""
 
     def __init__(
-        self, adapter: WorkerAdapter, handle: Handle[Operation], deadline: float | None
+        self,
+        adapter: WorkerAdapter,
+        handle: Handle[Operation],
+        deadline: float | None,
+        place: Place | None,
     ) -> None:
         self._adapter = adapter
         self._handle = handle
+        self._place = place
+        self._is_alone = False
         self._operation = handle.message
         self._params = handle.message.params
         self._deadline = deadline
@@ -196,7 +214,7 @@ class _Delivery:
             log = None if read is None else read.counted()
             verdict = await self._act(log)
             goes_on = log is not None and waits_behind(log.head, self._operation)
-            if not (verdict.is_done and goes_on):
+            if verdict is not None and not (verdict.is_done and goes_on):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
         return again(0)
@@ -222,7 +240,8 @@ class _Delivery:
             text = f"Turn not released: {failure}"
             _log(self._handle, logging.WARNING, "release_failed", text)
 
-    async def _act(self, log: Log | None) -> Verdict:
+    async def _act(self, log: Log | None) -> Verdict | None:
+        """Do what is wanted on `log`; return None if it has to be read again before."""
         is_cancelled = log is not None and await self._storage.is_cancelled(self._params.task_id)
         wanted = on_delivery(
             None if log is None else log.head,
@@ -239,11 +258,32 @@ class _Delivery:
             verdict = again(NEWER_DELAY_S)
         elif wanted is Delivered.CANCEL:
             verdict = await self._cancel(log)
+        elif runs_alone(log.head) and self._place is not None and not self._is_alone:
+            return await self._wait_alone(self._place)
         else:
             verdict = await self._run(log, claims_first=wanted is Delivered.CLAIM)
         if log is not None and verdict.is_done:
             await self._cleanup()
         return verdict
+
+    async def _wait_alone(self, place: Place) -> Verdict | None:
+        """Wait until the process works on nothing else; return a verdict if that cannot be.
+
+        The first time the turn is given back instead, as a free worker may take it at once.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                is_kept = await self._keep_delivery(stack, until=self._deadline)
+                may_wait = self._handle.attempt > FIRST_AGAIN
+                self._is_alone = await place.alone(may_wait=may_wait)
+        except ConcurrencyError as error:
+            _log(self._handle, logging.WARNING, "fenced", f"Delivery not kept: {error}")
+            return LOST
+        if self._is_alone:
+            return None if is_kept() else LOST
+        text = "Delivery given back: a worker died with its turn, and neighbours run here"
+        _log(self._handle, logging.WARNING, "not_alone", text)
+        return again(0)
 
     async def _cancel(self, log: Log) -> Verdict:
         faults.point("cancel-received")
@@ -258,7 +298,7 @@ class _Delivery:
         try:
             with observed_cancel(log, self._operation):
                 async with AsyncExitStack() as stack:
-                    may_write = await self._keep_delivery(stack)
+                    may_write = await self._keep_delivery(stack, until=self._limit())
                     await canceling.run(log, self._operation, may_write)
         except ConcurrencyError as error:  # another worker has the turn, or the delivery
             metrics.count("FencedWrites")
@@ -279,7 +319,9 @@ class _Delivery:
                 attempt = self._attempt(log, params)
                 async with AsyncExitStack() as stack:
                     may_write = await self._keep_delivery(
-                        stack, lambda: attempt.stop(FencedError("The delivery is lost."))
+                        stack,
+                        lambda: attempt.stop(FencedError("The delivery is lost.")),
+                        until=self._limit(),
                     )
                     if claims_first:
                         head = await claim(self._storage, log, own, adapter.retry)
@@ -320,14 +362,32 @@ class _Delivery:
             return adapter.agent
         return CarryingAgent(adapter.agent, adapter.carried, caller_of(log).variables)
 
-    def _stop_at(self) -> float | None:
-        if self._deadline is None:
-            return None
-        left_s = self._deadline - self._adapter.clock.monotonic()
-        return self._deadline - min(self._adapter.deadline_margin_s, MAX_MARGIN_SHARE * left_s)
+    def _stop_at(self) -> float:
+        """Return when a turn that begins now is given back, at its limit or before the deadline."""
+        now, ends = self._adapter.clock.monotonic(), [math.inf]
+        if self._adapter.settings.turn_limit_s:
+            ends.append(now + self._adapter.settings.turn_limit_s)
+        if self._deadline is not None:
+            margin_s = min(
+                self._adapter.deadline_margin_s, MAX_MARGIN_SHARE * (self._deadline - now)
+            )
+            ends.append(self._deadline - margin_s)
+        return min(ends)
+
+    def _limit(self) -> float | None:
+        """Return until when the delivery of a turn that begins now is kept at most."""
+        limit_s, ends = self._adapter.settings.turn_limit_s, self._deadline
+        if not limit_s:
+            return ends
+        limit = self._adapter.clock.monotonic() + limit_s + self._adapter.deadline_margin_s
+        return limit if ends is None else min(limit, ends)
 
     async def _keep_delivery(
-        self, stack: AsyncExitStack, on_lost: Callable[[], None] = lambda: None
+        self,
+        stack: AsyncExitStack,
+        on_lost: Callable[[], None] = lambda: None,
+        *,
+        until: float | None,
     ) -> Callable[[], bool]:
         """Start the heartbeat; return a test that the delivery is still this worker's.
 
@@ -341,6 +401,7 @@ class _Delivery:
             visibility_s=self._adapter.settings.visibility_s,
             clock=self._adapter.clock,
             on_lost=on_lost,
+            until=until,
         )
         await heartbeat.take()
         await stack.enter_async_context(self._adapter.beside.keeper.over(heartbeat.beat))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -76,11 +77,11 @@ CANCEL_HEARD_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The bounds of an attempt, in seconds. `stop_at` is monotonic; None: no deadline."""
+    """The bounds of an attempt, in seconds. `stop_at` is monotonic; infinite without a deadline."""
 
     retry: RetryPolicy
     cancel_timeout_s: float
-    stop_at: float | None = None
+    stop_at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +266,7 @@ class Attempt:
         await contained(self.agent.cancel(self.turn.cancel_context(), self._queue), self._started)
 
     async def _keep_deadline(self) -> None:
-        if self.limits.stop_at is not None:
+        if self.limits.stop_at < math.inf:
             await self.clock.sleep(max(0, self.limits.stop_at - self.clock.monotonic()))
             self.stop(DeadlineError())
 

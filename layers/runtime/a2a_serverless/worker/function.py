@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,19 +12,30 @@ from a2a.server.agent_execution import AgentExecutor
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import InvalidArgumentError, UndecodableMessageError
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
-from a2a_serverless.queues.fifo import EventRecord
+from a2a_serverless.queues.fifo import EventRecord, Handle
 from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.loops import run_to_end
+from a2a_serverless.worker.sharing import Place, Sharing
 
 T = TypeVar("T")
+
+Process = Callable[[Handle[Operation]], Awaitable[bool]]
+"""Works on one delivery to its end; returns True if it is done."""
 
 logger = logging.getLogger(__name__)
 
 
 class WorkerFunction(EventFunction):
-    """Runs batches of operations: tasks at the same time, the operations of one in their order."""
+    """Runs batches of operations: tasks at the same time, the operations of one in their order.
+
+    With `worker_turns` above 1 it pulls others beside them while one of its turns waits.
+
+    Raises:
+        ConfigurationError: the settings of shared turns do not fit one another.
+    """
 
     def __init__(
         self,
@@ -34,7 +45,9 @@ class WorkerFunction(EventFunction):
         *,
         clock: Clock | None = None,
     ) -> None:
+        settings.check_sharing()
         self._operations = backends.operations
+        self._settings = settings
         self._clock = clock or SystemClock()
         self._adapter = WorkerAdapter(backends, agent, settings, clock=self._clock)
         super().__init__()
@@ -47,17 +60,40 @@ class WorkerFunction(EventFunction):
         records = event.get("Records")
         if not isinstance(records, list):
             raise InvalidArgumentError("The event has no list of Records: it is not one of SQS.")
-        return await process_batch(records, partial(self._succeeds, self._deadline(context)))
+        deadline = self._deadline(context)
+        if self._settings.worker_turns == 1:
+            return await process_batch(
+                records, partial(self._succeeds, partial(self._adapter.process, deadline=deadline))
+            )
+        sharing = self._sharing(deadline)
+        batch = process_batch(records, partial(self._succeeds, sharing.run))
+        return await sharing.beside(batch)
+
+    def _sharing(self, deadline: float | None) -> Sharing:
+        async def process(handle: Handle[Operation], place: Place) -> bool:
+            return await self._adapter.process(handle, deadline=deadline, place=place)
+
+        return Sharing(
+            operations=self._operations,
+            process=process,
+            clock=self._clock,
+            turns=self._settings.worker_turns,
+            turn_limit_s=self._settings.turn_limit_s,
+            deadline=deadline,
+            lag_s=lambda: self._adapter.beside.keeper.lag_s,
+        )
 
     def _deadline(self, context: Any) -> float | None:
         seconds = left_s(context)
         return None if seconds is None else self._clock.monotonic() + seconds
 
-    async def _succeeds(self, deadline: float | None, record: EventRecord) -> bool:
+    async def _succeeds(self, process: Process, record: EventRecord) -> bool:
         try:
-            handle = self._operations.decode_record(record)
+            # Acknowledged at once where others run on: its group's next message waits for that.
+            removes = self._settings.worker_turns > 1
+            handle = self._operations.decode_record(record, removes=removes)
         except UndecodableMessageError as error:
             extra = {"action": "undecodable", "message_id": record["messageId"]}
             logger.error("Record not processed: %s", error, extra=extra)  # noqa: TRY400 - expected
             return False
-        return await self._adapter.process(handle, deadline=deadline)
+        return await process(handle)

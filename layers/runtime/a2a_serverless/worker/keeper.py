@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 import sysconfig
 import threading
@@ -37,9 +38,11 @@ RENEW_AFTER: Final = 1 / 3
 RETRY_AFTER: Final = 1 / 12
 LOST_AFTER: Final = 3 / 4
 GRACE_S: Final = 6.0
+MIN_S: Final = 1.0
 """Shares of the visibility after which it is renewed, a failed renewal is tried again, and a
 delivery without renewal counts as lost (before another worker can have it). At its end a heartbeat
-waits `GRACE_S` for a renewal under way: a little longer than a request's read time-out."""
+waits `GRACE_S` for a renewal under way: a little longer than a request's read time-out. A delivery
+is kept for `MIN_S` at least: no seconds would give it back."""
 
 Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Runs in the keeper's loop until the event is set, and returns soon after."""
@@ -71,6 +74,11 @@ class Keeper:
 
     def __init__(self) -> None:
         self._side: _Side | None = None
+
+    @property
+    def lag_s(self) -> float:
+        """Return by how many seconds the agents' loop was late last; 0 while no turn runs."""
+        return 0.0 if self._side is None else self._side.lag.seconds
 
     @asynccontextmanager
     async def over(self, *duties: Duty, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
@@ -108,13 +116,15 @@ class Heartbeat:
     """Renews the visibility of one delivery.
 
     `lost` turns true, and `on_lost` is called in the loop that called `take`, when the delivery has
-    expired or could not be renewed in time.
+    expired or could not be renewed in time. It is never renewed beyond `until`, in monotonic
+    seconds: so an agent that blocks its loop for ever holds up its neighbours no longer than that.
     """
 
     handle: Handle[Operation]
     visibility_s: float
     clock: Clock
     on_lost: Callable[[], None]
+    until: float | None = None
     lost: bool = field(default=False, init=False)
 
     async def take(self) -> None:
@@ -123,8 +133,9 @@ class Heartbeat:
         Raises:
             ConcurrencyError: the delivery has expired already.
         """
-        await self.handle.extend(self.visibility_s)
-        self._renewed_at = self.clock.monotonic()
+        seconds = self._seconds()
+        await self.handle.extend(seconds)
+        self._counts_until = self._end_of(self.clock.monotonic(), seconds)
         self._home = asyncio.get_running_loop()
 
     async def beat(self, stop: asyncio.Event) -> None:
@@ -141,7 +152,8 @@ class Heartbeat:
     async def _beat(self, stop: asyncio.Event) -> None:
         pause_s = self.visibility_s * RENEW_AFTER
         while True:
-            pause_s = min(pause_s, self._left_s())
+            is_last = self.until is not None and self._counts_until >= self.until
+            pause_s = self._left_s() if is_last else min(pause_s, self._left_s())
             await first_of(self.clock.sleep(max(0, pause_s)), stop.wait())
             if stop.is_set():
                 return
@@ -153,8 +165,8 @@ class Heartbeat:
 
     async def _renew(self, stop: asyncio.Event) -> bool:
         """Extend the delivery once; return False if that failed or had no answer in time."""
-        asked_at = self.clock.monotonic()
-        extending = asyncio.ensure_future(self.handle.extend(self.visibility_s))
+        asked_at, seconds = self.clock.monotonic(), self._seconds()
+        extending = asyncio.ensure_future(self.handle.extend(seconds))
         await first_of(self.clock.sleep(self._left_s()), stop.wait(), tasks=[extending])
         if not extending.done():
             if stop.is_set():
@@ -165,7 +177,7 @@ class Heartbeat:
             return False
         error = extending.exception()
         if error is None:
-            self._renewed_at = asked_at
+            self._counts_until = self._end_of(asked_at, seconds)
             return True
         self.lost = isinstance(error, ConcurrencyError)
         logger.warning("Visibility not renewed: %s", error, extra=self._extra("renewal_failed"))
@@ -173,7 +185,18 @@ class Heartbeat:
 
     def _left_s(self) -> float:
         """Return the seconds until the delivery counts as lost."""
-        return self._renewed_at + LOST_AFTER * self.visibility_s - self.clock.monotonic()
+        return self._counts_until - self.clock.monotonic()
+
+    def _seconds(self) -> float:
+        """Return for how long to keep the delivery from now: for less before `until`."""
+        left_s = math.inf if self.until is None else self.until - self.clock.monotonic()
+        return min(self.visibility_s, max(MIN_S, left_s))
+
+    def _end_of(self, asked_at: float, seconds: float) -> float:
+        """Return when a delivery that was kept then counts as lost, if it is not renewed."""
+        if self.until is not None and asked_at + seconds >= self.until:
+            return self.until  # it is not to be renewed, and nothing is done with it later
+        return asked_at + LOST_AFTER * seconds
 
     def _lose(self) -> None:
         self.lost = True
@@ -217,7 +240,7 @@ class _Side:
         self.has_left = False
         self.listeners: set[OnBlocked] = set()
         self._home = asyncio.get_running_loop()
-        self._home_thread = threading.get_ident()
+        self.lag = _Lag(self._home, threading.get_ident())
         self._has_ended = self._home.create_future()
         self._duties: list[_Running] = []
         self._ready = threading.Event()
@@ -276,7 +299,6 @@ class _Side:
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._ready.set()
-        lag = _Lag(self._home, self._home_thread)
         absent = 0
         while not self._stop.is_set():
             await first_of(asyncio.sleep(LOOK_S), self._stop.wait())
@@ -284,7 +306,7 @@ class _Side:
             absent = 0 if self._home.is_running() else absent + 1
             if absent > 1:
                 break
-            blocked = lag.look()
+            blocked = self.lag.look()
             if blocked is not None:
                 self._tell(*blocked)
         self.has_left = True
@@ -309,9 +331,16 @@ class _Lag:
         self._home = home
         self._thread_id = thread_id
         self._asked_at = 0.0
+        self._answered_after_s = 0.0
         self._is_waiting = False
         self._place = ""
         self._is_reported = False
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds that the last answer took, or the next one takes already."""
+        waited_s = time.monotonic() - self._asked_at if self._is_waiting else 0.0
+        return max(self._answered_after_s, waited_s)
 
     def look(self) -> tuple[float, str] | None:
         """Return seconds and place of a blockage to report now, else None."""

@@ -1,0 +1,138 @@
+"""Pulling several deliveries at once, over memory, moto and fauxqs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.queues.memory import MemoryQueue
+from tests.contract.queues import (
+    PATIENCE_S,
+    MemoryQueues,
+    Note,
+    SqsQueues,
+    everywhere,
+    lambda_record,
+    on_sqs,
+)
+from tests.support.clocks import ManualClock
+
+Queues = MemoryQueues | SqsQueues
+
+
+@everywhere
+async def test_a_pull_brings_as_many_as_it_asks_for(queues: Queues) -> None:
+    """One delivery of each group, and no more than the limit; the rest comes with the next pull."""
+    queue = queues.queue()
+    for task in "abc":
+        await queue.send(Note(task_id=task))
+    first = await queue.pull(2, PATIENCE_S)
+    then = await queue.pull(2, PATIENCE_S)
+    assert [handle.message.task_id for handle in (*first, *then)] == ["a", "b", "c"]
+    assert {handle.attempt for handle in (*first, *then)} == {1}
+
+
+@everywhere
+async def test_of_a_group_the_first_message_is_pulled_alone(queues: Queues) -> None:
+    """What is behind it waits until it is acknowledged, and then comes at once."""
+    queue = queues.queue()
+    for text in ("1", "2", "3"):
+        await queue.send(Note(text=text))
+    await queue.send(Note(task_id="other"))
+    pulled = [await queue.pull(10, 0) for _ in range(2)]
+    first = next(h for handles in pulled for h in handles if h.message.group == "task")
+    assert sorted(h.message.text for handles in pulled for h in handles) == ["", "1"]
+    await first.ack()
+    (second,) = await queue.pull(10, PATIENCE_S)
+    assert second.message.text == "2"
+
+
+@everywhere
+async def test_an_empty_queue_is_left_after_the_wait(queues: Queues) -> None:
+    """A pull returns nothing where nothing comes, and what comes meanwhile at once."""
+    queue = queues.queue()
+    assert await queue.pull(10, 0) == []
+    waiting = asyncio.create_task(queue.pull(10, PATIENCE_S))
+    await queue.send(Note())
+    async with asyncio.timeout(PATIENCE_S):
+        (handle,) = await waiting
+    assert handle.message == Note()
+
+
+@everywhere
+async def test_a_queue_that_was_shut_down_is_not_pulled(queues: Queues) -> None:
+    """Nothing is received after the end of receiving."""
+    queue = queues.queue()
+    await queue.send(Note())
+    await queue.shutdown()
+    assert await queue.pull(10, PATIENCE_S) == []
+    (handle,) = await queues.queue().pull(1, 0) if isinstance(queues, SqsQueues) else [None]
+    assert handle is None or handle.attempt == 1
+
+
+@on_sqs
+async def test_a_pull_without_long_polls_waits_by_the_clock(queues: SqsQueues) -> None:
+    """In a simulation each receive returns at once, until the wait is over."""
+    clock, asked = ManualClock(), recorded(queues.client)
+    assert await queues.queue(clock=clock, has_long_polls=False).pull(10, 2) == []
+    assert clock.monotonic() == 2
+    assert {call["WaitTimeSeconds"] for call in asked} == {0}
+
+
+@on_sqs
+async def test_a_pull_that_fails_brings_nothing(
+    queues: SqsQueues, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of the network is logged, and the next pull is a new attempt."""
+    fails = [True]
+
+    def refuse(**_: Any) -> None:
+        if fails:
+            fails.pop()
+            raise EndpointConnectionError(endpoint_url="x")
+
+    queues.client.meta.events.register("before-call.sqs.ReceiveMessage", refuse)
+    queue = queues.queue(clock=ManualClock())
+    await queue.send(Note())
+    assert await queue.pull(10, 0) == []
+    assert [record.__dict__["action"] for record in caplog.records] == ["receive_failed"]
+    assert len(await queue.pull(10, PATIENCE_S)) == 1
+
+
+@on_sqs
+async def test_a_pull_of_a_missing_queue_says_so(queues: SqsQueues) -> None:
+    """A queue that is gone is no matter of another try."""
+    queue = queues.queue()
+    queues.client.delete_queue(QueueUrl=queues.main)
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        await queue.pull(10, 0)
+
+
+@everywhere
+async def test_a_record_may_be_removed_before_its_invocation_returns(queues: Queues) -> None:
+    """A handle that removes lets its group's next message go at once."""
+    queue = queues.queue()
+    await queue.send(Note(text="1"))
+    if isinstance(queue, MemoryQueue):
+        record = queue.take()
+    else:
+        assert isinstance(queues, SqsQueues)
+        record = lambda_record(queues.take()[0])
+    assert record is not None
+    await queue.send(Note(text="2"))
+    await queue.decode_record(record, removes=True).ack()
+    (second,) = await queue.pull(1, PATIENCE_S)
+    assert second.message.text == "2"
+
+
+def recorded(client: Any) -> list[dict[str, Any]]:
+    """The parameters of the receives from now on."""
+    calls: list[dict[str, Any]] = []
+    client.meta.events.register(
+        "provide-client-params.sqs.ReceiveMessage", lambda params, **_: calls.append(params)
+    )
+    return calls

@@ -1,0 +1,197 @@
+"""The worker function with shared turns: what one invocation does with several tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker.function import WorkerFunction
+from tests.support.workers import Agent, Bench, PacedClock, S, complete
+
+TURNS = 3
+LIMIT_S = 30.0
+
+
+class Context:
+    """Lambda's context of an invocation with 15 minutes."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 900_000
+
+
+class Function:
+    """The worker function in a test's event loop. Its agent works as the message says.
+
+    `SECONDS NAME` takes so long and completes; with the name `raises` it raises in its first start.
+    """
+
+    def __init__(self) -> None:
+        self.clock = PacedClock()
+        self.bench = Bench(
+            Agent(self._work),
+            clock=self.clock,
+            worker_turns=TURNS,
+            turn_limit_s=LIMIT_S,
+            retry_base_s=0.01,
+        )
+        queue = self.bench.operations
+        assert isinstance(queue, MemoryQueue)
+        self.queue = queue
+        self.function = WorkerFunction(
+            self.bench.backends, self.bench.adapter.agent, self.bench.settings, clock=self.clock
+        )
+        self.function._loop.close()  # the test's own loop runs its invocations
+        self.function._adapter = self.bench.adapter
+        self.starts: list[str] = []
+        self.running: set[str] = set()
+        self.together: list[set[str]] = []
+        """Who ran when somebody began."""
+
+    async def _work(self, context: RequestContext, queue: EventQueue) -> None:
+        seconds, _, name = context.get_user_input().partition(" ")
+        self.starts.append(name)
+        self.running.add(name)
+        self.together.append(set(self.running))
+        try:
+            await self.clock.sleep(float(seconds))
+        finally:
+            self.running.discard(name)
+        if name == "raises" and self.starts.count(name) == 1:
+            raise ValueError
+        await complete(context, queue)
+
+    async def invoke(self) -> asyncio.Task[dict[str, Any]]:
+        """Begin an invocation with the next delivery."""
+        record = self.queue.take()
+        assert record is not None
+        invocation = asyncio.create_task(self.function._answer({"Records": [record]}, Context()))
+        await self.clock.pass_time(0)
+        return invocation
+
+    async def work_off(self) -> None:
+        """Invoke the function until the queue is empty; nothing is ever reported as failed."""
+        while not self.queue.is_empty:
+            invocation = await self.invoke()
+            await self.clock.pass_time(200)
+            assert invocation.done()
+
+    async def state(self, task: Head) -> S:
+        return (await self.bench.head(task)).state
+
+
+async def test_an_invocation_runs_several_turns() -> None:
+    """The event's turn and those beside it complete; each is acknowledged as it ends."""
+    function = Function()
+    heads = [await function.bench.send(f"10 {name}") for name in "abcde"]
+    invocation = await function.invoke()
+    await function.clock.pass_time(1.5)
+    assert function.starts == ["a", "b", "c"]
+    await function.clock.pass_time(8.7)
+    assert len(function.queue.messages) == len(heads) - 1
+    assert not invocation.done()
+    await function.clock.pass_time(30)
+    assert await invocation == {"batchItemFailures": []}
+    assert {await function.state(head) for head in heads} == {S.TASK_STATE_COMPLETED}
+    assert function.queue.is_empty
+
+
+async def test_a_follow_up_runs_beside_the_rest_of_its_invocation() -> None:
+    """A message to a task begins within a second, although the task's worker still runs others."""
+    function = Function()
+    first = await function.bench.send("3 first")
+    await function.bench.send("25 long")
+    invocation = await function.invoke()
+    await function.clock.pass_time(5)
+    assert await function.state(first) == S.TASK_STATE_COMPLETED
+    assert not invocation.done()
+    await function.bench.send("1 second")
+    await function.clock.pass_time(0.9)
+    assert "second" in function.starts
+    await function.clock.pass_time(60)
+    assert await invocation == {"batchItemFailures": []}
+
+
+async def test_only_the_events_own_failure_is_reported() -> None:
+    """A pulled turn that fails comes again by its visibility, and is none of the event's."""
+    function = Function()
+    long = await function.bench.send("20 long")
+    failing = await function.bench.send("2 raises")
+    invocation = await function.invoke()
+    await function.clock.pass_time(60)
+    assert await invocation == {"batchItemFailures": []}
+    assert function.starts.count("raises") == 2
+    assert await function.state(long) == S.TASK_STATE_COMPLETED
+    assert await function.state(failing) == S.TASK_STATE_COMPLETED
+
+
+async def test_the_events_own_failure_is_reported() -> None:
+    """It is given back at once, and named when the invocation returns."""
+    function = Function()
+    await function.bench.send("2 raises")
+    invocation = await function.invoke()
+    await function.clock.pass_time(60)
+    assert [f["itemIdentifier"] for f in (await invocation)["batchItemFailures"]] == ["1"]
+
+
+async def test_a_turn_ends_at_its_own_limit() -> None:
+    """Its invocation has minutes left: it is given back all the same, and fails in the end."""
+    function = Function()
+    head = await function.bench.send("500 slow")
+    invocation = await function.invoke()
+    await function.clock.pass_time(LIMIT_S - 1)
+    assert function.running == {"slow"}
+    await function.clock.pass_time(2)
+    assert (await function.bench.head(head)).attempts == 2
+    await function.clock.pass_time(200)
+    assert invocation.done()
+    await function.work_off()
+    assert await function.state(head) == S.TASK_STATE_FAILED
+    assert function.starts == ["slow"] * 3
+
+
+async def test_the_turn_of_a_dead_worker_runs_alone() -> None:
+    """It is given back the first time; then its neighbours end, and it has the worker to itself."""
+    function = Function()
+    await function.bench.send("8 one")
+    suspect = await function.bench.send("8 suspect")
+    lost = await function.bench.head(suspect)
+    await function.bench.storage.commit(lost, Commit(token="dead", claims=True))
+    heads = [suspect, await function.bench.send("8 two"), await function.bench.send("8 three")]
+    await function.work_off()
+    assert {"suspect"} in function.together
+    assert not [names for names in function.together if "suspect" in names and len(names) > 1]
+    assert any(len(names) > 1 for names in function.together)
+    assert {await function.state(head) for head in heads} == {S.TASK_STATE_COMPLETED}
+
+
+async def test_a_turn_that_was_given_back_has_neighbours() -> None:
+    """What has said why it ended is no danger: it is pulled like any other."""
+    function = Function()
+    await function.bench.send("25 long")
+    await function.bench.send("2 raises")
+    await function.work_off()
+    assert function.together.count({"long", "raises"}) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"worker_turns": 2}, "A2A_TURN_LIMIT_S"),
+        ({"worker_turns": 2, "turn_limit_s": 826}, "from 1 to 825"),
+        ({"worker_turns": 2, "turn_limit_s": 30, "max_attempts": 1}, "A2A_MAX_ATTEMPTS"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], named: str) -> None:
+    """A function whose shared turns could not end in time, or could not fail, does not start."""
+    bench = Bench(Agent(complete))
+    with pytest.raises(ConfigurationError, match=named):
+        WorkerFunction(bench.backends, bench.adapter.agent, Settings(**settings))
