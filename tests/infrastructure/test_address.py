@@ -274,6 +274,8 @@ def holds(condition: Json, parameters: Json) -> bool:
     match condition:
         case {"Fn::Equals": [{"Ref": name}, value]}:
             return bool(parameters[name] == value)
+        case {"Fn::Contains": [list(allowed), {"Ref": name}]}:
+            return parameters[name] in allowed
         case {"Fn::Not": [inner]}:
             return not holds(inner, parameters)
     raise NotImplementedError(condition)

@@ -88,6 +88,8 @@ class Settings(BaseModel):
     """The longest run of one turn; 0: as long as its process may take."""
     worker_turns: int = Field(default=1, ge=1, le=50)
     """The turns that one invocation of the worker function runs at the same time."""
+    flush_ms: int = Field(default=100, ge=10, le=5000)
+    """The time, in milliseconds, that a chunk waits for others to share its commit."""
     visibility_s: float = Field(default=60, ge=1)
     """The time after which another worker takes over from one that died."""
     retry_base_s: float = Field(default=2, gt=0)

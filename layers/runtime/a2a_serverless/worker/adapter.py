@@ -350,6 +350,7 @@ class _Delivery:
             limits=Limits(
                 retry=adapter.retry,
                 cancel_timeout_s=adapter.settings.cancel_timeout_s,
+                flush_after_s=adapter.settings.flush_ms / 1000,
                 stop_at=self._stop_at(),
             ),
             clock=adapter.clock,

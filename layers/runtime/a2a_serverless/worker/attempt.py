@@ -81,6 +81,7 @@ class Limits:
 
     retry: RetryPolicy
     cancel_timeout_s: float
+    flush_after_s: float
     stop_at: float = math.inf
 
 
@@ -148,6 +149,7 @@ class Attempt:
             may_write=may_write,
             on_failure=self.stop,
             on_cancel=self._hear_cancel,
+            flush_after_s=self.limits.flush_after_s,
         )
         self._queue = TurnQueue(self._writer, self.turn.view, self.storage)
         watched = Watched(key=(head.scope, head.task_id), on_look=self._on_look)

@@ -1,0 +1,94 @@
+"""The parameters of turns: what does not fit is refused, and what is chosen reaches the worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.settings import SHARED_SPARE_S, load_settings
+from tests.infrastructure.test_address import refused
+
+Json = dict[str, Any]
+
+SHARED = {"WorkerTurns": "25", "TurnTimeout": "300"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({}, []),
+        (SHARED, []),
+        ({"TurnTimeout": "825"}, []),
+        ({"WorkerTurns": "2"}, ["WorkerTurns above 1 needs TurnTimeout"]),
+        (
+            {**SHARED, "MaxAttempts": "1"},
+            ["WorkerTurns above 1 needs MaxAttempts of 2 or more"],
+        ),
+        (
+            {**SHARED, "WorkerTimeout": "300"},
+            ["WorkerTimeout 300 needs a TurnTimeout of 120 or less"],
+        ),
+    ],
+)
+def test_turns_that_cannot_share_are_refused(
+    document: Json, chosen: dict[str, str], words: list[str]
+) -> None:
+    """Before anything is made, in words that name what is missing."""
+    assert refused(document, **chosen) == words
+
+
+def test_every_pair_of_timeouts_is_decided(document: Json) -> None:
+    """A turn's limit is at least 75 s below its worker's, here and at the function's start."""
+    parameters = document["Parameters"]
+    for worker in parameters["WorkerTimeout"]["AllowedValues"]:
+        for turn in parameters["TurnTimeout"]["AllowedValues"]:
+            chosen = {"WorkerTimeout": worker, "TurnTimeout": turn, "WorkerTurns": "2"}
+            fits = bool(turn) and int(turn) + SHARED_SPARE_S <= int(worker)
+            assert (refused(document, **chosen) == []) is fits, chosen
+            settings = load_settings(
+                {
+                    "A2A_WORKER_TURNS": "2",
+                    "A2A_RUN_LIMIT_S": worker,
+                    **({"A2A_TURN_LIMIT_S": turn} if turn else {}),
+                }
+            )
+            if fits:
+                settings.check_sharing()
+            else:
+                with pytest.raises(ConfigurationError, match="A2A_TURN_LIMIT_S"):
+                    settings.check_sharing()
+
+
+def test_the_worker_gets_what_was_chosen(transformed: Json) -> None:
+    """Without TurnTimeout there is no variable: a turn may take as long as its worker has."""
+    variables = transformed["WorkerFunction"]["Properties"]["Environment"]["Variables"]
+    assert variables["A2A_WORKER_TURNS"] == {"Ref": "WorkerTurns"}
+    assert variables["A2A_FLUSH_MS"] == {"Ref": "FlushMs"}
+    assert variables["A2A_TURN_LIMIT_S"]["Fn::If"] == [
+        "HasTurnTimeout",
+        {"Ref": "TurnTimeout"},
+        {"Ref": "AWS::NoValue"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "variable", "field"),
+    [("WorkerTurns", "A2A_WORKER_TURNS", "worker_turns"), ("FlushMs", "A2A_FLUSH_MS", "flush_ms")],
+)
+def test_the_bounds_are_those_of_the_settings(
+    document: Json, parameter: str, variable: str, field: str
+) -> None:
+    """Defaults agree, and a value beyond the bounds is refused in both places."""
+    chosen = document["Parameters"][parameter]
+    assert getattr(load_settings({}), field) == chosen["Default"]
+    for value in (chosen["MinValue"] - 1, chosen["MaxValue"] + 1):
+        with pytest.raises(ConfigurationError, match=variable):
+            load_settings({variable: str(value)})
+
+
+def test_a_worker_sends_nothing(transformed: Json) -> None:
+    """What it cannot read stays for the redrive policy: no function of an agent's may send."""
+    variables = transformed["WorkerFunction"]["Properties"]["Environment"]["Variables"]
+    assert variables["A2A_UNDECODABLE_QUEUE"] == ""
