@@ -9,12 +9,15 @@ failing N         raises in its first N starts, then as `chunks 4 0`
 final             raises what no further attempt can help
 silent            emits nothing until it is cancelled
 stubborn          emits a chunk, swallows every cancel and goes on emitting
+crash S / hog S   ends the process after S seconds, as a crash or as one that is out of memory
 ask               pauses for input; the next message says what comes then
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 
 from a2a_serverless.worker import FinalError, TaskContext, Worker
@@ -105,6 +108,16 @@ class Faulty(Worker):
             if self._ledger.count(ctx.task_id, "swallowed"):
                 self._ledger.note("late chunk", ctx.task_id)
                 await ctx.emit_text_artifact("late", artifact_id="late", append=True)
+
+    async def crash(self, ctx: TaskContext, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        os.abort()
+
+    async def hog(self, ctx: TaskContext, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        taken = bytearray(64 * 1024 * 1024)
+        os.kill(os.getpid(), signal.SIGKILL)  # what Lambda does to a process beyond its memory
+        del taken
 
     async def ask(self, ctx: TaskContext) -> None:
         await ctx.request_input("What exactly?")

@@ -24,7 +24,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import TERMINAL, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
-from tests.faults import bad_days, processes, traps
+from tests.faults import bad_days, functions, processes, traps
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
 from tests.support.a2a_calls import REST, Agent, Answer
@@ -120,7 +120,9 @@ class World:
     # -- processes -----------------------------------------------------------------------------
 
     async def start(self, kind: str, *, point: str = "", concurrency: int = 4) -> Running:
-        """Start `api`, `worker`, `push` or `sweep`, to die at `point` where one is named.
+        """Start a process, to die at `point` where one is named.
+
+        It is one of `api`, `worker`, `push`, `sweep`, or `function`: the deployed worker function.
 
         Returns when it has started.
 
@@ -138,6 +140,7 @@ class World:
                 ["worker", "--agent", AGENT, "--concurrency", str(concurrency)],
                 "turns at a time",
             ),
+            "function": ([functions.NAME], "function works"),
             "push": (["push", "--concurrency", str(concurrency)], "webhooks at a time"),
             "sweep": (["sweep"], "sweeping"),
         }[kind]

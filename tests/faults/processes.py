@@ -24,7 +24,7 @@ from a2a_serverless.cli import worker as worker_command
 from a2a_serverless.local import sweeping
 from a2a_serverless.queues import sqs  # noqa: F401 - as above
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
-from tests.faults import bad_days, traps
+from tests.faults import bad_days, functions, traps
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = [
@@ -63,7 +63,8 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
         settings.RENEW_BEFORE_S = float(lease_s) / 2
     if drain_s := variables.get(DRAIN):
         worker_command.DRAIN_S = float(drain_s)
-    sys.exit(cli.main(list(arguments)))
+    run = functions.main if arguments[0] == functions.NAME else None
+    sys.exit(run() if run else cli.main(list(arguments)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,203 @@
+"""Turns that share the deployed function, while workers die and agents misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+
+from tests.faults.crowd import COMPLETED, at_rest, counted, ends
+from tests.faults.functions import HASTE, INVOCATIONS, invocations
+from tests.faults.harness import (
+    AGENT,
+    IS_LONG,
+    Emulators,
+    World,
+    numbers,
+    operation_of,
+    until,
+)
+from tests.faults.processes import Running
+from tests.faults.report import PROPERTY, check
+
+pytestmark = pytest.mark.emulators
+
+VISIBILITY_S = 2
+"""Of a message that the event source has received, until its worker keeps it."""
+
+
+def shared(folder: Path, turns: int, limit_s: float, run_s: float, **more: str) -> dict[str, str]:
+    """The variables of a worker function with shared turns."""
+    return {
+        "A2A_AGENT": AGENT,
+        "A2A_WORKER_TURNS": str(turns),
+        "A2A_TURN_LIMIT_S": str(limit_s),
+        "A2A_RUN_LIMIT_S": str(run_s),
+        INVOCATIONS: str(folder / "invocations"),
+        **more,
+    }
+
+
+async def queued(world: World, texts: Sequence[str]) -> list[str]:
+    """Tasks whose operations are in the queue, as an API leaves them; their ids."""
+    attributes = {"VisibilityTimeout": str(VISIBILITY_S)}
+    await asyncio.to_thread(
+        world.sqs.set_queue_attributes, QueueUrl=world.made.queue, Attributes=attributes
+    )
+
+    async def one(text: str) -> str:
+        head = await world.create(text)
+        await world.put(operation_of(head))
+        return head.task_id
+
+    return [await one(text) for text in texts]
+
+
+@asynccontextmanager
+async def fleet(world: World, size: int) -> AsyncIterator[list[Running]]:
+    """So many environments; Lambda puts another one in the place of one that has died."""
+    running = [await world.start("function") for _ in range(size)]
+
+    async def replace() -> None:
+        while True:
+            for place, environment in enumerate(running):
+                if environment.has_ended:
+                    running[place] = await world.start("function")
+            await asyncio.sleep(0.1)
+
+    replacing = asyncio.create_task(replace())
+    try:
+        yield running
+    finally:
+        replacing.cancel()
+        await asyncio.wait([replacing])
+
+
+@pytest.mark.timeout(300)
+async def test_forty_turns_share_two_invocations(
+    emulators: Emulators, tmp_path: Path, record_property: Any
+) -> None:
+    """Turns that wait are paid for once in ten: two workers with ten places run forty of them.
+
+    Each of the two invocations runs two rounds, and waits for its last poll.
+    """
+    seconds = 10 if IS_LONG else 3
+    settings = shared(tmp_path, 10, 60, 300, A2A_VISIBILITY_S="30")
+    async with emulators.world(tmp_path, **settings) as world:
+        sent = await queued(world, [f"slow {seconds}"] * 40)
+        for _ in range(2):
+            await world.start("function")
+        ended = await ends(world, sent, within_s=120)
+        assert {end.state for end in ended} == {COMPLETED}
+        assert [end.chunks for end in ended] == [numbers(3)] * 40
+        await world.drained()
+        path = tmp_path / "invocations"
+
+        async def have_returned() -> bool:
+            return len(invocations(path)) >= 2
+
+        await until(have_returned, "both invocations have returned")
+        billed = invocations(path)
+        starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
+        record_property("billed", [round(each.seconds, 1) for each in billed])
+        assert set(starts.values()) == {1}
+        assert len(billed) == 2
+        assert sum(each.seconds for each in billed) <= 2 * (2 * seconds + 5)
+
+
+@pytest.mark.timeout(300)
+async def test_healthy_turns_survive_their_neighbours(emulators: Emulators, tmp_path: Path) -> None:
+    """No healthy task fails, and none is started more than twice.
+
+    Beside 16 of them 3 end the process, 3 block its loop for ever, 2 use up its memory, and 2 run
+    into the time limit. All times are a tenth of a deployment's or less.
+    """
+    bad = ["crash 1.5"] * 3 + ["block 3600"] * 3 + ["hog 1.5"] * 2 + ["silent"] * 2
+    texts = ["chunks 4 0.7"] * 16 + bad
+    order = random.Random(7)  # noqa: S311 - a seeded schedule
+    order.shuffle(texts)
+    settings = shared(tmp_path, 8, 5, 12, A2A_MAX_ATTEMPTS="3", **{HASTE: "1"})
+    async with emulators.world(tmp_path, **settings) as world:
+        await world.start("sweep")
+        sent = await queued(world, texts)
+        async with fleet(world, 4):
+            ended = await ends(world, sent, within_s=150)
+            await at_rest(world, within_s=60)
+        healthy = [e for e, text in zip(ended, texts, strict=True) if text.startswith("chunks")]
+        others = [e for e, text in zip(ended, texts, strict=True) if not text.startswith("chunks")]
+        starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
+        assert {end.state for end in healthy} == {COMPLETED}
+        assert [end.chunks for end in healthy] == [numbers(4)] * 16
+        assert max(starts[end.head.task_id] for end in healthy) <= 2
+        assert {end.state for end in others} == {TaskState.TASK_STATE_FAILED}
+
+
+POINTS = ("after-receive:3", "after-claim:3", "between-commits:3", "before-ack:2", "before-nack:1")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("point", POINTS)
+async def test_siblings_survive_a_death_at(
+    emulators: Emulators, tmp_path: Path, point: str
+) -> None:
+    """Of five turns in one worker none is lost or doubled, wherever the worker dies."""
+    text = "chunks 5 0.4"
+    texts = [text] * 4 + ["failing 1" if point.startswith("before-nack") else text]
+    settings = shared(tmp_path, 5, 10, 30, A2A_MAX_ATTEMPTS="3", **{HASTE: "1"})
+    async with emulators.world(tmp_path, **settings) as world:
+        await world.start("sweep")
+        sent = await queued(world, texts)
+        victim = await world.start("function", point=point)
+        await world.dies(victim, point)
+        async with fleet(world, 2):
+            ended = await ends(world, sent, within_s=60)
+            await at_rest(world, within_s=30)
+        starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
+        assert {end.state for end in ended} == {COMPLETED}
+        assert [end.chunks for end in ended[:4]] == [numbers(5)] * 4
+        assert max(starts[task_id] for task_id in sent[:4]) <= 2
+
+
+@pytest.mark.timeout(1800 if IS_LONG else 300)
+async def test_shared_turns_survive_workers_that_are_killed_all_the_time(
+    emulators: Emulators, tmp_path: Path, record_property: Any
+) -> None:
+    """A worker with ten places is killed every second: nothing is lost, doubled or stuck."""
+    tasks, workers, kills = (500, 4, None) if IS_LONG else (30, 2, 4)
+    order = random.Random(4)  # noqa: S311 - a seeded schedule
+    settings = shared(tmp_path, 10, 10, 30, A2A_MAX_ATTEMPTS="5", **{HASTE: "1"})
+    async with emulators.world(tmp_path, **settings) as world:
+        await world.start("sweep")
+        sent = await queued(world, ["chunks 6 0.3"] * tasks)
+        async with fleet(world, workers) as running:
+            killing = asyncio.create_task(_kill(running, order, kills))
+            try:
+                ended = await ends(world, sent, within_s=60 + 2 * tasks)
+            finally:
+                killing.cancel()
+                await asyncio.wait([killing])
+            await at_rest(world, within_s=60)
+        runs = counted("shared turns, a kill a second", ended, numbers(6))
+        record_property(PROPERTY, runs.to_json())
+        check([runs])
+        for end in ended:
+            if end.state != COMPLETED:
+                assert end.state == TaskState.TASK_STATE_FAILED, end
+                assert end.head.attempts == 5, end
+
+
+async def _kill(running: list[Running], order: random.Random, kills: int | None) -> None:
+    count = 0
+    while count != kills:
+        await asyncio.sleep(1)
+        victim = order.choice(running)
+        if not victim.has_ended:
+            victim.process.kill()
+            count += 1
