@@ -29,6 +29,8 @@ class Scenario:
     raises_up_to: int = 99
     """The agent raises only before this many chunks are committed."""
     has_reader: bool = False
+    shares: bool = False
+    """The workers' processes run other turns beside this task's, some of which end them."""
     never_starts: bool = False
     """No worker gets as far as to read the task: an import error, a permission that is missing."""
 
@@ -199,6 +201,21 @@ SHORT: tuple[Scenario, ...] = (
         budget=Budget(crash=1, twice=1, blocks=1, renewals=1),
         batches=False,
         least=9_500,
+    ),
+    Scenario(
+        name="neighbours that end a worker",
+        turns=COMPLETES,
+        budget=Budget(neighbours=2, twice=1, crowded=1),
+        shares=True,
+        batches=False,
+        least=11_000,
+    ),
+    Scenario(
+        name="a turn that is given back among neighbours",
+        budget=Budget(neighbours=1, raises=2, crowded=1),
+        shares=True,
+        batches=False,
+        least=650,
     ),
     Scenario(
         name="an agent that raises",

@@ -108,6 +108,8 @@ class Worker(NamedTuple):
     """It is of the release before, which knows of no generation, mark or release."""
     restores: int | None = None
     """The artifacts that its claim brings back, as it has counted them in the log."""
+    alone: bool = False
+    """Its process works on nothing else."""
 
 
 IDLE = Worker()
@@ -155,6 +157,10 @@ class Budget(NamedTuple):
     """Exceptions of the agent."""
     blocks: int = 0
     """Agents that block their loop before their first commit."""
+    neighbours: int = 0
+    """Turns of the same processes that end these."""
+    crowded: int = 0
+    """Turns that are given back because neighbours run on."""
     renewals: int = 0
     """Leases that get short while the agent runs."""
     table: int = 0
@@ -217,6 +223,8 @@ class State(NamedTuple):
     """The attempt that has started its agent last: incarnation, turn, token."""
     returned: int = 0
     """The last turn whose agent has returned with its last commit stored."""
+    bereft: tuple[int, int] = (0, 0)
+    """The incarnation and the turn whose owner has died of a neighbour."""
     wrong: str = ""
     """The promise that the last step has broken."""
 

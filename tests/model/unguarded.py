@@ -194,10 +194,23 @@ def never_goes_on(head: Head, operation: Operation) -> bool:
 
 
 def claims_whatever_it_meets(
-    head: Head | None, params: OperationParams, retry: RetryPolicy
+    head: Head | None, params: OperationParams, retry: RetryPolicy, **kwargs: Any
 ) -> Refused:
-    met = attempts.on_lost_claim(head, params, retry)
+    met = attempts.on_lost_claim(head, params, retry, **kwargs)
     return Refused.REBASE if met is Refused.FENCED else met
+
+
+def claims_beside_neighbours(*args: Any, **kwargs: Any) -> Refused:
+    return attempts.on_lost_claim(*args, **{**kwargs, "is_alone": True})
+
+
+def has_neighbours_at_any_time(head: Head) -> bool:
+    del head
+    return False
+
+
+def takes_no_release(head: Head) -> bool:
+    return attempts.runs_alone(replace(head, released=None))
 
 
 def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:

@@ -81,6 +81,7 @@ class Attempts:
                 yield self._load(state, index, worker, name)
             case ["look"]:
                 yield self._look(state, index, worker, name)
+                yield from self._has_neighbours(state, index, worker, name)
             case ["over"]:
                 yield self._conclude(state, index, worker, name)
             case ["refused", phase]:
@@ -104,6 +105,11 @@ class Attempts:
         if budget.crash:
             spent = state._replace(budget=budget._replace(crash=budget.crash - 1))
             yield Move(f"{name}: DIES", self._idle(spent, index, worker), is_fair=False)
+        if budget.neighbours and self._scenario.shares and not worker.alone:
+            spent = state._replace(budget=budget._replace(neighbours=budget.neighbours - 1))
+            yield Move(
+                f"{name}: DIES of a neighbour", self._bereft(spent, index, worker), is_fair=False
+            )
         if budget.twice and not has_run_out(state, worker):
             spent = state._replace(budget=budget._replace(twice=budget.twice - 1))
             label = f"queue: VISIBILITY RUNS OUT under {name}"
@@ -150,6 +156,10 @@ class Attempts:
             return Move(f"{label}, gives up", with_worker(state, index, worker))
         if self._rules.keeps_delivery and _is_lost(state, worker):
             return Move(f"{name}: cannot keep its delivery", self._idle(state, index, worker))
+        if wanted in _RUNS and self._scenario.shares and self._rules.runs_alone(seen.head):
+            if seen.head.was_released:
+                state = wrong(state, "a turn that was given back runs alone")
+            worker = worker._replace(alone=True)
         if wanted is Delivered.CANCEL:
             way = self._rules.on_cancel(seen.head, operation_of(op))
             if way is Canceled.ALONE and _was_worked_on(state, worker):
@@ -163,6 +173,28 @@ class Attempts:
         if worker.phase != "claim":
             worker = worker._replace(restores=None)
         return Move(label, with_worker(state, index, worker))
+
+    def _has_neighbours(
+        self, state: State, index: int, worker: Worker, name: str
+    ) -> Iterator[Move]:
+        """A turn that has to run alone is given back where the neighbours run on."""
+        seen, budget = worker.seen, state.budget
+        assert seen is not None
+        if self._scenario.shares and budget.crowded and self._rules.runs_alone(seen.head):
+            spent = state._replace(budget=budget._replace(crowded=budget.crowded - 1))
+            after = self._idle(spent, index, worker)
+            yield Move(f"{name}: has neighbours, gives the turn back", after, is_fair=False)
+
+    def _bereft(self, state: State, index: int, worker: Worker) -> State:
+        """The process dies of another turn; one turn's owners may not do so twice."""
+        after = self._idle(state, index, worker)
+        head = None if state.head is None else state.head.head
+        if head is None or not worker.token or head.token != worker.token:
+            return after
+        turn = inc_of(head), head.turn
+        if state.bereft == turn:
+            return wrong(after, "a turn loses a second worker to its neighbours")
+        return after._replace(bereft=turn)
 
     def _started(self, state: State, worker: Worker) -> State:
         """The agent starts, on the HEAD that the attempt has read or claimed.
@@ -313,7 +345,8 @@ class Attempts:
         rules, head = self._rules, newer.head if newer else None
         params = params_of(Op("run", worker.op.inc if worker.op else 0, worker.turn))
         if phase == "claim":
-            return rules.on_lost_claim(head, params, self._retry)
+            is_alone = worker.alone or not self._scenario.shares
+            return rules.on_lost_claim(head, params, self._retry, is_alone=is_alone)
         if phase == "fail" and not worker.token:
             assert worker.seen is not None
             may = head is not None and rules.may_give_up(head, params, seen=worker.seen.head)

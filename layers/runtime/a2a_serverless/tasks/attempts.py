@@ -135,14 +135,18 @@ def on_refusal(head: Head | None, params: OperationParams, *, token: str | None)
     return Refused.REBASE if head.token in (None, token) else Refused.FENCED
 
 
-def on_lost_claim(head: Head | None, params: OperationParams, retry: RetryPolicy) -> Refused:
+def on_lost_claim(
+    head: Head | None, params: OperationParams, retry: RetryPolicy, *, is_alone: bool = True
+) -> Refused:
     """Return the way on after a claim met another HEAD than expected.
 
     A claim takes the turn from any attempt that has it, as long as the turn has an attempt left.
+    One that is not `is_alone` in its process leaves a turn that has to be, see `runs_alone`.
     """
     if head is None or is_over(head, params):
         return Refused.OVER
-    return Refused.FENCED if retry.is_exhausted(head.attempts) else Refused.REBASE
+    is_in_danger = runs_alone(head) and not is_alone
+    return Refused.FENCED if is_in_danger or retry.is_exhausted(head.attempts) else Refused.REBASE
 
 
 def still_counts(read: Head, head: Head) -> bool:

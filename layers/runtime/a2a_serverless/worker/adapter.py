@@ -324,7 +324,10 @@ class _Delivery:
                         until=self._limit(),
                     )
                     if claims_first:
-                        head = await claim(self._storage, log, own, adapter.retry)
+                        is_alone = self._is_alone or self._place is None
+                        head = await claim(
+                            self._storage, log, own, adapter.retry, is_alone=is_alone
+                        )
                         if head.cancel is not None and log.head.cancel is None:
                             attempt.hear_cancel()
                     verdict = await attempt.run(head, own, may_write)

@@ -102,14 +102,16 @@ class Ownership:
         return committed
 
 
-async def claim(log: TaskLog, read: Log, own: Ownership, retry: RetryPolicy) -> Head:
+async def claim(
+    log: TaskLog, read: Log, own: Ownership, retry: RetryPolicy, *, is_alone: bool = True
+) -> Head:
     """Make `own` the owner of its turn, whichever attempt owned it before; return the new HEAD.
 
-    `read` is the task's log from its beginning.
+    `read` is the task's log from its beginning. `is_alone` False: the process has other turns.
 
     Raises:
         TurnFinishedError: the turn is over.
-        FencedError: others have used up the turn's attempts meanwhile.
+        FencedError: others have used up the turn's attempts meanwhile, or it has to run alone.
         UnavailableError: too many races were lost.
     """
     restores = read.restores() if read.head.token is not None else None
@@ -117,7 +119,7 @@ async def claim(log: TaskLog, read: Log, own: Ownership, retry: RetryPolicy) -> 
         log,
         read.head,
         own,
-        lambda newer: _rebased(newer, on_lost_claim(newer, own.params, retry)),
+        lambda newer: _rebased(newer, on_lost_claim(newer, own.params, retry, is_alone=is_alone)),
         restores,
     )
 
