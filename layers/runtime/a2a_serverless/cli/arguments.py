@@ -95,6 +95,20 @@ class Parser(argparse.ArgumentParser):
             help="wheels beside those of the index; may be repeated",
         )
 
+    def add_seconds(self, name: str, default: float | None, of: str) -> None:
+        """Add an option that takes a number of seconds, 0 or more."""
+        self.add_argument(name, type=_seconds, default=default, metavar="S", help=f"seconds {of}")
+
+    def add_health_port(self) -> None:
+        """Add `--health-port`, None unless it is given."""
+        self.add_argument(
+            "--health-port",
+            type=_port,
+            metavar="PORT",
+            help="answers health checks on this port: 200 while it works, 503 once it was told to "
+            "end (default: none)",
+        )
+
     def add_backend(self) -> None:
         """Add `--backend`, hidden: outside `dev` `aws` is the only value, and may be named."""
         self.add_argument("--backend", choices=("aws",), default="aws", help=argparse.SUPPRESS)
@@ -214,6 +228,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return seconds
 
 
 def _port(text: str) -> int:

@@ -7,17 +7,23 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, check_backends
 from a2a_serverless.worker.loops import run_to_end
+from a2a_serverless.worker.sharing import flush_now_and_then
+
+HEALTH_S = 5.0
+"""Seconds in which a health check has to send its request."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -64,27 +70,75 @@ def until_signal() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def serve(backends: Backends, serving: Coroutine[Any, Any, None], *, drain_s: float) -> int:
+def serve(
+    backends: Backends,
+    serving: Coroutine[Any, Any, None],
+    *,
+    drain_s: float,
+    health_port: int | None = None,
+) -> int:
     """Run `serving` until it ends or a signal comes.
 
     A signal closes the queue; work that still runs `drain_s` seconds later is cancelled.
+    `health_port` answers health checks; metrics are written each minute, and at the end.
+
+    Raises:
+        ConfigurationError: `health_port` cannot be used.
     """
-    with asyncio.Runner() as runner:
-        return run_to_end(runner.get_loop(), _serve(backends, serving, drain_s))
+    try:
+        with asyncio.Runner() as runner:
+            work = _serve(backends, serving, drain_s, health_port)
+            return run_to_end(runner.get_loop(), work)
+    finally:
+        metrics.flush()
 
 
-async def _serve(backends: Backends, serving: Coroutine[Any, Any, None], drain_s: float) -> int:
+async def _serve(
+    backends: Backends,
+    serving: Coroutine[Any, Any, None],
+    drain_s: float,
+    health_port: int | None,
+) -> int:
     ended = asyncio.Event()
     for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     work = asyncio.create_task(serving)
+    flushing = asyncio.create_task(flush_now_and_then(SystemClock()))
     signalled = asyncio.create_task(ended.wait())
-    await asyncio.wait([work, signalled], return_when=asyncio.FIRST_COMPLETED)
-    signalled.cancel()
-    await backends.operations.shutdown()
-    await asyncio.wait([work], timeout=drain_s)
-    work.cancel()
-    await asyncio.wait([work])
+    async with _health(health_port, lambda: not ended.is_set()):
+        await asyncio.wait([work, signalled], return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
+        await backends.operations.shutdown()
+        await asyncio.wait([work], timeout=drain_s)
+        work.cancel()
+        flushing.cancel()
+        await asyncio.wait([work, flushing])
     if not work.cancelled():
         work.result()  # raises what ended it
     return 0
+
+
+@asynccontextmanager
+async def _health(port: int | None, is_working: Callable[[], bool]) -> AsyncIterator[None]:
+    """Answer every request on `port` by 200 while the process works, else by 503."""
+    if port is None:
+        yield
+        return
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(HEALTH_S):
+                await reader.readline()
+                status = "200 OK" if is_working() else "503 Service Unavailable"
+                head = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                writer.write(head.encode())
+                await writer.drain()
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(answer, port=port)
+    except OSError as error:
+        msg = f"The port {port} for health checks cannot be used: {error.strerror}."
+        raise ConfigurationError(msg) from error
+    async with server:
+        yield

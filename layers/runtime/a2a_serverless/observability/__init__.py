@@ -11,10 +11,16 @@ import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 from a2a_serverless.observability import logs, metrics
 
 __all__ = ["cold_start", "is_true", "start"]
+
+
+FUNCTION: Final = "AWS_LAMBDA_FUNCTION_NAME"
+SERVICE: Final = "POWERTOOLS_SERVICE_NAME"
+"""The variable that a Lambda function has, and the one that names any other observed process."""
 
 
 @contextmanager
@@ -30,7 +36,7 @@ def cold_start() -> Iterator[None]:
         start()
         yield
     finally:
-        if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
+        if FUNCTION in os.environ:
             gc.freeze()
         if was_enabled:
             gc.enable()
@@ -45,8 +51,8 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     POWERTOOLS_METRICS_DISABLED. Without a namespace there are no metrics. `A2A_LOG_ERROR_TEXTS` is
     explained at `logs.write_json`. Traces need no start, see `tracing`.
     """
-    service = environment.get("POWERTOOLS_SERVICE_NAME", "")
-    if not service and "AWS_LAMBDA_FUNCTION_NAME" not in environment:
+    service = environment.get(SERVICE, "")
+    if not service and FUNCTION not in environment:
         return
     service = service or "a2a-serverless"
     logs.write_json(

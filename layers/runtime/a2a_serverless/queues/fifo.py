@@ -168,6 +168,8 @@ class FifoQueue(ABC, Generic[M]):
 
     def __init__(self, kind: type[M]) -> None:
         self.kind = kind
+        self.is_closed = False
+        """True once nothing is received any more, see `shutdown`."""
 
     async def check(self) -> None:
         """Raise ConfigurationError, with one sentence for the start, if the queue is missing."""

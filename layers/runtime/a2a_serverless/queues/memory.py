@@ -82,7 +82,6 @@ class MemoryQueue(FifoQueue[M]):
         self._groups: dict[str, deque[_Entry]] = {}
         self._sent: dict[str, float] = {}
         self._numbers = itertools.count(1)
-        self._closed = False
         self._waiting: list[Waker] = []
 
     @property
@@ -115,7 +114,7 @@ class MemoryQueue(FifoQueue[M]):
         self._notify()
 
     async def shutdown(self) -> None:
-        self._closed = True
+        self.is_closed = True
         self._notify()
 
     async def pull(self, limit: int, wait_s: float) -> list[Handle[M]]:
@@ -123,7 +122,7 @@ class MemoryQueue(FifoQueue[M]):
         waker = Waker()
         self._waiting.append(waker)
         try:
-            while not self._closed:
+            while not self.is_closed:
                 waker.clear()
                 taken = list(itertools.islice(iter(self.take, None), limit))
                 left_s = until - self._clock.monotonic()
@@ -144,7 +143,7 @@ class MemoryQueue(FifoQueue[M]):
         waker = Waker()
         self._waiting.append(waker)
         try:
-            while not self._closed:
+            while not self.is_closed:
                 waker.clear()
                 record = self.take()
                 if record is not None:

@@ -137,7 +137,6 @@ class SqsFifoQueue(FifoQueue[M]):
         self._visibility_s = math.ceil(visibility_s)
         self._has_long_polls = has_long_polls
         self._failures = 0
-        self._closed = False
         self._polls: set[Future[list[EventRecord]]] = set()
 
     async def check(self) -> None:
@@ -168,7 +167,7 @@ class SqsFifoQueue(FifoQueue[M]):
 
         Messages that the abandoned poll still receives are given back, or their visibility ends.
         """
-        self._closed = True
+        self.is_closed = True
         for poll in tuple(self._polls):
             _resolve(poll, [])
 
@@ -180,7 +179,7 @@ class SqsFifoQueue(FifoQueue[M]):
         """
         url = await self._requests.url()
         until = self._clock.monotonic() + wait_s
-        while not self._closed:
+        while not self.is_closed:
             try:
                 records = await self._receive(url, limit, wait_s if self._has_long_polls else 0)
                 self._failures = 0
@@ -196,7 +195,7 @@ class SqsFifoQueue(FifoQueue[M]):
         return []
 
     async def deliveries(self) -> AsyncGenerator[Handle[M]]:
-        while not self._closed:
+        while not self.is_closed:
             for handle in await self.pull(1, LONG_POLL_S):
                 yield handle
 

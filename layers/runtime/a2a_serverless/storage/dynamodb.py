@@ -269,8 +269,16 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
             },
         )
 
-    async def release(self, head: Head, end: AttemptEnd, *, due_at: int | None = None) -> bool:
-        changed = released_values(end) | ({} if due_at is None else {"due_at": due_at})
+    async def release(
+        self,
+        head: Head,
+        end: AttemptEnd,
+        *,
+        due_at: int | None = None,
+        attempts: int | None = None,
+    ) -> bool:
+        also = {"due_at": due_at, "attempts": attempts}
+        changed = released_values(end) | {n: v for n, v in also.items() if v is not None}
         values = changed | {"incarnation": head.incarnation, "now": self._now_s()}
         return await self._table.update(
             Key=key(self._partition(head.task_id), layout.HEAD),

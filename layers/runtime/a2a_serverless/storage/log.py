@@ -266,12 +266,20 @@ class TaskLog(ABC):
         """
 
     @abstractmethod
-    async def release(self, head: Head, end: AttemptEnd, *, due_at: int | None = None) -> bool:
+    async def release(
+        self,
+        head: Head,
+        end: AttemptEnd,
+        *,
+        due_at: int | None = None,
+        attempts: int | None = None,
+    ) -> bool:
         """Note that the attempt `end.token` has given its turn back, without a commit.
 
-        `due_at` also moves the due time. False when that attempt does not own the turn: it never
-        claimed it, the turn is over, another attempt has claimed it, or the task is gone. Commits
-        made since `head` was read do not matter.
+        `due_at` also moves the due time, and `attempts` sets how many attempts of the turn count.
+        False when that attempt does not own the turn: it never claimed it, the turn is over,
+        another attempt has claimed it, or the task is gone. Commits made since `head` was read do
+        not matter.
 
         Raises:
             UnavailableError: no answer within the retry budget; the outcome is unknown.

@@ -203,14 +203,23 @@ class MemoryStorage(DurableStorage):
             self._tables.heads[key] = replace(current, due_at=due_at)
         return True
 
-    async def release(self, head: Head, end: AttemptEnd, *, due_at: int | None = None) -> bool:
+    async def release(
+        self,
+        head: Head,
+        end: AttemptEnd,
+        *,
+        due_at: int | None = None,
+        attempts: int | None = None,
+    ) -> bool:
         key, incarnation = self._key(head.task_id), head.incarnation
         with self._tables.lock:
             current = self._live(key)
             if current is None or not may_renew(current, incarnation=incarnation, token=end.token):
                 return False
             due_at = current.due_at if due_at is None else due_at
-            self._tables.heads[key] = replace(current, released=end, due_at=due_at)
+            attempts = current.attempts if attempts is None else attempts
+            released = replace(current, released=end, due_at=due_at, attempts=attempts)
+            self._tables.heads[key] = released
         return True
 
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:

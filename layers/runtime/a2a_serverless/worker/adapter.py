@@ -8,6 +8,7 @@ import math
 import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from a2a.server.agent_execution import AgentExecutor
 
@@ -47,7 +48,7 @@ from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.failures import reason_of
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
 from a2a_serverless.worker.loops import limited, survive_exits
-from a2a_serverless.worker.sharing import Place
+from a2a_serverless.worker.sharing import MOST_AT_ONCE, Place
 from a2a_serverless.worker.telemetry import (
     count_failed,
     ids_of,
@@ -72,6 +73,8 @@ RELEASE_S = 6.0
 request's read time-out, so that hardly any request is under way after it."""
 FIRST_AGAIN = 2
 """The receive that is the first after the one whose worker died."""
+LONG_POLL_S = 20.0
+"""Seconds of one poll in pull mode."""
 PULL_LIMIT_S = 11.5 * 3600
 """The longest turn in pull mode: SQS lets a message be invisible for 12 hours at most."""
 
@@ -152,18 +155,26 @@ class WorkerAdapter:
     async def serve(self, *, concurrency: int) -> None:
         """Pull operations, `concurrency` at a time, until the queue is shut down.
 
-        Cancelled, it gives back what it works on.
+        One poll at a time asks for as many as find a place. Cancelled, it gives back what it works
+        on.
         """
-        async with asyncio.TaskGroup() as consumers:
-            for _ in range(concurrency):
-                consumers.create_task(self._consume())
+        operations, running = self.backends.operations, set[asyncio.Task[None]]()
+        async with asyncio.TaskGroup() as deliveries:
+            while not operations.is_closed:
+                if len(running) >= concurrency:
+                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    continue  # what is done has left by its callback
+                free = concurrency - len(running)
+                for handle in await operations.pull(min(MOST_AT_ONCE, free), LONG_POLL_S):
+                    task = deliveries.create_task(self._work(handle))
+                    running.add(task)
+                    task.add_done_callback(running.discard)
 
-    async def _consume(self) -> None:
-        async for handle in self.backends.operations.deliveries():
-            try:
-                await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
-            finally:
-                metrics.flush()
+    async def _work(self, handle: Handle[Operation]) -> None:
+        try:
+            await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
+        finally:
+            metrics.flush()
 
     async def _conclude(self, handle: Handle[Operation], verdict: Verdict) -> bool:
         """Tell the queue. An error is logged: a finished turn that comes again is dropped."""
@@ -200,6 +211,7 @@ class _Delivery:
         scope = Scope(self._params.scope)
         self._storage = adapter.backends.storage.for_scope(scope)
         self._attempted: tuple[Head, Ownership] | None = None
+        """HEAD with the attempts before this one, and this one's claim."""
         self._left: Head | None = None
         """HEAD as this delivery's attempt has left it."""
 
@@ -224,17 +236,20 @@ class _Delivery:
     ) -> None:
         """Log why the delivery ends before its work, and note it in HEAD for an attempt of it.
 
-        The note is not waited for longer than `RELEASE_S`, and changes nothing where the attempt
-        does not own its turn any more, as after the commit that ended the turn.
+        An attempt that its worker's end interrupts does not count: no agent has failed. The note is
+        not waited for longer than `RELEASE_S`, and changes nothing where the attempt does not own
+        its turn any more, as after the commit that ended the turn.
         """
         if self._attempted is None or self._attempted[1].must_claim:
             _log(self._handle, level, action, text, exc_info=error or False)
             return
         head, own = self._attempted
+        attempts = head.attempts if reason == SHUTDOWN else None
         end = own.ended(reason)
         reference = end.correlation_id
         _log(self._handle, level, action, text, exc_info=error or False, correlation_id=reference)
-        clock, noting = self._adapter.clock, self._storage.release(head, end)
+        clock = self._adapter.clock
+        noting = self._storage.release(head, end, attempts=attempts)
         failure = await limited(noting, clock=clock, seconds=RELEASE_S)
         if failure is not None:  # the next claim takes the attempt for a lost one
             text = f"Turn not released: {failure}"
@@ -328,6 +343,8 @@ class _Delivery:
                         head = await claim(
                             self._storage, log, own, adapter.retry, is_alone=is_alone
                         )
+                        before = replace(head, attempts=head.attempts - 1)
+                        self._attempted = (before, own)
                         if head.cancel is not None and log.head.cancel is None:
                             attempt.hear_cancel()
                     verdict = await attempt.run(head, own, may_write)

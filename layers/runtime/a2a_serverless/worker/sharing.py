@@ -98,7 +98,7 @@ class Sharing:
         """
         own = asyncio.create_task(work)
         own.add_done_callback(lambda _: self._changed.set())
-        flushing = asyncio.create_task(self._flush())
+        flushing = asyncio.create_task(flush_now_and_then(self.clock))
         try:
             async with asyncio.TaskGroup() as pulled:
                 while self._places or not own.done():
@@ -182,7 +182,9 @@ class Sharing:
                 self._alone = None
             self._changed.set()
 
-    async def _flush(self) -> None:
-        while True:
-            await self.clock.sleep(FLUSH_EVERY_S)
-            metrics.flush()
+
+async def flush_now_and_then(clock: Clock) -> None:
+    """Write the metrics of a process each minute, until cancelled."""
+    while True:
+        await clock.sleep(FLUSH_EVERY_S)
+        metrics.flush()
