@@ -119,10 +119,13 @@ class World:
 
     # -- processes -----------------------------------------------------------------------------
 
-    async def start(self, kind: str, *, point: str = "", concurrency: int = 4) -> Running:
+    async def start(
+        self, kind: str, *options: str, point: str = "", concurrency: int = 4
+    ) -> Running:
         """Start a process, to die at `point` where one is named.
 
         It is one of `api`, `worker`, `push`, `sweep`, or `function`: the deployed worker function.
+        `options` are further arguments of its command.
 
         Returns when it has started.
 
@@ -145,6 +148,7 @@ class World:
             "sweep": (["sweep"], "sweeping"),
         }[kind]
         name = f"{kind}-{len(self.started)}"
+        arguments = [*arguments, *options]
         running = processes.start(name, arguments, variables, self.folder / f"{name}.log")
         self.started.append(running)
         said = await running.says(ready)

@@ -1,0 +1,108 @@
+"""The end of an external worker by a signal, with many turns under way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.faults.crowd import COMPLETED, at_rest, ends
+from tests.faults.harness import Emulators, numbers, operation_of, until
+
+pytestmark = pytest.mark.emulators
+
+TURNS = 64
+AGAIN_S = 5.0
+
+
+@pytest.mark.timeout(300)
+async def test_a_spot_worker_gives_back_what_cannot_end(
+    emulators: Emulators, tmp_path: Path
+) -> None:
+    """Of 64 turns half end within the drain; the rest goes on elsewhere, and no attempt is lost.
+
+    While it drains the health check fails, and it takes nothing new.
+    """
+    texts = ["slow 2", "chunks 2 20"] * (TURNS // 2)
+    settings = {"A2A_VISIBILITY_S": "30", "A2A_MAX_ATTEMPTS": "2"}
+    async with emulators.world(tmp_path, **settings) as world:
+        heads = [await world.create(text) for text in texts]
+        for head in heads:
+            await world.put(operation_of(head))
+        port = free_port()
+        options = ("--drain", "6", "--health-port", str(port))
+        first = await world.start("worker", *options, concurrency=TURNS)
+
+        async def have_started() -> bool:
+            return len(world.ledger.entries(what="started")) == TURNS
+
+        await until(have_started, "all turns have started")
+        assert await health(port) == 200
+        other = await world.start("worker", concurrency=TURNS)
+        os.kill(first.pid, signal.SIGTERM)
+
+        async def is_draining() -> bool:
+            return await health(port) == 503
+
+        await until(is_draining, "the health check says so")
+        assert await first.ended(within_s=60) == 0, first.said()
+        gone_at = time.time()
+
+        async def go_on() -> bool:
+            return len(world.ledger.entries(what="started")) == TURNS + TURNS // 2
+
+        await until(go_on, "the rest goes on", AGAIN_S)
+        assert time.time() - gone_at < AGAIN_S
+        ended = await ends(world, [head.task_id for head in heads], within_s=90)
+        assert {end.state for end in ended} == {COMPLETED}
+        assert [len(end.chunks) for end in ended] == [3, 2] * (TURNS // 2)
+        assert {end.head.attempts for end in ended} == {1}
+        starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
+        assert sorted(starts.values()) == [1] * (TURNS // 2) + [2] * (TURNS // 2)
+        assert await other.end() == 0
+        await at_rest(world, within_s=30)
+
+
+async def test_an_observed_worker_logs_json_and_metrics(
+    emulators: Emulators, tmp_path: Path
+) -> None:
+    """With a service's name its lines are objects, and its counts are written at the end."""
+    settings = {
+        "POWERTOOLS_SERVICE_NAME": "external",
+        "POWERTOOLS_METRICS_NAMESPACE": "A2AServerless",
+    }
+    async with emulators.world(tmp_path, **settings) as world:
+        worker = await world.start("worker")
+        head = await world.create("chunks 2 0")
+        await world.put(operation_of(head))
+        end = await world.end(head.task_id)
+        assert end.chunks == numbers(2)
+        assert await worker.end() == 0
+        lines = [json.loads(line) for line in worker.said().splitlines() if line.startswith("{")]
+        assert "turn_ended" in {line.get("action") for line in lines}
+        assert [line["Attempts"] for line in lines if "Attempts" in line] == [[1.0]]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+async def health(port: int) -> int:
+    """The answer of the health check; 0 without one."""
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            answer = await client.get(f"http://127.0.0.1:{port}/")
+    except httpx.TransportError:
+        return 0
+    return answer.status_code

@@ -1,0 +1,127 @@
+"""Workers outside of Lambda: one poll for all places, turns of hours, and an end by a signal."""
+
+from __future__ import annotations
+
+import asyncio
+
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker.sweeper import Sweeper
+from tests.support.workers import Agent, Bench, PacedClock, S, complete
+
+HOUR_S = 3600
+
+
+async def test_one_poll_asks_for_all_free_places() -> None:
+    """A worker with many places has one request under way, for ten messages at most."""
+    clock = PacedClock()
+
+    async def slow(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(5)
+        await complete(context, queue)
+
+    bench = Bench(Agent(slow), clock=clock)
+    asked: list[int] = []
+    open_polls: list[int] = [0]
+    queue = bench.operations
+    assert isinstance(queue, MemoryQueue)
+    pull = queue.pull
+
+    async def noted(limit: int, wait_s: float) -> list[Handle[Operation]]:
+        asked.append(limit)
+        open_polls.append(open_polls[-1] + 1)
+        try:
+            return await pull(limit, wait_s)
+        finally:
+            open_polls.append(open_polls[-1] - 1)
+
+    queue.pull = noted  # type: ignore[method-assign]
+    heads = [await bench.send() for _ in range(12)]
+    serving = asyncio.create_task(bench.adapter.serve(concurrency=14))
+    await clock.pass_time(1)
+    assert len(bench.adapter.agent.started) == 12  # type: ignore[attr-defined]
+    assert asked == [10, 4, 2]
+    assert max(open_polls) == 1
+    await clock.pass_time(10)
+    assert {(await bench.head(head)).state for head in heads} == {S.TASK_STATE_COMPLETED}
+    await queue.shutdown()
+    await serving
+
+
+async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
+    """Delivery and lease are renewed all the time: the sweeper finds nothing to do."""
+    clock = PacedClock()
+
+    async def slow(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(5 * HOUR_S)
+        await complete(context, queue)
+
+    agent = Agent(slow)
+    bench = Bench(agent, clock=clock, visibility_s=600)
+    bench.adapter.has_heartbeat = True
+    bench.adapter.beside.watch._interval_s = HOUR_S
+    task = await bench.send()
+    sweeper = Sweeper(bench.storage, bench.operations)
+    serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
+    for _ in range(5 * 4 - 1):
+        await clock.pass_time(HOUR_S / 4)
+        report = await sweeper.sweep()
+        assert (report.sent, report.given_up) == (0, 0)
+    head = await bench.head(task)
+    assert (head.attempts, head.sends, len(agent.started)) == (1, 0, 1)
+    await clock.pass_time(HOUR_S)
+    assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
+    assert len(agent.started) == 1
+    queue = bench.operations
+    assert isinstance(queue, MemoryQueue)
+    assert queue.is_empty
+    await queue.shutdown()
+    await serving
+
+
+async def test_a_shutdown_costs_no_attempt() -> None:
+    """A turn whose workers are told to end, again and again, never runs out of attempts."""
+    clock = PacedClock()
+
+    async def slow(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(5)
+        await complete(context, queue)
+
+    bench = Bench(Agent(slow), clock=clock, max_attempts=2)
+    task = await bench.send()
+    for _ in range(4):
+        serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
+        await clock.pass_time(2)
+        head = await bench.head(task)
+        assert head.attempts == 1
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        assert (await bench.head(task)).attempts == 0
+    serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
+    await clock.pass_time(10)
+    assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
+    await bench.operations.shutdown()
+    await serving
+
+
+async def test_a_shutdown_leaves_the_attempts_before_it() -> None:
+    """Those that failed, or were lost, count on."""
+    clock = PacedClock()
+
+    async def slow(context: RequestContext, queue: EventQueue) -> None:
+        await asyncio.Event().wait()
+
+    bench = Bench(Agent(slow), clock=clock)
+    task = await bench.send()
+    await bench.storage.commit(await bench.head(task), Commit(token="dead", claims=True))
+    serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
+    await clock.pass_time(2)
+    assert (await bench.head(task)).attempts == 2
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert (await bench.head(task)).attempts == 1
