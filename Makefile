@@ -66,7 +66,7 @@ check: $(VENV)/.stamp ## format, lint, types, import contracts, the template
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/cfn-lint template.yaml --append-rules cfn_lint_serverless.rules --regions $(REGIONS)
+	$(BIN)/cfn-lint template.yaml fargate.yaml --append-rules cfn_lint_serverless.rules --regions $(REGIONS)
 	$(BIN)/uvx --python $(BIN)/python --from $(CHECKOV) checkov --config-file .checkov.yaml
 
 .PHONY: format
@@ -163,6 +163,7 @@ lock: $(VENV)/.stamp ## resolve the dependencies again
 	$(UV) pip compile pyproject.toml --extra local -c requirements/dev.txt $(LOCK) -o requirements/local.txt
 	$(UV) pip compile pyproject.toml -c requirements/dev.txt $(LAMBDA_HAS) $(LOCK) -o requirements/runtime.txt
 	$(BIN)/a2a-serverless lock
+	$(UV) pip compile pyproject.toml --extra worker -c requirements/dev.txt $(LOCK) -o requirements/worker.txt
 	mkdir -p build && grep -o '^a2a-sdk==[0-9.]*' requirements/dev.txt > build/sdk.txt
 	for name in $(FRAMEWORKS); do \
 		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml -c build/sdk.txt $(LOCK) \

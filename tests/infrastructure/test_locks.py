@@ -13,7 +13,7 @@ def pins(project: Path, lock: str) -> dict[str, str]:
     return dict(PIN.findall((project / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("lock", ["runtime", "local", "dev"])
+@pytest.mark.parametrize("lock", ["runtime", "local", "worker", "dev"])
 def test_locks_name_no_index(project: Path, lock: str) -> None:
     """A lock pins and hashes; where packages come from is the machine's affair."""
     text = (project / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def test_layer_leaves_boto3_to_lambda(project: Path) -> None:
     assert pins(project, "runtime").keys().isdisjoint({"boto3", "botocore", "s3transfer"})
 
 
-@pytest.mark.parametrize("lock", ["runtime", "local"])
+@pytest.mark.parametrize("lock", ["runtime", "local", "worker"])
 def test_what_ships_is_what_is_tested(project: Path, lock: str) -> None:
     """Each package of the layer and of the local stack has the version of the development lock."""
     assert pins(project, lock).items() <= pins(project, "dev").items()

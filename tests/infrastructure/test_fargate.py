@@ -1,0 +1,122 @@
+"""The template and the image of external workers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samtranslator.yaml_helper import yaml_parse
+
+from a2a_serverless.cli import main
+from a2a_serverless.settings import Settings
+from a2a_serverless.worker.adapter import PULL_LIMIT_S
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def fargate(project: Path) -> Json:
+    """fargate.yaml as written."""
+    parsed: Json = yaml_parse((project / "fargate.yaml").read_text(encoding="utf-8"))
+    return parsed
+
+
+@pytest.fixture(scope="module")
+def container(fargate: Json) -> Json:
+    """The one container of a worker."""
+    (found,) = fargate["Resources"]["Worker"]["Properties"]["ContainerDefinitions"]
+    made: Json = found
+    return made
+
+
+def actions(role: Json, sid: str) -> set[str]:
+    """What a statement of a role's own policy allows."""
+    policies = [policy for policy in role["Properties"]["Policies"] if "PolicyDocument" in policy]
+    statements = [s for policy in policies for s in policy["PolicyDocument"]["Statement"]]
+    (found,) = [set(s["Action"]) for s in statements if s["Sid"] == sid]
+    return found
+
+
+@pytest.mark.parametrize("sid", ["Tasks", "ConsumeOperations"])
+def test_a_worker_may_do_what_the_function_may(document: Json, fargate: Json, sid: str) -> None:
+    """The comparison of calls with permissions, made for the function, holds for the worker too."""
+    own = actions(fargate["Resources"]["TaskRole"], sid)
+    assert own == actions(document["Resources"]["WorkerRole"], sid)
+
+
+def test_a_worker_sets_aside_what_it_cannot_read(fargate: Json) -> None:
+    """It checks that queue at its start, and sends to it; to no other queue it may send."""
+    role = fargate["Resources"]["TaskRole"]
+    assert actions(role, "KeepUndecodable") == {"sqs:GetQueueAttributes", "sqs:SendMessage"}
+
+
+def test_its_variables_are_settings(container: Json) -> None:
+    """No `A2A_` variable is one that the runtime does not read."""
+    known = {f"A2A_{name.upper()}" for name in Settings.model_fields}
+    given = {each["Name"] for each in container["Environment"]}
+    assert {name for name in given if name.startswith("A2A_")} <= known
+    assert {"A2A_TABLE", "A2A_QUEUE", "POWERTOOLS_SERVICE_NAME"} <= given
+
+
+def test_a_worker_has_no_more_than_it_needs(fargate: Json, container: Json) -> None:
+    """Arm64, not root, a root file system that is read-only, and two minutes to end."""
+    task = fargate["Resources"]["Worker"]["Properties"]
+    assert task["RuntimePlatform"]["CpuArchitecture"] == "ARM64"
+    assert container["ReadonlyRootFilesystem"] is True
+    assert container["User"] not in {"0", "root"}
+    assert container["StopTimeout"] == 120
+    assert container["MountPoints"] == [{"ContainerPath": "/tmp", "SourceVolume": "tmp"}]  # noqa: S108
+
+
+def test_what_cannot_end_is_given_back_in_time(container: Json) -> None:
+    """The drain leaves 20 s of the 120 that a spot instance has."""
+    command = container["Command"]
+    drain_s = int(command[command.index("--drain") + 1])
+    assert drain_s + 20 <= container["StopTimeout"]
+
+
+def test_the_command_is_one_of_the_worker(
+    container: Json, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The template and the image name options that the command has."""
+    with pytest.raises(SystemExit):
+        main(["worker", "--help"])
+    known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    image = (project / "Dockerfile").read_text(encoding="utf-8")
+    started = [line for line in image.splitlines() if line.startswith(("ENTRYPOINT", "CMD"))]
+    used = {word for word in container["Command"] if str(word).startswith("--")}
+    assert used | set(re.findall(r"--[a-z-]+", " ".join(started))) <= known
+
+
+def test_the_longest_turn_is_the_commands(fargate: Json) -> None:
+    """A limit that the template takes, the command takes too."""
+    limit = fargate["Parameters"]["TurnLimit"]
+    assert limit["MaxValue"] == limit["Default"] == PULL_LIMIT_S
+
+
+def test_the_image_has_what_it_copies(project: Path) -> None:
+    """Every file that the Dockerfile copies is there, and not left out of its context."""
+    image = (project / "Dockerfile").read_text(encoding="utf-8")
+    copied = [
+        source
+        for line in image.splitlines()
+        if line.startswith("COPY ") and "--from" not in line
+        for source in line.split()[1:-1]
+    ]
+    allowed = (project / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert copied
+    for source in copied:
+        assert (project / source).exists(), source
+        assert any(f"!{source}".startswith(line) for line in allowed if line.startswith("!")), (
+            source
+        )
+
+
+def test_external_workers_leave_the_function_its_source(transformed: Json) -> None:
+    """With Worker external the event source rests; function and queue stay as they are."""
+    source = transformed["WorkerFunctionOperations"]
+    assert source["Properties"]["Enabled"] == {"Fn::If": ["HasLambdaWorker", True, False]}
+    assert "Condition" not in source
+    assert "Condition" not in transformed["WorkerFunction"]
