@@ -15,7 +15,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.function import WorkerFunction
-from tests.support.workers import Agent, Bench, PacedClock, S, complete
+from tests.support.workers import Agent, Bench, PacedClock, S, complete, status
 
 TURNS = 3
 LIMIT_S = 30.0
@@ -31,7 +31,7 @@ class Context:
 class Function:
     """The worker function in a test's event loop. Its agent works as the message says.
 
-    `SECONDS NAME` takes so long and completes; with the name `raises` it raises in its first start.
+    `SECONDS NAME` takes so long and completes. `raises` raises in its first start, `asks` asks.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,10 @@ class Function:
             self.running.discard(name)
         if name == "raises" and self.starts.count(name) == 1:
             raise ValueError
-        await complete(context, queue)
+        if name == "asks":
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED))
+        else:
+            await complete(context, queue)
 
     async def invoke(self) -> asyncio.Task[dict[str, Any]]:
         """Begin an invocation with the next delivery."""
@@ -105,15 +108,15 @@ async def test_an_invocation_runs_several_turns() -> None:
 
 
 async def test_a_follow_up_runs_beside_the_rest_of_its_invocation() -> None:
-    """A message to a task begins within a second, although the task's worker still runs others."""
+    """A message to a task begins within a second, although the task's invocation still runs."""
     function = Function()
-    first = await function.bench.send("3 first")
+    first = await function.bench.send("3 asks")
     await function.bench.send("25 long")
     invocation = await function.invoke()
     await function.clock.pass_time(5)
-    assert await function.state(first) == S.TASK_STATE_COMPLETED
+    assert await function.state(first) == S.TASK_STATE_INPUT_REQUIRED
     assert not invocation.done()
-    await function.bench.send("1 second")
+    await function.bench.follow_up(first, "1 second", message_id="again")
     await function.clock.pass_time(0.9)
     assert "second" in function.starts
     await function.clock.pass_time(60)
