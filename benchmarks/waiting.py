@@ -1,13 +1,15 @@
 """What waiting turns cost their worker: `python -m benchmarks.waiting [--turns 40] [--seconds 20]`.
 
 One worker on DynamoDB Local runs turns whose agent only awaits. Prints the share of a core that
-the worker's process uses meanwhile, and its requests to DynamoDB a second, by operation.
+the worker's process uses meanwhile, its memory, and its requests to DynamoDB a second, by
+operation.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import resource
 import time
 from collections import Counter
 from typing import Any
@@ -92,8 +94,10 @@ async def measure(client: Any, turns: int, seconds: float) -> None:
     await asyncio.sleep(seconds)
     used, passed = time.process_time() - used, time.perf_counter() - began
     each = {operation: round(count / passed, 1) for operation, count in requests.items()}
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"{turns} waiting turns: {100 * used / passed:.1f} % of a core, requests a second: {each}"
+        f"{turns} waiting turns: {100 * used / passed:.1f} % of a core, {megabytes:.0f} MB,"
+        f" requests a second: {each}"
     )
     agent.released.set()
     await backends.operations.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import httpx
@@ -9,13 +10,23 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from a2a_serverless.local.stack import API_TIMEOUT_S, STREAM_MARGIN_S, Options, Stack
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.local.stack import (
+    API_TIMEOUT_S,
+    STREAM_MARGIN_S,
+    BackendName,
+    Options,
+    Stack,
+)
 from a2a_serverless.local.template import _Loader
 from a2a_serverless.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 AGENT = f"{ROOT / 'functions' / 'worker' / 'agent.py'}:agent"
 CARD = ROOT / "functions" / "api" / "agent_card.json"
+MEETING = f"{Path(__file__).parent / 'meeting_agent.py'}:agent"
+TURNS = 3
+PATIENCE_S = 60
 KEY = "a-key-of-twenty-characters"
 FOREIGN = {"Origin": "https://elsewhere.example"}
 
@@ -50,3 +61,34 @@ def test_a_stack_may_stand_below_a_stage() -> None:
     urls = {interface["url"].rstrip("/") for interface in card["supportedInterfaces"]}
     assert urls == {stack.url}
     assert beside.status_code == 403
+
+
+@pytest.mark.parametrize("backend", ["memory", "moto"])
+def test_turns_share_a_local_worker(backend: BackendName) -> None:
+    """One environment of the worker pulls others beside its turn, as a deployed one does."""
+    settings = Settings(auth="none", worker_turns=5, turn_limit_s=60)
+    options = Options(agent=MEETING, card=CARD, backend=backend, concurrency=1)
+    with Stack(settings, options) as stack, httpx.Client(trust_env=False, timeout=60) as http:
+        headers = {"A2A-Version": "1.0"}
+        sent = []
+        for number in range(TURNS):
+            message = {"messageId": f"m{number}", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+            body = {"message": message, "configuration": {"returnImmediately": True}}
+            answer = http.post(f"{stack.url}/message:send", json=body, headers=headers)
+            sent.append(answer.json()["task"]["id"])
+        states: set[str] = set()
+        deadline = time.monotonic() + PATIENCE_S
+        while states != {"TASK_STATE_COMPLETED"}:
+            assert time.monotonic() < deadline, states
+            tasks = [http.get(f"{stack.url}/tasks/{each}", headers=headers).json() for each in sent]
+            states = {task["status"]["state"] for task in tasks}
+
+
+def test_a_stack_with_turns_that_do_not_fit_does_not_start() -> None:
+    """The start says which setting is missing, and not the first task."""
+    options = Options(agent=MEETING, card=CARD)
+    with (
+        pytest.raises(ConfigurationError, match="A2A_TURN_LIMIT_S"),
+        Stack(Settings(auth="none", worker_turns=5), options),
+    ):
+        pass

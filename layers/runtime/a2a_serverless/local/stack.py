@@ -105,6 +105,7 @@ class Stack:
 
     def _start(self, starting: ExitStack) -> None:
         """Start from the back end to the front; the end of the block stops in reverse order."""
+        self.settings.check_sharing()
         load_agent(self.options.agent)  # a mistake in it stops the start, not the first task
         bound = bind(self.options.port)
         starting.callback(bound.close)
