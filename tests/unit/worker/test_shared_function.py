@@ -9,7 +9,7 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Head
@@ -159,6 +159,29 @@ async def test_a_turn_ends_at_its_own_limit() -> None:
     await function.work_off()
     assert await function.state(head) == S.TASK_STATE_FAILED
     assert function.starts == ["slow"] * 3
+
+
+async def test_a_table_that_vanishes_gives_back_all_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is given back as if it were alone; when the table is there again, all complete."""
+    function = Function()
+    heads = [await function.bench.send(f"2 {name}") for name in "abc"]
+    invocation = await function.invoke()
+    await function.clock.pass_time(1.5)
+    assert function.starts == ["a", "b", "c"]
+
+    async def vanished(*_: object, **__: object) -> None:
+        raise UnavailableError("the table does not answer")
+
+    storage = type(function.bench.storage)
+    for name in ("commit", "read", "head", "release", "look"):
+        monkeypatch.setattr(storage, name, vanished)
+    await function.clock.pass_time(200)
+    assert invocation.done()
+    assert len(function.queue.messages) == len(heads)
+    monkeypatch.undo()
+    await function.clock.pass_time(300)
+    await function.work_off()
+    assert {await function.state(head) for head in heads} == {S.TASK_STATE_COMPLETED}
 
 
 async def test_the_turn_of_a_dead_worker_runs_alone() -> None:
