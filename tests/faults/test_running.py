@@ -32,7 +32,7 @@ async def test_another_worker_takes_over_from_a_dead_one(
     assert taken_over_s <= VISIBILITY_S + START_S
 
 
-@pytest.mark.skipif(not IS_LONG, reason="takes two minutes: `make faults`")
+@pytest.mark.skipif(not IS_LONG, reason="takes half a minute: `make faults`")
 @pytest.mark.timeout(300)
 async def test_recovery_with_the_default_settings(emulators: Emulators, tmp_path: Path) -> None:
     """In pull mode, with nothing shortened, another worker is at the turn within 32 s."""
