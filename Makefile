@@ -79,6 +79,11 @@ faults: $(VENV)/.stamp emulators ## the long form of the fault tests
 	A2A_FAULTS=long $(BIN)/python -m pytest $(PYTEST_ARGS) tests/faults tests/contract \
 		tests/e2e/test_reconnects.py tests/e2e/test_resuming_client.py tests/e2e/test_flood.py --timeout 3600
 
+.PHONY: record-logs
+record-logs: $(VENV)/.stamp emulators ## tests/faults/logs/: what each kill point leaves in the table, from real runs
+	A2A_RECORD_LOGS=1 A2A_REQUIRE_EMULATORS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -k "a_kill_loses" \
+		tests/faults/test_kill_points.py tests/faults/test_push_kills.py
+
 .PHONY: model
 model: $(VENV)/.stamp ## every interleaving at length, and what each guard is good for
 	$(BIN)/python -m tests.model --long

@@ -27,6 +27,7 @@ from tests.faults.harness import (
     until,
 )
 from tests.faults.processes import Running
+from tests.faults.recorded import record
 from tests.faults.report import PROPERTY, Runs, check
 
 pytestmark = pytest.mark.emulators
@@ -370,6 +371,7 @@ async def _run(case: Case, world: World, runs: Runs) -> None:
         expected = await case.flow(world, case.point)
         end = await world.end(expected.task_id)
         await world.drained()
+        await record(world, end.head, case.name)
     except NotReachedError as error:
         runs.unreached += 1
         runs.notes.append(str(error))

@@ -21,7 +21,9 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless import faults
+from a2a_serverless.storage.listing import ListTasksQuery
 from tests.faults.harness import IS_LONG, Emulators, NotReachedError, World, until
+from tests.faults.recorded import record
 from tests.faults.report import PROPERTY, Runs, check
 from tests.faults.webhooks import SETTINGS, Told, ids, states, told_states
 from tests.unit.push.receivers import OK, Receiver, Request, status
@@ -34,6 +36,9 @@ TASKS = 12 if IS_LONG else 8
 STREAM = ["push-stream-received", "push-job-sent"]
 """While no job is there, in this order; the others need jobs, and come in any order."""
 DELIVERY = sorted(p for p in faults.POINTS if p.startswith("push-") and p not in STREAM)
+
+RECORDED = "push: one kill at each point"
+"""Under which one of the tasks is recorded."""
 
 CREATE = "CreateTaskPushNotificationConfig"
 
@@ -65,7 +70,7 @@ async def test_a_kill_loses_no_notification(
     push_emulators: Emulators, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Each transition arrives or is a dead letter, in order, under one id, whatever dies where."""
-    runs = Runs(name="push: one kill at each point")
+    runs = Runs(name=RECORDED)
     for number in range(ROUNDS):
         await _round(number, push_emulators, tmp_path / str(number), runs)
     record_property(PROPERTY, runs.to_json())
@@ -97,6 +102,8 @@ async def _round(number: int, emulators: Emulators, folder: Path, runs: Runs) ->
             for told in owed:
                 _check(told, hooks, runs)
             await _check_letters(world, hooks, runs)
+            (last,) = (await world.storage.list_tasks(ListTasksQuery(page_size=1))).tasks
+            await record(world, await world.head(last.id), RECORDED)
 
 
 async def _task(world: World, receiver: Receiver, number: int) -> tuple[Told, Told]:

@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from a2a.types import Artifact, Message, TaskState, TaskStatus
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+)
 
 from a2a_serverless.inspect.timeline import Holder, Timeline, timeline
+from a2a_serverless.inspect.wording import webhook
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
+    Caller,
     Entry,
     MessageAppended,
     Reference,
@@ -17,10 +27,13 @@ from a2a_serverless.tasks.entries import (
     Restarted,
     StatusChanged,
     TurnEnded,
+    TurnOpened,
     Unknown,
 )
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head
+from a2a_serverless.tasks.push import Push
+from a2a_serverless.tasks.rules import NewTask, Timing, open_task
 from tests.unit.tasks.heads import claimed, opened
 
 CHUNK = ArtifactWritten(Artifact(artifact_id="a"), append=True)
@@ -137,3 +150,109 @@ def test_fields_that_could_not_be_read_are_none() -> None:
     fields = {*names, "changed_at", "turn", "attempts", "size"} - {"status_at"}
     assert {getattr(shown, name) for name in fields} == {None}
     assert shown.unreadable == ("x",)
+
+
+def test_turns_and_their_attempts() -> None:
+    """A turn has the attempts from its first claim to its end; a later message waits behind it."""
+    opening = TurnOpened(SendMessageRequest(), Caller("ann"))
+    completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
+    auth = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_AUTH_REQUIRED))
+    lost = AttemptEnd(token="A", reason=LOST)
+    shown = of(
+        record(1, opening, at=0),
+        record(2, token="A", at=100, worker="host 1"),
+        record(3, Restarted(1), token="B", at=2_100, worker="host 2", ended=lost),
+        record(4, auth, token="B", at=2_200),
+        record(5, opening, at=3_000),
+        record(6, TurnEnded(), token="B", at=4_000),
+        record(7, completed, TurnEnded(), token="C", at=4_500),
+    )
+    first, second = shown.turns
+    assert (first.number, first.by, first.waited_ms, first.ended) == (1, "ann", 100, 6)
+    assert [(a.number, a.worker, a.outcome, a.over_at) for a in first.attempts] == [
+        (1, "host 1", "lost", 2_100),
+        (2, "host 2", "ended the turn", 4_000),
+    ]
+    assert (second.opened_at, second.began_at, second.ended_at) == (3_000, 4_000, 4_500)
+    assert [one.what for one in shown.story] == [
+        "accepted",
+        "started",
+        "lost",
+        "took over",
+        "reached",
+        "accepted",
+        "waited for its turn",
+        "started",
+        "reached",
+    ]
+
+
+def test_an_attempt_that_the_task_ended_without() -> None:
+    """A cancel by the API cuts it short; a failure by another writer tells how it ended."""
+    opening = TurnOpened(SendMessageRequest())
+    canceled = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_CANCELED))
+    failed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+    claim = record(2, token="A")
+    (cut,) = of(record(1, opening), claim, record(3, canceled, TurnEnded())).turns
+    assert (cut.attempts[0].outcome, cut.ended) == ("cut short", 3)
+    end = AttemptEnd(token="A", reason="ValueError", correlation_id="c1")
+    (gave_up,) = of(record(1, opening), claim, record(3, failed, TurnEnded(), ended=end)).turns
+    assert (gave_up.attempts[0].outcome, gave_up.attempts[0].reason) == ("failed", "ValueError")
+
+
+def test_a_log_without_its_first_commit_has_a_turn_without_a_number() -> None:
+    """Nothing is guessed about its message; what is missing is told."""
+    shown = of(record(3, CHUNK, token="A", worker="host 1"))
+    assert [(turn.number, turn.opened_at) for turn in shown.turns] == [(0, None)]
+    assert [(one.what, one.missing) for one in shown.story] == [
+        ("missing", (1, 2)),
+        ("started", (0, 0)),
+    ]
+
+
+def test_an_unknown_entry_is_part_of_the_story() -> None:
+    """With its kind, which is all that this release knows of it."""
+    (told,) = of(record(1, Unknown(b"Z", 0, b""))).story
+    assert (told.what, told.reason) == ("unknown entry", "Z")
+
+
+def test_write_units_are_those_that_were_counted() -> None:
+    """An echo task costs 9 and 7, a chunk 4, as DynamoDB Local has counted them in docs/cost.md."""
+    made = open_task(
+        NewTask(
+            scope="s",
+            task_id="t",
+            context_id="c",
+            incarnation="i",
+            request=SendMessageRequest(message=Message(message_id="m", parts=[Part(text="hi")])),
+        ),
+        now_ms=0,
+        timing=Timing(),
+    )
+    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
+    shown = of(
+        Record.of(made),
+        record(2, working, CHUNK, completed, TurnEnded(), token="A"),
+        record(3, CHUNK, token="A"),
+        record(4, ArtifactWritten(Artifact(parts=[Part(text="x" * 340_000)])), token="A"),
+    )
+    assert [commit.units for commit in shown.commits] == [9, 7, 4, 2 * (333 + 1 + 1)]
+    assert shown.units == sum(commit.units for commit in shown.commits)
+
+
+def test_a_webhook_shows_no_secret() -> None:
+    """Its receiver is scheme and host; how far it is, is the cursor and what is behind it."""
+    url = "https://user:secret@example.com:8443/hook/token?key=secret"
+    config = TaskPushNotificationConfig(id="c", task_id="t", url=url, token="secret")
+    push = Push(
+        scope="s", incarnation="i", config=config, version=1, failures=2, failing_since=5_000
+    )
+    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    records = [record(1, working), record(2, working), record(3, working)]
+    (shown,) = timeline(opened(), records, pushes=[push]).webhooks
+    assert (shown.receiver, shown.owed) == ("https://example.com:8443", 2)
+    assert webhook(shown) == (
+        "https://example.com:8443 (id c): told up to version 1, behind by 2,"
+        " 2 attempts failed since 1970-01-01T00:00:05.000Z"
+    )

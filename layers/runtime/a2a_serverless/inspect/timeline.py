@@ -5,12 +5,16 @@ Contents are left out: a message, a part or metadata is named, and its bytes are
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from a2a.types import TaskState
 
+from a2a_serverless.inspect.cost import write_units
+from a2a_serverless.inspect.story import Happening, discards_of, kind_name, story_of
+from a2a_serverless.inspect.turns import Turn, turns_of
+from a2a_serverless.inspect.webhooks import Webhook, webhooks_of
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -77,6 +81,15 @@ class Committed:
     ended_itself: bool
     """It is the one that wrote it."""
     changes: tuple[Change, ...]
+    units: int
+    """Write units of DynamoDB, reckoned from its size."""
+    after_ms: int | None
+    """Milliseconds since the commit before; None for the first, and where a time is unknown."""
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of its entries."""
+        return sum(change.size for change in self.changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,23 +100,6 @@ class Holder:
     """Its process; empty: a release that names none."""
     since: int | None
     """The time of its claim, in milliseconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
-    """A push configuration and how far its receiver has been told; its URL may be a secret."""
-
-    config_id: str
-    told_up_to: int
-    """The version of the last event that was delivered or given up."""
-    failures: int
-    """Attempts at the next event that have failed."""
-    failing_since: int | None
-    """Milliseconds since the epoch; None: the last attempt worked."""
-    refusals: int
-    """Events that the receiver has refused since one that it took."""
-    is_given_up: bool
-    """Its URL has refused so many that it is called no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +131,21 @@ class Timeline:
     """None also if the task is not due."""
     size: int | None
     cancel: CancelMark | None
-    """None also if nobody has asked."""
-    webhooks: tuple[Webhook, ...]
+    """None also without a request."""
+    sends: int
+    """Copies of the current turn that the sweeper has sent."""
     commits: tuple[Committed, ...]
+    turns: tuple[Turn, ...]
+    webhooks: tuple[Webhook, ...]
+    story: tuple[Happening, ...]
+    """What happened, in order."""
     unreadable: tuple[str, ...]
     """What could not be read, a clause each."""
+
+    @property
+    def units(self) -> int:
+        """Return the write units of all commits that are there."""
+        return sum(commit.units for commit in self.commits)
 
 
 def timeline(
@@ -159,6 +165,8 @@ def timeline(
         unreadable: what else could not be read, a clause each.
         pushes: the task's push configurations.
     """
+    discards = discards_of(records, _DISCARDABLE)
+    turns = turns_of(head, records)
     released = head.released if head.turn_is_open and head.was_released else None
     times = [record.at for record in records if record.at is not None]
     status_at = None if "status_at" in missing else head.status_at
@@ -179,20 +187,12 @@ def timeline(
         due_at=head.due_at,
         size=None if "size" in missing else head.size,
         cancel=head.cancel,
-        webhooks=tuple(map(_webhook, pushes)),
-        commits=tuple(_commits(records)),
+        sends=head.sends,
+        commits=tuple(_commits(records, discards)),
+        turns=turns,
+        webhooks=webhooks_of(pushes, records),
+        story=story_of(head, tuple(records), turns, discards),
         unreadable=(*unreadable, *_unreadable(records)),
-    )
-
-
-def _webhook(push: Push) -> Webhook:
-    return Webhook(
-        config_id=push.config.id,
-        told_up_to=push.version,
-        failures=push.failures,
-        failing_since=push.failing_since,
-        refusals=push.refusals,
-        is_given_up=push.is_given_up,
     )
 
 
@@ -206,29 +206,33 @@ def _holder(head: Head, records: Iterable[Record]) -> Holder | None:
     return Holder(worker=claim.worker, since=claim.at)
 
 
-def _commits(records: Iterable[Record]) -> Iterator[Committed]:
+def _commits(
+    records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]
+) -> Iterator[Committed]:
     workers: dict[str, str] = {}
-    standing: list[int] = []  # versions of attempts whose changes no restart has taken back
+    before: Record | None = None
     for record in records:
-        if record.token is not None and record.worker:
+        is_claim = record.token is not None and record.token not in workers
+        if record.token is not None and (is_claim or record.worker):
             workers[record.token] = record.worker
-        changes: list[Change] = []
-        for entry in record.entries:
-            discards: tuple[int, ...] = ()
-            if isinstance(entry, Restarted):
-                discards = tuple(version for version in standing if version > entry.base)
-                standing = [version for version in standing if version <= entry.base]
-            changes.append(_change(entry, discards))
-        if record.token is not None and any(isinstance(e, _DISCARDABLE) for e in record.entries):
-            standing.append(record.version)
+        discarded = discards.get(record.version, ())
         yield Committed(
             version=record.version,
             at=record.at,
             worker=workers.get(record.token or "", record.worker),
             ended=record.ended,
             ended_itself=record.ended is not None and record.ended.token == record.token,
-            changes=tuple(changes),
+            changes=tuple(_change(entry, discarded) for entry in record.entries),
+            units=write_units(record, is_claim=is_claim),
+            after_ms=_between(before, record),
         )
+        before = record
+
+
+def _between(before: Record | None, record: Record) -> int | None:
+    if before is None or before.at is None or record.at is None:
+        return None
+    return record.at - before.at
 
 
 _DISCARDABLE: Final = (StatusChanged, ArtifactWritten, MetadataMerged, MessageAppended, Replied)
@@ -268,7 +272,7 @@ def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
             return Change(name="restart", size=size, base=base, discards=discards)
         case Unknown(kind, _, _):
             return Change(
-                name="unknown", size=size, subject=_kind(kind), is_critical=entry.is_critical
+                name="unknown", size=size, subject=kind_name(kind), is_critical=entry.is_critical
             )
         case _:
             return Change(name="turn ended", size=size)
@@ -279,13 +283,9 @@ def _state(state: TaskState) -> str:
     return plain_state(state) if state in TaskState.values() else str(int(state))
 
 
-def _kind(kind: bytes) -> str:
-    """Return the kind of an entry as a character, or as `0x…` where it is none of ASCII's."""
-    return kind.decode() if kind.isascii() else f"0x{kind.hex()}"
-
-
 def _unreadable(records: Iterable[Record]) -> Iterator[str]:
     for record in records:
         for entry in record.entries:
             if isinstance(entry, Unknown) and entry.is_critical:
-                yield f"version {record.version} has an unknown entry of kind {_kind(entry.kind)!r}"
+                kind = kind_name(entry.kind)
+                yield f"version {record.version} has an unknown entry of kind {kind!r}"

@@ -1,0 +1,194 @@
+"""What happened to a task in sentences, for the terminal and the console. Pure.
+
+Texts of clients and agents are in them as they are: who shows a sentence escapes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from a2a_serverless.inspect.story import LONG_WAIT_MS, Happening
+from a2a_serverless.inspect.timeline import Change, Timeline
+from a2a_serverless.inspect.turns import Attempt, Outcome
+from a2a_serverless.inspect.webhooks import Webhook
+
+UNREADABLE: Final = "unreadable"
+_SECOND_MS: Final = 1_000
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
+
+
+def sentence(one: Happening) -> str:
+    """Return what happened as one sentence, without a time and without a full stop."""
+    if one.attempt:
+        return f"turn {one.turn}, attempt {one.attempt} {_of_attempt(one)}"
+    if one.turn:
+        return f"turn {one.turn}: {_of_turn(one)}"
+    match one.what:
+        case "cancel asked":
+            return f"cancel asked for by {one.by or 'an unnamed user'}"
+        case "reached":
+            return f"the task is {one.state}"
+        case "reached without an attempt":
+            return f"the task is {one.state}, without its agent"
+        case "missing":
+            return not_there(*one.missing)
+        case _:
+            return f"an entry of kind {one.reason!r}, which this release does not know"
+
+
+def _of_turn(one: Happening) -> str:
+    match one.what:
+        case "accepted":
+            return "message accepted" + (f" from {one.by}" if one.by else "")
+        case "waited for its turn":
+            return "began when the turn before had ended"
+        case _:
+            times = "once" if one.count == 1 else f"{one.count} times"
+            return f"the sweeper sent it again {times}, as no worker had it"
+
+
+def _of_attempt(one: Happening) -> str:
+    match one.what:
+        case "started":
+            return f"started{_on(one)}{_waited(one)}"
+        case "took over":
+            return f"took over{_on(one)}{_later(one)}{_discarding(one)}"
+        case "lost":
+            return f"{_on(one).lstrip()} was lost: its process died or was cut off".lstrip()
+        case _:
+            return f"ended: {reason_text(one.reason, one.correlation_id)}"
+
+
+def not_there(first: int, last: int) -> str:
+    """Return that versions are missing from the log."""
+    return (
+        f"versions {first} to {last} are not there"
+        if last > first
+        else (f"version {first} is not there")
+    )
+
+
+def _on(one: Happening) -> str:
+    return f" on {one.worker}" if one.worker else ""
+
+
+def _waited(one: Happening) -> str:
+    if one.after_ms is None or one.after_ms < LONG_WAIT_MS:
+        return ""
+    return f", {duration(one.after_ms)} after its message"
+
+
+def _later(one: Happening) -> str:
+    return "" if one.after_ms is None else f", {duration(one.after_ms)} after the last commit"
+
+
+def _discarding(one: Happening) -> str:
+    return f", discarding {ranges(one.discards)}" if one.discards else ""
+
+
+def outcome(attempt: Attempt) -> str:
+    """Return how an attempt stands or ended, such as `gave back: TimeoutError`."""
+    text = _OUTCOMES[attempt.outcome]
+    if attempt.outcome in ("gave back", "failed"):
+        return f"{text}: {reason_text(attempt.reason, attempt.correlation_id)}"
+    return text
+
+
+_OUTCOMES: Final[dict[Outcome, str]] = {
+    "running": "has the turn",
+    "ended the turn": "ended the turn",
+    "gave back": "gave back",
+    "lost": "lost",
+    "failed": "failed",
+    "cut short": "the task was ended without it",
+    "unknown": "another attempt took over",
+}
+
+
+def what_holds(shown: Timeline) -> str:
+    """Return which worker has the open turn, and since when."""
+    if shown.given_back is not None:
+        end = shown.given_back
+        return f"no worker; given back: {reason_text(end.reason, end.correlation_id)}"
+    if shown.holder is None:
+        return "no worker; the turn waits for one" if shown.turn_is_open else "none"
+    worker = shown.holder.worker or "a worker without a name"
+    since = iso(shown.holder.since)
+    return f"{worker} since {since}" if since else worker
+
+
+def changed(change: Change) -> str:
+    """Return what one entry of a commit did."""
+    match change.name:
+        case "restart":
+            discards = ranges(change.discards) or "nothing"
+            return f"restart from version {change.base}, discards {discards}"
+        case "status":
+            text = f"status {change.subject}"
+        case "turn ended":
+            return "end of the turn"
+        case "chunk":
+            text = f"chunk of artifact {change.subject}, {change.size} bytes"
+        case "unknown":
+            return f"unknown entry of kind {change.subject!r}, {change.size} bytes"
+        case name:
+            text = f"{name} {change.subject}".rstrip()
+            text += f" from {change.by}" if change.by else ""
+            text += f", {change.size} bytes"
+    text += ", the last" if change.is_last else ""
+    return text + (f", {change.references} parts elsewhere" if change.references else "")
+
+
+def webhook(one: Webhook) -> str:
+    """Return how far a webhook is."""
+    text = f"{one.receiver} (id {one.config_id}): told up to version {one.version}"
+    if one.owed:
+        text += f", behind by {one.owed}"
+    if one.failures:
+        tries = "one attempt" if one.failures == 1 else f"{one.failures} attempts"
+        text += f", {tries} failed since {iso(one.failing_since) or 'an unknown time'}"
+    return text
+
+
+def ranges(versions: Sequence[int]) -> str:
+    """Return versions in rising order as `2-4, 7`."""
+    spans: list[list[int]] = []
+    for version in versions:
+        if spans and spans[-1][-1] == version - 1:
+            spans[-1][1:] = [version]
+        else:
+            spans.append([version])
+    return ", ".join("-".join(map(str, span)) for span in spans)
+
+
+def reason_text(reason: str, correlation_id: str) -> str:
+    """Return why an attempt ended, with what leads to the line of the log."""
+    text = reason or "no reason given"
+    return f"{text} (correlation id {correlation_id})" if correlation_id else text
+
+
+def duration(ms: int) -> str:
+    """Return a length of time in the two units that matter, such as `2.5 s` or `3 h 5 min`."""
+    seconds = ms // _SECOND_MS
+    if seconds < _MINUTE_S:
+        return f"{ms} ms" if ms < _SECOND_MS else f"{ms / _SECOND_MS:.1f} s"
+    if seconds < _HOUR_S:
+        return f"{seconds // _MINUTE_S} min {seconds % _MINUTE_S} s"
+    if seconds < _DAY_S:
+        return f"{seconds // _HOUR_S} h {seconds % _HOUR_S // _MINUTE_S} min"
+    return f"{seconds // _DAY_S} d {seconds % _DAY_S // _HOUR_S} h"
+
+
+def iso(at_ms: int | None) -> str | None:
+    """Return a time in UTC; as the number that is stored where no calendar has it."""
+    if at_ms is None:
+        return None
+    try:
+        at = datetime.fromtimestamp(at_ms // 1000, UTC).replace(microsecond=at_ms % 1000 * 1000)
+    except (OverflowError, ValueError, OSError):
+        return str(at_ms)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

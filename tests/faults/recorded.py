@@ -1,0 +1,95 @@
+"""The items of tasks that were killed at: recorded from real runs, read again without them.
+
+`make record-logs` runs the kill points and writes what each has left in the table to `logs/`. Names
+of hosts and processes are replaced; all else is as DynamoDB has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from a2a_serverless.inspect.timeline import Timeline, timeline
+from a2a_serverless.storage.dynamodb_layout import EVENTS, HEAD, PUSH, task_partition
+from a2a_serverless.storage.dynamodb_push_items import push_of
+from a2a_serverless.storage.dynamodb_survey import survey_of
+from a2a_serverless.tasks.head import Head
+from tests.faults.harness import World
+
+LOGS: Final = Path(__file__).parent / "logs"
+VARIABLE: Final = "A2A_RECORD_LOGS"
+
+Item = dict[str, dict[str, Any]]
+
+
+async def record(world: World, head: Head, name: str) -> None:
+    """Write a task's items to the file of `name`, if `make record-logs` asks for it."""
+    if os.environ.get(VARIABLE) != "1":
+        return
+    partition = task_partition(head.scope, head.task_id)
+    found = await asyncio.to_thread(
+        world.dynamodb.query,
+        TableName=world.made.table,
+        ConsistentRead=True,
+        KeyConditionExpression="PK = :pk",
+        ExpressionAttributeValues={":pk": {"S": partition}},
+    )
+    items = _without_hosts(found["Items"])
+    LOGS.mkdir(exist_ok=True)
+    text = json.dumps([_as_text(item) for item in items], indent=1, sort_keys=True)
+    (LOGS / f"{_file(name)}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def recorded(name: str) -> Timeline:
+    """Return the timeline of the task that was recorded under `name`."""
+    text = (LOGS / f"{_file(name)}.json").read_text(encoding="utf-8")
+    items = [_from_text(item) for item in json.loads(text)]
+    of_log = [item for item in items if item["SK"]["S"].startswith((EVENTS, HEAD))]
+    survey = survey_of(of_log)
+    assert survey is not None, f"{name} has no HEAD"
+    pushes = [push_of(item) for item in items if item["SK"]["S"].startswith(PUSH)]
+    return timeline(
+        survey.head,
+        survey.records,
+        missing=survey.missing,
+        unreadable=survey.unreadable,
+        pushes=pushes,
+    )
+
+
+def _file(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _without_hosts(items: Sequence[Item]) -> list[Item]:
+    """Name the processes that have claimed in the order in which they did."""
+    names: dict[str, str] = {}
+    changed: list[Item] = []
+    for item in items:
+        worker = item.get("worker", {}).get("S")
+        if worker is not None:
+            named = names.setdefault(worker, f"worker {len(names) + 1}")
+            changed.append({**item, "worker": {"S": named}})
+        else:
+            changed.append(item)
+    return changed
+
+
+def _as_text(item: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        name: {"B": base64.b64encode(value["B"]).decode()} if "B" in value else dict(value)
+        for name, value in item.items()
+    }
+
+
+def _from_text(item: Mapping[str, Mapping[str, Any]]) -> Item:
+    return {
+        name: {"B": base64.b64decode(value["B"])} if "B" in value else dict(value)
+        for name, value in item.items()
+    }
