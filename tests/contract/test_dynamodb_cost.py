@@ -302,6 +302,23 @@ async def test_a_long_task_on_a_page_is_read_by_itself(bench: Bench, observer: A
         assert (len(page.tasks), usage.requests) == (11, requests)
 
 
+async def test_a_page_of_the_console_counts_nothing(bench: Bench, observer: Any) -> None:
+    """Of 100 and of 500 tasks the first page and the next one cost the same: none is counted."""
+    query = ListTasksQuery(page_size=20)
+    costs = []
+    for tasks in (100, 400):
+        await asyncio.to_thread(seed_tasks, bench.storage, observer, tasks)
+        token: str | None = None
+        for _ in range(2):
+            asked = query.model_copy(update={"page_token": token})
+            with bench.meter.measure() as usage:
+                heads, token = await bench.storage.newest(asked)
+            assert len(heads) == 20
+            costs.append((usage.requests, usage.read_units))
+    assert [requests for requests, _ in costs] == [costs[0][0]] * 4
+    assert max(units for _, units in costs) <= min(units for _, units in costs) + 2
+
+
 async def test_every_request_is_by_key(bench: Bench) -> None:
     """All of the contract is done by these requests: no scan, whatever is asked."""
     storage, operations = bench.storage, set()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -52,3 +55,23 @@ async def test_a_task_is_shown_with_and_without_the_index(
     by_scope = run("task", head.task_id, "--scope", head.scope, env=env)
     assert (by_scope.returncode, by_scope.stderr) == (0, "")
     assert by_scope.stdout == shown.stdout
+
+
+async def test_a_reader_that_leaves_is_no_error(
+    database: Database, dynamodb_local: Emulator
+) -> None:
+    """`task ID | head` ends without a traceback, also where nothing was read."""
+    env = environment(**dynamodb_local.environment(), A2A_TABLE=TABLE)
+    head = (await database.storage(clock=SystemClock()).open_task("context", request())).head
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(  # noqa: ASYNC221 - nothing else runs here
+        [sys.executable, "-m", "a2a_serverless.cli", "task", head.task_id],
+        env=env,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")

@@ -19,7 +19,10 @@ from a2a_serverless.scaffold.source import PACKAGED_FILES, files
 from tests.e2e.installed import built
 
 PACKAGE = "a2a_serverless"
-BESIDE_THE_LAYER = (f"{PACKAGE}.cli", f"{PACKAGE}.local", f"{PACKAGE}.scaffold")
+BESIDE_THE_LAYER = (
+    *(f"{PACKAGE}.cli", f"{PACKAGE}.console"),
+    *(f"{PACKAGE}.local", f"{PACKAGE}.scaffold"),
+)
 BROUGHT_BY = {
     "botocore": "boto3",
     "cryptography": "pyjwt[crypto]",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from tests.support.newer import (
 )
 
 OPERATIONS = Path(__file__).parents[3] / "docs/operations.md"
+VERSION = re.compile(r"(\d{4}-\d\d-\d\dT\S+|at an unknown time) +\d+  ")
 TASK = "5f0c3c0e-8a52-4f0b-9d8a-0f6f3a6f2b11"
 ANN = Scope.of("", "ann")
 BOB = Scope.of("", "bob")
@@ -138,7 +140,14 @@ def lines_of(text: str) -> dict[str, str]:
 
 
 def versions_of(text: str) -> list[str]:
-    return text.split("\n\n")[1].splitlines()
+    """The lines of the versions, without the branches of the tree before them."""
+    lines = (line.lstrip("├└│─ ") for line in text.split("\n\n")[1].splitlines())
+    return [line for line in lines if VERSION.match(line)]
+
+
+def attempts_of(text: str) -> list[str]:
+    lines = (line.lstrip("├└│─ ") for line in text.split("\n\n")[1].splitlines())
+    return [line for line in lines if line.startswith("attempt ")]
 
 
 # -- what it shows ---------------------------------------------------------------------------
@@ -170,21 +179,25 @@ def test_the_state_of_a_task(run: Run, storage: DynamoStorage, clock: ManualCloc
         "turn": "1 (open), attempts 2",
         "held by": "host-b 17 since 2026-11-22T02:14:06.250Z",
         "due": "2026-11-22T02:19:06.250Z",
-        "size": f"{head.size} bytes, version 5",
+        "size": f"{head.size} bytes, version 5, 33 write units",
         "cancel": "asked for by ann at 2026-11-22T02:14:11.250Z",
     }
 
 
 def test_a_line_for_each_version(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
-    """Time, number, what it did, and whose attempt; a restart says what it discards, and why."""
+    """Time, number, what it did, below its attempt; which says how it ended, and why."""
     restarted(storage, clock)
-    first, _, _, fourth, last = versions_of(run(TASK).out)
+    said = run(TASK).out
+    first, _, _, fourth, last = versions_of(said)
     assert first.startswith("2026-11-22T02:14:00.000Z  1  message m-1 from ann, ")
     assert fourth == (
-        "2026-11-22T02:14:06.250Z  4  restart from version 1, discards 2-3; status working;"
-        " the attempt before ended: TimeoutError (correlation id 1f7a9c02)  [host-b 17]"
+        "2026-11-22T02:14:06.250Z  4  restart from version 1, discards 2-3; status working"
     )
-    assert last.endswith("bytes, the last  [host-b 17]")
+    assert last.endswith("bytes, the last")
+    assert attempts_of(said) == [
+        "attempt 1 on host-a 17, 6.0 s: gave back: TimeoutError (correlation id 1f7a9c02)",
+        "attempt 2 on host-b 17: has the turn",
+    ]
 
 
 def test_contents_are_not_shown(run: Run, storage: DynamoStorage) -> None:
@@ -224,34 +237,32 @@ def test_webhooks_and_their_refusals(run: Run, storage: DynamoStorage) -> None:
     said = run(TASK)
     shown = [line for line in said.out.splitlines() if line.startswith("webhook")]
     since = "2026-11-22T02:14:00.000Z"
-    given_up = (
-        "given up after 10 refusals of its own, told up to version 9;"
-        " its client has to set it again"
-    )
-    assert shown == [
-        f"webhook   gone: {given_up}",
-        "webhook   new: told up to version 1",
-        f"webhook   slow: told up to version 1, has refused 2, failing since {since}, attempts 3",
+    told = [
+        "(id gone): given up after 10 refusals of its own, told up to version 9;"
+        " its client has to set it again",
+        "(id new): told up to version 1",
+        f"(id slow): told up to version 1, has refused 2, 3 attempts failed since {since}",
     ]
+    names = ("gone", "new", "slow")
+    lines = zip(names, told, strict=True)
+    assert shown == [f"webhook   https://{name}.example {text}" for name, text in lines]
     assert "secret" not in said.out
     gone, _, slow = run(TASK, "--json").json["webhooks"]
-    assert (gone["id"], gone["given_up"], gone["refusals"]) == ("gone", True, 10)
+    assert (gone["config_id"], gone["given_up"], gone["refusals"]) == ("gone", True, 10)
     assert (slow["failures"], slow["failing_since"]) == (3, since)
 
 
-def test_a_turn_that_nobody_has(run: Run, storage: DynamoStorage) -> None:
+def test_a_turn_that_no_worker_has(run: Run, storage: DynamoStorage) -> None:
     """It waits for its first worker, was given back with a reason, or is over."""
     head = opened(storage)
-    assert lines_of(run(TASK).out)["held by"] == "nobody; the turn waits for a worker"
+    assert lines_of(run(TASK).out)["held by"] == "no worker; the turn waits for one"
     head = claimed(storage, head, "a")
     wait(storage.release(head, AttemptEnd(token="a", reason="ValueError")))
-    assert lines_of(run(TASK).out)["held by"] == (
-        "nobody; the last attempt gave it back: ValueError"
-    )
+    assert lines_of(run(TASK).out)["held by"] == "no worker; given back: ValueError"
     completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
     committed(storage, wait(storage.head(TASK)), completed, token="a")
     fields = lines_of(run(TASK).out)
-    assert (fields["held by"], fields["due"]) == ("nobody", "never")
+    assert (fields["held by"], fields["due"]) == ("none", "never")
 
 
 def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DynamoStorage) -> None:
@@ -304,9 +315,9 @@ def test_nothing_breaks_the_terminal(
 @pytest.mark.parametrize("arguments", [(), ("--scope", ANN.digest)])
 def test_an_unknown_task(run: Run, arguments: tuple[str, ...]) -> None:
     """One sentence names the table, and the ways in which an existing task is found."""
-    said = run("nobody", *arguments)
+    said = run("unknown", *arguments)
     assert (said.code, said.out) == (2, "")
-    assert "The table tasks has no task nobody" in said.err
+    assert "The table tasks has no task unknown" in said.err
     assert "--scope" in said.err
 
 
@@ -378,7 +389,7 @@ def test_a_head_that_was_stored_in_part(
     fields = lines_of(said.out)
     assert said.code == 2
     assert fields["context"] == fields["created"] == "unreadable"
-    assert (fields["state"], fields["held by"][:9]) == ("working", "nobody")
+    assert (fields["state"], fields["held by"]) == ("working", "none")
     assert len(versions_of(said.out)) == 5
     assert "HEAD has no context_id and no version and no created_key" in said.err
     assert "HEAD has a value in due_at that no release writes" in said.err

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from a2a_serverless import faults
-from a2a_serverless.inspect.story import What
 from tests.faults.recorded import recorded
 from tests.faults.test_kill_points import CASES
 from tests.faults.test_push_kills import RECORDED
@@ -18,7 +17,7 @@ TAKEN_OVER = ("started", "lost", "took over", "reached")
 CANCELED = ("cancel asked", "reached without an attempt")
 USED_UP = ("started", *("lost", "took over") * 4, "lost", "reached without an attempt")
 
-TOLD: dict[str, Sequence[What]] = {
+TOLD: dict[str, Sequence[str]] = {
     # A turn that was not sent: the sweeper has sent it.
     "after create, before send": (NEW, "sent again", *RAN),
     "the same, of a follow-up": (NEW, *RAN, NEW, "sent again", *RAN),

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
 from a2a_serverless.cli import (
     api,
     bundle,
+    console,
     demo,
     dev,
     init,
+    letters,
     lock,
     provision,
     push,
     sweep,
     task,
+    tasks,
     upgrade,
     worker,
 )
@@ -30,14 +34,18 @@ from a2a_serverless.cli.text import printable, refuse
 from a2a_serverless.errors import ConfigurationError
 
 COMMANDS = (
-    *(demo, init, dev, lock, upgrade),
-    *(api, worker, push, sweep, task, provision, bundle),
+    *(demo, init, dev, console, lock, upgrade),
+    *(api, worker, push, sweep, task, tasks, letters, provision, bundle),
 )
 """In the order of `--help`."""
 
 EXIT_INTERRUPTED = 130
+EXIT_UNREAD = 141
+"""The reader of stdout has gone, such as `head`."""
 
-_EXTRA = frozenset({"boto3", "botocore", "moto", "packaging", "responses", "yaml"})
+_EXTRA = frozenset(
+    {"boto3", "botocore", "jinja2", "markdown_it", "moto", "packaging", "responses", "rich", "yaml"}
+)
 
 _EXAMPLES = """\
 examples:
@@ -49,6 +57,7 @@ examples:
   a2a-serverless worker --concurrency 4        run agents for it
   a2a-serverless push                          tell its clients' webhooks
   a2a-serverless task ID                       look at one task: its state, and what happened to it
+  a2a-serverless tasks --state failed --since 1h    which tasks have failed
 
 environment:
   A2A_TABLE, A2A_QUEUE, A2A_PUSH_QUEUE, ...            names, as `provision` prints them
@@ -68,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _log_to_stderr(verbose=options.verbose)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
     except ConfigurationError as error:
         return refuse(str(error))
     except ModuleNotFoundError as error:
@@ -76,6 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return refuse(f"{error.name} is missing; install a2a-serverless[local].")
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more when it ends: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_UNREAD
     return code
 
 

@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
         """Add `--concurrency`, a number above 0."""
         self.add_argument(
             "--concurrency",
-            type=_positive,
+            type=positive,
             default=default,
             metavar="N",
             help=f"{of} (default: %(default)s)",
@@ -224,7 +224,8 @@ def _of_project(relative: str) -> list[Path]:
     return [path.relative_to(here) if path.is_relative_to(here) else path]
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Return the number above 0 that an argument is."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return int(text)

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from a2a_serverless.cli.arguments import Commands, add_command, agent_spec, card_path
+
+if TYPE_CHECKING:
+    from a2a_serverless.console.app import Console
+    from a2a_serverless.local.asgi import ASGIApp
+    from a2a_serverless.local.stack import Running
 
 HERE = "127.0.0.1,::1,localhost,example.com"
 """Webhooks that may be private in `dev`; and example.com, which clients are tried with, also
@@ -25,7 +33,7 @@ def add(commands: Commands) -> None:
         "Mangum, in one piece. Messages pass through the worker's Lambda handler, and webhooks on "
         "this machine are called. The agent gets the variables of .env in the current folder or "
         "the project around it. Without A2A_AUTH every program on this machine may call, and no "
-        "page in a browser.",
+        "page in a browser but its own console.",
     )
     dev.add_agent()
     dev.add_card()
@@ -38,11 +46,13 @@ def add(commands: Commands) -> None:
         "table and the queues of the environment (default: %(default)s)",
     )
     dev.add_argument("--no-push", action="store_true", help="offer no push notifications")
+    dev.add_argument("--no-console", action="store_true", help="serve no console at /")
 
 
 def run(options: Namespace) -> int:
     """Keep the stack up until SIGINT or SIGTERM."""
     from a2a_serverless.cli.serving import named_aws_errors, say, until_signal
+    from a2a_serverless.console.dev_file import RunningDev, announced
     from a2a_serverless.local.dotenv import load_dotenv
     from a2a_serverless.local.stack import Options, Stack
     from a2a_serverless.local.template import find_template
@@ -58,19 +68,47 @@ def run(options: Namespace) -> int:
     agent = agent_spec(options.agent)
     variables = load_dotenv(Path.cwd())
     take_environment(settings)
+    consoles: list[Console] = []
     how = Options(
         backend=options.backend,
         agent=agent,
         card=card_path(options.card, agent),
         port=options.port,
         push=not options.no_push,
+        beside=(lambda one: one.app) if options.no_console else partial(_beside, consoles),
     )
-    with named_aws_errors(), until_signal() as ended, Stack(settings, how) as stack:
+    with ExitStack() as running:
+        running.enter_context(named_aws_errors())
+        ended = running.enter_context(until_signal())
+        stack = running.enter_context(Stack(settings, how))
         say(f"agent {how.agent}, its card {how.card}, on {how.backend}")
         if variables:
             say(f"environment of {variables}")
         say(f"routes, table and queues of {find_template()}")
         say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
+        for console in consoles:
+            token = console.sessions.command_token
+            running.enter_context(announced(RunningDev(stack.url, token)))
+            say(f"console, once: {console.open_url()}")
         say("Ctrl-C ends it")
         ended.wait()
     return 0
+
+
+def _beside(consoles: list[Console], running: Running) -> ASGIApp:
+    """Return the agent's application with a console at `/`, which is added to `consoles`."""
+    from a2a_serverless.console.app import Beside, Console
+    from a2a_serverless.console.stored import StoredInspector
+    from a2a_serverless.local.own_address import OwnAddress
+
+    console = Console(
+        StoredInspector(
+            running.backends.storage, running.settings, place="dev", backends=running.backends
+        ),
+        url=running.url,
+        endpoint=running.url,
+        card=running.card,
+    )
+    consoles.append(console)
+    port = int(running.url.rsplit(":", 1)[1])
+    return Beside(running.app, console, OwnAddress(console.app, port=port))

@@ -58,7 +58,7 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
         reason = str(error).split("\n", 1)[0].rstrip(".")
         msg = f"The agent card {path} is not a card: {reason}{_line(text, reason)}."
         raise ConfigurationError(msg) from error
-    missing = _missing_fields(card)
+    missing = missing_fields(card)
     if missing:
         raise ConfigurationError(f"The agent card {path} lacks {', '.join(missing)}.")
     offered = ((way.protocol_binding, way.protocol_version) for way in _ways(card))
@@ -185,7 +185,7 @@ def _require_token(card: AgentCard, settings: Settings) -> None:
     card.security_requirements.add(schemes={"oidc": scopes})
 
 
-def _missing_fields(card: AgentCard) -> list[str]:
+def missing_fields(card: AgentCard) -> list[str]:
     """Return the required fields that the card lacks, interfaces aside (section 4.4.1)."""
     whole = deepcopy(card)
     del whole.supported_interfaces[:]

@@ -31,10 +31,8 @@ class Attempt:
     """Its process; empty: a release that names none."""
     started_at: int | None
     """The time of its claim."""
-    first: int
-    """The version of its claim."""
-    last: int
-    """The version of its last commit."""
+    versions: tuple[int, ...]
+    """Its commits: the first one is its claim."""
     last_at: int | None
     over_at: int | None
     """The time at which the log knows that it is over; None: it has the turn, or unknown."""
@@ -42,6 +40,16 @@ class Attempt:
     reason: str = ""
     correlation_id: str = ""
     """Leads to the line of the worker's log that says why it ended; empty: unknown."""
+
+    @property
+    def first(self) -> int:
+        """Return the version of its claim."""
+        return self.versions[0]
+
+    @property
+    def last(self) -> int:
+        """Return the version of its last commit."""
+        return self.versions[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +78,7 @@ class Turn:
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
     token: str
-    first: Record
-    last: Record
+    records: list[Record]
     worker: str
     over_at: int | None = None
     outcome: Outcome = "running"
@@ -85,10 +92,9 @@ class _Attempt:
         return Attempt(
             number=number,
             worker=self.worker,
-            started_at=self.first.at,
-            first=self.first.version,
-            last=self.last.version,
-            last_at=self.last.at,
+            started_at=self.records[0].at,
+            versions=tuple(record.version for record in self.records),
+            last_at=self.records[-1].at,
             over_at=self.over_at,
             outcome=self.outcome,
             reason=end.reason if end else "",
@@ -171,11 +177,11 @@ class _Walk:
         turn = self._open_turn()
         running = turn.running
         if running is not None and running.token == token:
-            running.last = record
+            running.records.append(record)
             return
         if running is not None and running.outcome == "running":
             running.close(*_replaced(running, record))
-        turn.attempts.append(_Attempt(token=token, first=record, last=record, worker=record.worker))
+        turn.attempts.append(_Attempt(token=token, records=[record], worker=record.worker))
 
     def _open_turn(self) -> _Turn:
         """Return the current turn; a new one where the commit that opened it is not there."""

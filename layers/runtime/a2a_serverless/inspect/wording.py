@@ -144,10 +144,17 @@ def changed(change: Change) -> str:
 
 
 def webhook(one: Webhook) -> str:
-    """Return how far a webhook is."""
+    """Return how far a webhook is, and where it has been given up what its client can do."""
+    if one.is_given_up:
+        return (
+            f"{one.receiver} (id {one.config_id}): given up after {one.refusals} refusals of its"
+            f" own, told up to version {one.version}; its client has to set it again"
+        )
     text = f"{one.receiver} (id {one.config_id}): told up to version {one.version}"
     if one.owed:
         text += f", behind by {one.owed}"
+    if one.refusals:
+        text += f", has refused {one.refusals}"
     if one.failures:
         tries = "one attempt" if one.failures == 1 else f"{one.failures} attempts"
         text += f", {tries} failed since {iso(one.failing_since) or 'an unknown time'}"
@@ -181,6 +188,13 @@ def duration(ms: int) -> str:
     if seconds < _DAY_S:
         return f"{seconds // _HOUR_S} h {seconds % _HOUR_S // _MINUTE_S} min"
     return f"{seconds // _DAY_S} d {seconds % _DAY_S // _HOUR_S} h"
+
+
+def age(ms: int) -> str:
+    """Return a length of time in the unit that matters, such as `35 min`."""
+    if ms < _MINUTE_S * _SECOND_MS:
+        return f"{ms // _SECOND_MS} s"
+    return " ".join(duration(ms).split()[:2])
 
 
 def iso(at_ms: int | None) -> str | None:

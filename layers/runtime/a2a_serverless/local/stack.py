@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.local.asgi import ASGIApp
 from a2a_serverless.local.background import Background
 from a2a_serverless.local.environments import Concurrency, Environments, Handler
 from a2a_serverless.local.gateway import Gateway
@@ -62,6 +63,18 @@ MOTO_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What a stack runs, for what is served beside the agent."""
+
+    app: ASGIApp
+    """The agent's application, which answers what is not taken from it."""
+    backends: Backends
+    settings: Settings
+    url: str
+    card: AgentCard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Options of a stack: the agent as `FILE.py:NAME`, its card; port 0 takes a free one."""
 
@@ -74,6 +87,8 @@ class Options:
     """True to offer and call webhooks; on `aws` only if A2A_PUSH_QUEUE is set."""
     stage: str = ""
     """The first part of all paths, as a deployment's own URL has it; empty: none."""
+    beside: Callable[[Running], ASGIApp] = lambda running: running.app
+    """Returns the application to serve: the agent's, or one that has more beside it."""
 
 
 class Stack:
@@ -181,7 +196,14 @@ class Stack:
                 stage=self.options.stage,
             )
         )
-        app = guarded(gateway, self.settings, bound.getsockname()[1])
+        running = Running(
+            app=guarded(gateway, self.settings, bound.getsockname()[1]),
+            backends=backends,
+            settings=self.settings,
+            url=self.url,
+            card=self._card,
+        )
+        app = self.options.beside(running)
         starting.enter_context(HttpServer(app, bound, lifespan=False))
 
     def _worker_handler(self, backends: Backends, environment: ExitStack) -> Handler:

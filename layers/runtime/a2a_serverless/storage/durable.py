@@ -14,6 +14,7 @@ from a2a.types import (
     SendMessageRequest,
     Task,
     TaskPushNotificationConfig,
+    TaskState,
     TaskStatus,
 )
 from google.protobuf.message import DecodeError
@@ -338,6 +339,28 @@ class DurableStorage(DeletableTasks):
             page_size=query.page_size,
             total_size=found.total,
         )
+
+    async def newest(self, query: ListTasksQuery) -> tuple[list[Head], str]:
+        """Return the HEADs of one page, and the token of the next one; empty at the end.
+
+        As `list_tasks`, without the number of all: the cost of a page does not depend on it. The
+        token is good here alone.
+
+        Raises:
+            PageTokenError: as `list_tasks`.
+        """
+        listing = Listing.of(query, self.scope)
+        # With a total nothing is counted.
+        listing = replace(listing, total_size=listing.total_size or 0)
+        found = await self._newest(listing, query.page_size + 1)
+        page = found.heads[: query.page_size]
+        is_last = len(page) == len(found.heads)
+        return page, "" if is_last else listing.token_after(page[-1], 0)
+
+    async def count(self, state: TaskState) -> int:
+        """Return how many of the scope's tasks are in a state, as late as `list_tasks` may be."""
+        listing = Listing.of(ListTasksQuery(status=state, page_size=1), self.scope)
+        return (await self._newest(listing, 1)).total
 
     async def _shown(self, heads: Sequence[Head], query: ListTasksQuery) -> list[Task | None]:
         """Return the tasks of listed HEADs, as `_listed` does."""

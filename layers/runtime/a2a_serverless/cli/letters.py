@@ -1,0 +1,115 @@
+"""`a2a-serverless undecodable` and `notifications`: what was set aside, for a person to look at."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING, Final
+
+from a2a_serverless.cli.arguments import Commands, add_command
+from a2a_serverless.cli.places import add_place, settings_of
+from a2a_serverless.cli.text import printable, refuse
+from a2a_serverless.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from a2a_serverless.console.letters import Letter, Letters
+
+_QUEUES: Final = {
+    "undecodable": ("undecodable_queue", "messages that cannot be read"),
+    "notifications": ("push_dead_letter_queue", "notifications that were given up"),
+}
+_SHOWN: Final = 80
+"""Characters of a body in a list."""
+
+
+def add(commands: Commands) -> None:
+    """Describe the commands and their arguments."""
+    for name, (_, what) in _QUEUES.items():
+        command = add_command(
+            commands,
+            name,
+            run,
+            summary=f"lists the {what}; shows or deletes one",
+            description=f"Lists the {what}, which are kept for 14 days and which no function "
+            "consumes. docs/operations.md says what to do about them.",
+        )
+        command.set_defaults(queue=name)
+        command.add_argument(
+            "verb", choices=("list", "show", "delete"), nargs="?", default="list", metavar="VERB"
+        )
+        command.add_argument("message", metavar="MESSAGE", nargs="?", help="its id, as listed")
+        command.add_argument("--yes", action="store_true", help="delete without asking first")
+        command.add_argument("--json", action="store_true", help="one JSON object a line")
+        add_place(command)
+
+
+def run(options: Namespace) -> int:
+    """List, show or delete; return 2 if the queue or the message cannot be used."""
+    from a2a_serverless.cli.serving import named_aws_errors
+
+    if options.verb != "list" and not options.message:
+        return refuse(f"{options.queue} {options.verb} needs the id of a message, as listed.")
+    with named_aws_errors():
+        return asyncio.run(_run(options))
+
+
+async def _run(options: Namespace) -> int:
+    letters = await _letters(options)
+    if options.verb == "delete":
+        if not options.yes and not _agreed(options.message):
+            return refuse("Nothing was deleted: answer y, or say --yes.")
+        if not await letters.delete(options.message):
+            return refuse(f"There is no message {options.message}: it is gone, or held elsewhere.")
+        print(f"Deleted {options.message}.")
+        return 0
+    found = await letters.all()
+    if options.verb == "show":
+        found = [letter for letter in found if letter.message_id == options.message]
+        if not found:
+            return refuse(f"There is no message {options.message}: it is gone, or held elsewhere.")
+    for letter in found:
+        print(_json(letter) if options.json else _text(letter, is_whole=options.verb == "show"))
+    return 0
+
+
+async def _letters(options: Namespace) -> Letters:
+    from a2a_serverless.console.letters import Letters
+
+    settings = (await settings_of(options))[0]
+    field, what = _QUEUES[options.queue]
+    queue = getattr(settings, field)
+    if not queue:
+        msg = f"A2A_{field.upper()} is not set, and no --stack is named: it has the {what}."
+        raise ConfigurationError(msg)
+    return Letters(queue, what)
+
+
+def _json(letter: Letter) -> str:
+    from a2a_serverless.inspect.wording import iso
+
+    return json.dumps(
+        {
+            "message_id": letter.message_id,
+            "sent_at": iso(letter.sent_at),
+            "attributes": dict(letter.attributes),
+            "body": letter.body,
+        }
+    )
+
+
+def _text(letter: Letter, *, is_whole: bool) -> str:
+    from a2a_serverless.inspect.wording import iso
+
+    reason = letter.attributes.get("reason", "")
+    first = f"{iso(letter.sent_at)}  {letter.message_id}  {reason}".rstrip()
+    if not is_whole:
+        return printable(f"{first}  {letter.body[:_SHOWN]}")
+    return f"{printable(first)}\n{printable(letter.body)}"
+
+
+def _agreed(message_id: str) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    return input(printable(f"Delete {message_id} for good? [y/N] ")).strip().lower() == "y"

@@ -1,0 +1,242 @@
+"""The console as an ASGI application: server-rendered pages, and JSON for this user's commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from a2a.types import AgentCard
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from a2a_serverless.console.inspector import EventLine
+from a2a_serverless.console.pages import BASE, Pages, page
+from a2a_serverless.console.remote import ERRORS, EVENT, QUERY, ROWS, TIMELINES
+from a2a_serverless.console.session import Sessions
+from a2a_serverless.console.stored import StoredInspector
+from a2a_serverless.errors import A2AServerlessError
+
+STATIC: Final = Path(__file__).parent / "static"
+
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+_HEADERS: Final = {
+    # No script but ours, no style but ours, nothing from elsewhere, in no frame.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
+    " img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none';"
+    " frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Console:
+    """The console of one place.
+
+    Args:
+        inspector: what is looked at.
+        url: the console's own address, without a `/` at its end; its port is the last part.
+        endpoint: the agent's URL, without a `/` at its end; empty: it cannot be tried.
+        card: the agent's card, if this process serves it.
+    """
+
+    def __init__(
+        self,
+        inspector: StoredInspector,
+        *,
+        url: str,
+        endpoint: str = "",
+        card: AgentCard | None = None,
+    ) -> None:
+        self._url = url
+        self._inspector = inspector
+        self.sessions = Sessions(int(url.rsplit(":", 1)[1]))
+        self._pages = Pages(inspector, endpoint=endpoint, card=card)
+        self.app: ASGIApp = Starlette(
+            routes=[
+                Route("/", self._open),
+                Route(BASE, self._open),
+                Route(f"{BASE}/open", self._open),
+                Mount(f"{BASE}/static", StaticFiles(directory=STATIC)),
+                *(
+                    Route(f"{BASE}/api{path}", self._for_commands(endpoint_of), methods=[method])
+                    for method, path, endpoint_of in (
+                        ("GET", "/task", self._timelines),
+                        ("GET", "/tasks", self._tasks),
+                        ("GET", "/counts", self._counts),
+                        ("GET", "/events", self._events),
+                        ("POST", "/cancel", self._cancel),
+                        ("POST", "/resend", self._resend),
+                        ("POST", "/open", self._new_url),
+                    )
+                ),
+                *(
+                    Route(BASE + path, self._for_people(answer), methods=[method])
+                    for method, path, answer in self._pages.routes()
+                ),
+            ],
+            middleware=[Middleware(_Safe)],
+        )
+
+    def open_url(self) -> str:
+        """Return a URL that opens the console once."""
+        return f"{self._url}{BASE}/open?token={self.sessions.one_time_token()}"
+
+    def owns(self, scope: Scope) -> bool:
+        """Return True if a request is the console's, and not the agent's.
+
+        Of `/` a browser gets the console, and a client the agent.
+        """
+        if scope["type"] != "http":
+            return False
+        path: str = scope["path"]
+        if path == "/":
+            accept = dict(scope["headers"]).get(b"accept", b"")
+            return scope["method"] == "GET" and b"text/html" in accept
+        return path == BASE or path.startswith(f"{BASE}/")
+
+    async def _open(self, request: Request) -> Response:
+        """Exchange the token of the printed URL for a cookie; show the tasks to who has one."""
+        token = request.query_params.get("token", "")
+        if not token and self.sessions.is_person(request.cookies):
+            return _to(f"{BASE}/tasks")
+        value = self.sessions.exchange(token) if token else None
+        if value is None:
+            return page("closed.html", status=403, was_used=bool(token))
+        answer = _to(f"{BASE}/tasks")
+        answer.set_cookie(self.sessions.cookie, value, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _for_people(self, answer: Endpoint) -> Endpoint:
+        """Return a page for who has the cookie. A write also has to come from our own page."""
+
+        async def guarded(request: Request) -> Response:
+            if not self.sessions.is_person(request.cookies):
+                return page("closed.html", status=403, was_used=False)
+            if request.method != "GET" and request.headers.get("origin", "") not in self._origins:
+                return PlainTextResponse("This came from another page.", 403)
+            return await answer(request)
+
+        return guarded
+
+    @property
+    def _origins(self) -> tuple[str, ...]:
+        port = self._url.rsplit(":", 1)[1]
+        return (self._url, f"http://localhost:{port}", f"http://[::1]:{port}")
+
+    def _for_commands(self, answer: Endpoint) -> Endpoint:
+        """Return an answer in JSON for who has the token of commands."""
+
+        async def guarded(request: Request) -> Response:
+            if not self.sessions.is_command(request.headers.get("authorization", "")):
+                return _fault("ConfigurationError", "The token is another one: is dev anew?", 403)
+            try:
+                return await answer(request)
+            except A2AServerlessError as error:
+                name = type(error).__name__
+                return _fault(name if name in ERRORS else "ConfigurationError", str(error), 400)
+
+        return guarded
+
+    async def _timelines(self, request: Request) -> Response:
+        asked = request.query_params
+        found = await self._inspector.timelines(asked["id"], asked.get("scope") or None)
+        return Response(TIMELINES.dump_json(found), media_type="application/json")
+
+    async def _tasks(self, request: Request) -> Response:
+        query = QUERY.validate_python(dict(request.query_params))
+        rows = await self._inspector.tasks(query)
+        return Response(ROWS.dump_json(rows), media_type="application/json")
+
+    async def _counts(self, request: Request) -> Response:
+        return JSONResponse(dict(await self._inspector.counts(request.query_params["scope"])))
+
+    async def _events(self, request: Request) -> Response:
+        asked = request.query_params
+        events = self._inspector.events(
+            asked["id"], asked["scope"], is_followed=bool(asked.get("follow"))
+        )
+        first = await anext(events, None)  # a task that is not there is an error, and no stream
+        return StreamingResponse(_lines(first, events), media_type="application/jsonl")
+
+    async def _cancel(self, request: Request) -> Response:
+        asked = request.query_params
+        return JSONResponse({"state": await self._inspector.cancel(asked["id"], asked["scope"])})
+
+    async def _resend(self, request: Request) -> Response:
+        asked = request.query_params
+        return JSONResponse({"is_due": await self._inspector.resend(asked["id"], asked["scope"])})
+
+    async def _new_url(self, _: Request) -> Response:
+        return JSONResponse({"url": self.open_url()})
+
+
+class Beside:
+    """An ASGI application that has the console beside the agent's own.
+
+    Args:
+        agent: the application of the agent.
+        console: which requests are the console's.
+        guarded: the application of the console, behind what else guards it.
+    """
+
+    def __init__(self, agent: Any, console: Console, guarded: Any) -> None:
+        self._agent = agent
+        self._console = console
+        self._guarded = guarded
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        chosen = self._guarded if self._console.owns(scope) else self._agent
+        await chosen(scope, receive, send)
+
+
+class _Safe:
+    """Gives every answer the headers that keep a hostile artifact from running anything."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def safe(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                named = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *(
+                        (name.lower().encode(), value.encode())
+                        for name, value in _HEADERS.items()
+                        if name.lower().encode() not in named
+                    ),
+                ]
+            await send(message)
+
+        await self._app(scope, receive, safe)
+
+
+async def _lines(first: EventLine | None, events: AsyncIterator[EventLine]) -> AsyncIterator[bytes]:
+    if first is None:
+        return
+    yield EVENT.dump_json(first) + b"\n"
+    async for line in events:
+        yield EVENT.dump_json(line) + b"\n"
+
+
+def _fault(error: str, message: str, status: int) -> Response:
+    return Response(
+        json.dumps({"error": error, "message": message}), status, media_type="application/json"
+    )
+
+
+def _to(path: str) -> Response:
+    return Response(status_code=303, headers={"Location": path})

@@ -1,0 +1,88 @@
+"""The file in which a running `dev` tells this user's commands where it is, and their token.
+
+It is readable by its user alone, in a folder that is, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from a2a_serverless.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+"""Rights that neither the file nor its folder may give."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningDev:
+    """The address of a running `dev`, without a `/` at its end, and the token of its console."""
+
+    url: str
+    token: str
+
+
+def dev_file() -> Path:
+    """Return the file's path: of the dev that this user has started last."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or str(Path.home() / ".cache")
+    return Path(base) / "a2a-serverless" / "dev.json"
+
+
+@contextmanager
+def announced(dev: RunningDev) -> Iterator[None]:
+    """Write the file, and remove it at the end of the block, if it is still this dev's.
+
+    Where it cannot be written a warning says so: only the commands that look for it miss it.
+    """
+    path, text = dev_file(), json.dumps({"url": dev.url, "token": dev.token})
+    try:
+        _write(path, text)
+    except OSError as error:
+        logger.warning("%s cannot be written (%s): set XDG_RUNTIME_DIR.", path, error.strerror)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if path.read_text(encoding="utf-8") == text:
+                path.unlink()
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a file of this user's alone in the place of one that is there."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    new = path.with_name(f"dev-{os.getpid()}.json")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    new.replace(path)
+
+
+def running_dev() -> RunningDev | None:
+    """Return the dev that the file names; None without a file.
+
+    Raises:
+        ConfigurationError: the file is not this user's alone, or damaged.
+    """
+    path = dev_file()
+    try:
+        found = path.stat()
+        if found.st_uid != os.getuid() or found.st_mode & _OTHERS:
+            msg = f"{path} is not readable by you alone: remove it, and start dev again."
+            raise ConfigurationError(msg)
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return RunningDev(url=str(values["url"]), token=str(values["token"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        msg = f"{path} cannot be read: remove it, and start dev again."
+        raise ConfigurationError(msg) from error

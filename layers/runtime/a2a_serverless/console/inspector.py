@@ -1,0 +1,117 @@
+"""What an operator asks of tasks: one interface, over a table or over a running `dev`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from a2a.types import TaskState
+
+from a2a_serverless.inspect.timeline import Timeline
+from a2a_serverless.tasks.head import KNOWN, plain_state
+
+STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in sorted(KNOWN)}
+"""The states that a task can have, by their plain names."""
+
+PAGE: Final = 50
+"""Tasks of one page, unless another number is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """One task in a list. Times are milliseconds since the epoch."""
+
+    scope: str
+    task_id: str
+    context_id: str
+    state: str
+    created_at: int
+    status_at: int
+    version: int
+    attempts: int
+    turn_is_open: bool
+    due_at: int | None
+    is_cancel_asked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQuery:
+    """Which tasks to list: of one scope by their status, newest first; else by their creation."""
+
+    scope: str | None = None
+    state: str | None = None
+    since_ms: int | None = None
+    """Of one scope: changed since; of all scopes: created since. None: any, or the last day."""
+    limit: int = PAGE
+    token: str = ""
+    """Where the page before ended; empty: from the newest on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One page of a list, and the token of the next one; empty: there is none."""
+
+    rows: tuple[TaskRow, ...]
+    next_token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLine:
+    """One event as subscribers get it."""
+
+    cursor: str
+    event: Mapping[str, Any]
+    """A StreamResponse as JSON."""
+
+
+class Inspector(ABC):
+    """Looks at tasks of all scopes, and does to them what an operator may.
+
+    Every method raises:
+        ConfigurationError: one sentence says what cannot be reached, and what to do.
+    """
+
+    place: str
+    """What is looked at, such as `the table tasks`."""
+
+    @abstractmethod
+    async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
+        """Return the task of that scope; without one the tasks with this id, by scope."""
+
+    @abstractmethod
+    def events(
+        self, task_id: str, scope: str, *, is_followed: bool = False
+    ) -> AsyncIterator[EventLine]:
+        """Yield the task's events from the first one on; `is_followed`: until it has ended.
+
+        Raises:
+            TaskNotFoundError: there is no such task, or no longer.
+        """
+
+    @abstractmethod
+    async def tasks(self, query: TaskQuery) -> Rows:
+        """Return one page of tasks."""
+
+    @abstractmethod
+    async def counts(self, scope: str) -> Mapping[str, int]:
+        """Return the number of a scope's tasks by state; each index entry of it is read."""
+
+    @abstractmethod
+    async def cancel(self, task_id: str, scope: str) -> str:
+        """Cancel a task; return the state in which it has ended.
+
+        Raises:
+            TaskNotFoundError: there is no such task.
+            TaskNotCancelableError: it has ended.
+        """
+
+    @abstractmethod
+    async def resend(self, task_id: str, scope: str) -> bool:
+        """Make an open turn due now: the next sweep sends it. False if it has moved meanwhile.
+
+        Raises:
+            TaskNotFoundError: there is no such task.
+            TurnFinishedError: no turn is open.
+        """

@@ -1,0 +1,41 @@
+"""Markdown of agents as HTML that runs nothing: no HTML of theirs, no images, no strange links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
+from markdown_it.token import Token
+from markupsafe import Markup
+
+_SCHEMES: Final = ("http://", "https://", "mailto:")
+
+
+def _image(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    """Show an image as its text: nothing is loaded from elsewhere."""
+    token = tokens[index]
+    text = token.content or str(token.attrs.get("src", ""))
+    return f'<span class="remote">image: {escapeHtml(text)}</span>'
+
+
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable("table")
+    parser.add_render_rule("image", _image)
+    parser.validateLink = lambda url: url.strip().lower().startswith(_SCHEMES)  # type: ignore[method-assign]
+    return parser
+
+
+_PARSER: Final = _parser()
+
+
+def html_of(text: str) -> Markup:
+    """Return Markdown as HTML. Links open in a page of their own that knows nothing of this one."""
+    tokens = _PARSER.parse(text)
+    for token in tokens:
+        for child in token.children or ():
+            if child.type == "link_open":
+                child.attrSet("rel", "noopener noreferrer nofollow")
+                child.attrSet("target", "_blank")
+    return Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))  # noqa: S704 - html is off

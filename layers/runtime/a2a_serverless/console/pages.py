@@ -1,0 +1,399 @@
+"""The pages of the console, rendered here; htmx asks again for the part that is live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, urlencode
+
+from a2a.types import AgentCard
+from google.protobuf.json_format import MessageToDict, MessageToJson
+from jinja2 import ChainableUndefined, Environment, FileSystemLoader
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from a2a_serverless.console.cards import faults_of, fetched
+from a2a_serverless.console.conversation import IMAGES, conversation, media_type
+from a2a_serverless.console.inspector import PAGE, STATES, TaskQuery
+from a2a_serverless.console.letters import Letters
+from a2a_serverless.console.picture import picture
+from a2a_serverless.console.stored import StoredInspector, event_lines
+from a2a_serverless.console.trying import Call, Trying
+from a2a_serverless.errors import A2AServerlessError, PageTokenError, UnreadableTaskError
+from a2a_serverless.inspect import wording
+from a2a_serverless.inspect.cost import WRITE_UNIT_DOLLARS
+from a2a_serverless.inspect.timeline import Timeline
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope, is_task_id
+from a2a_serverless.tasks.push import Push
+
+BASE: Final = "/_console"
+"""The path of the console; no agent has a tenant of this name."""
+
+VIEWS: Final = ("conversation", "timeline", "events", "cost")
+EVENTS: Final = 200
+"""Events of one page."""
+_SINCE: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
+
+_QUEUES: Final = {
+    "dead_letter_queue": "operations whose deliveries ran out",
+    "undecodable_queue": "messages that cannot be read",
+    "push_dead_letter_queue": "notifications that were given up",
+}
+
+Answer: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+_TEMPLATES: Final = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=ChainableUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.globals |= {"base": BASE, "w": wording, "plain": lambda state: state.replace("_", " ")}
+
+
+def page(template: str, *, status: int = 200, **values: Any) -> Response:
+    """Return a template as an answer; every value in it is escaped."""
+    text = _TEMPLATES.get_template(template).render(**values)
+    return Response(text, status, media_type="text/html; charset=utf-8")
+
+
+class Pages:
+    """The pages about one place.
+
+    Args:
+        inspector: what is looked at.
+        endpoint: the agent's URL; empty: it cannot be tried.
+        card: the agent's card, if this process serves it.
+    """
+
+    def __init__(
+        self, inspector: StoredInspector, *, endpoint: str, card: AgentCard | None
+    ) -> None:
+        self._inspector = inspector
+        self._trying = Trying(endpoint)
+        self._card = card
+
+    def routes(self) -> Iterator[tuple[str, str, Answer]]:
+        """Yield method, path and answer of each page."""
+        task = "/task/{scope}/{id}"
+        yield "GET", "/tasks", self.tasks
+        yield "GET", "/find", self.find
+        yield "GET", task, self.task
+        yield "GET", f"{task}/live", self.live
+        yield "GET", f"{task}/part/{{artifact:int}}/{{part:int}}", self.part
+        yield "POST", f"{task}/cancel", self.cancel
+        yield "POST", f"{task}/resend", self.resend
+        yield "GET", "/try", self.trying
+        yield "POST", "/try", self.send
+        yield "GET", "/try/{call}", self.trying
+        yield "GET", "/try/{call}/wire", self.wire
+        yield "POST", "/try/{call}/{verb}", self.on_call
+        yield "GET", "/queues", self.queues
+        yield "POST", "/queues/{queue}/delete", self.delete_letter
+        yield "GET", "/card", self.card
+
+    # -- tasks -------------------------------------------------------------------------------
+
+    async def tasks(self, request: Request) -> Response:
+        """Show one page of tasks; with `live` their rows alone."""
+        asked = request.query_params
+        scope = asked.get("scope", "").strip()
+        user = asked.get("user", "").strip()
+        if user:
+            scope = Scope.of(asked.get("tenant", "").strip(), user).digest
+        now = self._inspector.storage.clock.now_ms()
+        since = _SINCE.get(asked.get("since", ""))
+        fault = ""
+        try:
+            query = TaskQuery(
+                scope=scope or None,
+                state=asked.get("state") if asked.get("state") in STATES else None,
+                since_ms=None if since is None else now - since,
+                limit=PAGE,
+                token=asked.get("page", ""),
+            )
+            rows = await self._inspector.tasks(query)
+            counts = await self._inspector.counts(scope) if asked.get("counts") and scope else {}
+        except (A2AServerlessError, PageTokenError) as error:
+            return page("problem.html", status=400, place=self._inspector.place, text=str(error))
+        filters = {name: asked.get(name, "") for name in ("user", "scope", "state", "since")}
+        older = urlencode({**filters, "page": rows.next_token}) if rows.next_token else ""
+        return page(
+            "rows.html" if asked.get("live") else "tasks.html",
+            place=self._inspector.place,
+            here="tasks",
+            rows=rows.rows,
+            filters=filters,
+            states=list(STATES),
+            scope=scope,
+            counts=counts,
+            older=older,
+            is_first=not asked.get("page"),
+            same=urlencode({**filters, "page": asked.get("page", ""), "live": "1"}),
+            now=now,
+            fault=fault,
+        )
+
+    async def find(self, request: Request) -> Response:
+        """Lead to the task with an id; to the choice, where several owners have one."""
+        task_id = request.query_params.get("id", "").strip()
+        found = await self._inspector.timelines(task_id) if is_task_id(task_id) else []
+        if len(found) == 1:
+            return RedirectResponse(f"{BASE}/task/{found[0].scope}/{task_id}", 303)
+        return page(
+            "found.html", place=self._inspector.place, here="tasks", id=task_id, found=found
+        )
+
+    # -- one task ----------------------------------------------------------------------------
+
+    async def task(self, request: Request) -> Response:
+        """Show a task from one of its sides."""
+        return await self._shown(request, "task.html")
+
+    async def live(self, request: Request) -> Response:
+        """Return the live part of a task's page; 204 while nothing has changed."""
+        task_id, scope = request.path_params["id"], request.path_params["scope"]
+        storage = self._inspector.storage.for_scope(Scope(scope))
+        head = await storage.head(task_id)
+        if head is not None:
+            mark = _mark(head, await storage.pushes(task_id))
+            if mark == request.query_params.get("mark"):
+                return Response(status_code=204)
+        return await self._shown(request, "live.html")
+
+    async def _shown(self, request: Request, template: str) -> Response:
+        task_id, scope = request.path_params["id"], request.path_params["scope"]
+        found = await self._inspector.timelines(task_id, scope) if is_task_id(task_id) else []
+        if not found:
+            return page(
+                "found.html",
+                status=404,
+                place=self._inspector.place,
+                here="tasks",
+                id=task_id,
+                found=[],
+            )
+        shown = found[0]
+        storage = self._inspector.storage.for_scope(Scope(scope))
+        head = await storage.head(task_id)
+        pushes = await storage.pushes(task_id) if head is not None else []
+        view = request.query_params.get("view", VIEWS[0])
+        values = await self._view(view, shown, request)
+        is_owed = any(one.failing_since is not None for one in shown.webhooks)
+        return page(
+            template,
+            place=self._inspector.place,
+            here="tasks",
+            t=shown,
+            view=view if view in VIEWS else VIEWS[0],
+            views=VIEWS,
+            mark=_mark(head, pushes) if head is not None else "",
+            is_live=head is not None and (not head.is_terminal or is_owed),
+            now=storage.clock.now_ms(),
+            said=request.query_params.get("said", ""),
+            can_try=bool(self._trying.endpoint),
+            **values,
+        )
+
+    async def _view(self, view: str, shown: Timeline, request: Request) -> dict[str, Any]:
+        if view == "timeline":
+            drawn = picture(shown, self._inspector.storage.clock.now_ms())
+            return {"picture": drawn}
+        if view == "cost":
+            return {"dollars": shown.units * WRITE_UNIT_DOLLARS}
+        try:
+            log = await self._inspector.log(shown.task_id, shown.scope)
+        except UnreadableTaskError as error:
+            return {"lines": [], "talk": [], "older": None, "damage": str(error)}
+        if log is None:
+            return {"lines": [], "talk": [], "older": None, "damage": ""}
+        if view == "events":
+            lines = list(event_lines(log))
+            before = request.query_params.get("before", "")
+            end = int(before) if before.isdecimal() else len(lines)
+            start = max(0, end - EVENTS)
+            shown_lines = [(line.cursor, _json(line.event)) for line in lines[start:end]]
+            return {"lines": shown_lines[::-1], "older": start or None, "damage": ""}
+        return {"talk": await asyncio.to_thread(conversation, log), "damage": ""}
+
+    async def part(self, request: Request) -> Response:
+        """Return the content of a file in an artifact: an image that is safe, else a download."""
+        path = request.path_params
+        log = await self._inspector.log(path["id"], path["scope"])
+        artifacts = [] if log is None else list(log.fold().artifacts.values())
+        if path["artifact"] >= len(artifacts):
+            return Response(status_code=404)
+        parts = artifacts[path["artifact"]].parts
+        if path["part"] >= len(parts) or parts[path["part"]].WhichOneof("content") != "raw":
+            return Response(status_code=404)
+        found = parts[path["part"]]
+        kind = media_type(found)
+        headers = {
+            "Content-Disposition": f"attachment; filename=part-{path['part']}",
+            "Content-Security-Policy": "default-src 'none'; sandbox",
+        }
+        safe = kind if kind in IMAGES else "application/octet-stream"
+        return Response(found.raw, media_type=safe, headers=headers)
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel a task, if the form says that this was confirmed."""
+        return await self._write(request, self._inspector.cancel, "The task is {}.")
+
+    async def resend(self, request: Request) -> Response:
+        """Make the open turn due, if the form says that this was confirmed."""
+        return await self._write(
+            request, self._inspector.resend, "The turn is due: the next sweep sends it."
+        )
+
+    async def _write(
+        self, request: Request, act: Callable[[str, str], Awaitable[object]], text: str
+    ) -> Response:
+        path = request.path_params
+        form = await _form(request)
+        if form.get("confirmed") != "yes":
+            said = "Nothing was done: it was not confirmed."
+        else:
+            try:
+                said = text.format(await act(path["id"], path["scope"]))
+            except A2AServerlessError as error:
+                said = str(error) or "It has moved on meanwhile."
+        where = f"{BASE}/task/{path['scope']}/{path['id']}?{urlencode({'said': said})}"
+        return RedirectResponse(where, 303)
+
+    # -- try it ------------------------------------------------------------------------------
+
+    async def trying(self, request: Request) -> Response:
+        """Show the form to send with, and what has come of a call."""
+        call = self._call(request)
+        return page(
+            "try.html",
+            place=self._inspector.place,
+            here="try",
+            endpoint=self._trying.endpoint,
+            call=call,
+            task=request.query_params.get("task", call.task_id if call else ""),
+            scope=await self._scope_of(call),
+        )
+
+    async def wire(self, request: Request) -> Response:
+        """Return what has come of a call; 204 while there is nothing new."""
+        call = self._call(request)
+        if call is None:
+            return Response(status_code=404)
+        if call.is_open and request.query_params.get("count") == str(call.count):
+            return Response(status_code=204)
+        return page("wire.html", call=call, scope=await self._scope_of(call))
+
+    async def send(self, request: Request) -> Response:
+        """Begin a call with what the form has."""
+        form = await _form(request)
+        text, task_id = form.get("text", ""), form.get("task", "")
+        if not text or not self._trying.endpoint or (task_id and not is_task_id(task_id)):
+            return RedirectResponse(f"{BASE}/try", 303)
+        call = self._trying.send(
+            text, key=form.get("key", ""), task_id=task_id, streams=form.get("how", "") != "send"
+        )
+        return RedirectResponse(f"{BASE}/try/{call.id}", 303)
+
+    async def on_call(self, request: Request) -> Response:
+        """Cut a call, go on after it, or cancel its task."""
+        call = self._call(request)
+        key = (await _form(request)).get("key", "")
+        if call is None:
+            return RedirectResponse(f"{BASE}/try", 303)
+        verb = request.path_params["verb"]
+        if verb == "cut":
+            call.cut()
+            if call.running is not None:
+                await asyncio.wait([call.running], timeout=2)
+        elif verb == "resume" and call.task_id:
+            call = self._trying.resume(call.task_id, call.last_event_id, key=key)
+        elif verb == "cancel" and call.task_id:
+            call = self._trying.cancel(call.task_id, key=key)
+        return RedirectResponse(f"{BASE}/try/{call.id}", 303)
+
+    def _call(self, request: Request) -> Call | None:
+        return self._trying.call(request.path_params.get("call", ""))
+
+    async def _scope_of(self, call: Call | None) -> str:
+        """Return the owner of a call's task, for the link to it; empty if it is not found."""
+        if call is None or not call.task_id:
+            return ""
+        found = await self._inspector.storage.find(call.task_id)
+        return found[0][0] if len(found) == 1 else ""
+
+    # -- queues and card ---------------------------------------------------------------------
+
+    async def queues(self, _: Request) -> Response:
+        """Show what is set aside in queues, and what is due."""
+        storage = self._inspector.storage
+        now = storage.clock.now_ms()
+        aside = [
+            (name, what, *await _aside(getattr(self._inspector.settings, name), what))
+            for name, what in _QUEUES.items()
+        ]
+        return page(
+            "queues.html",
+            place=self._inspector.place,
+            here="queues",
+            due=await storage.due(now, limit=PAGE),
+            cancels=await storage.overdue_cancels(now, limit=PAGE),
+            aside=aside,
+            now=now,
+        )
+
+    async def delete_letter(self, request: Request) -> Response:
+        """Delete a message that was set aside, if the form says that this was confirmed."""
+        form = await _form(request)
+        name = request.path_params["queue"]
+        if name in _QUEUES and form.get("confirmed", "") == "yes":
+            queue = getattr(self._inspector.settings, name)
+            await Letters(queue, _QUEUES[name]).delete(form.get("message", ""))
+        return RedirectResponse(f"{BASE}/queues", 303)
+
+    async def card(self, _: Request) -> Response:
+        """Show the card as clients get it, and what is wrong in it."""
+        card, text = self._card, ""
+        if self._trying.endpoint:
+            card, text = await fetched(self._trying.endpoint)
+        return page(
+            "card.html",
+            place=self._inspector.place,
+            here="card",
+            card=MessageToDict(card) if card is not None else None,
+            raw=MessageToJson(card, indent=2, ensure_ascii=False) if card is not None else text,
+            faults=list(faults_of(card)) if card is not None else [text or "There is no card."],
+        )
+
+
+def _mark(head: Head, pushes: list[Push]) -> str:
+    """Return what changes with anything that a task's page shows."""
+    moved = [f"{push.version}.{push.failures}" for push in pushes]
+    return "-".join(map(str, (head.version, head.cancel is not None, head.due_at, *moved)))
+
+
+async def _aside(queue: str, what: str) -> tuple[int | None, list[Any], str]:
+    """Return how many messages a queue has, the first of them, and what is wrong with it."""
+    if not queue:
+        return None, [], ""
+    try:
+        letters = Letters(queue, what)
+        found = await letters.all()
+    except A2AServerlessError as error:
+        return None, [], str(error)
+    return len(found), found[:PAGE], ""
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form, without spaces around them."""
+    body = (await request.body()).decode(errors="replace")
+    return {name: value.strip() for name, value in parse_qsl(body)}
+
+
+def _json(event: Mapping[str, Any]) -> str:
+    return json.dumps(event, indent=2, ensure_ascii=False)

@@ -1,0 +1,179 @@
+"""The timeline of a task as a picture: lanes for turns, attempts, commits and webhooks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from a2a_serverless.inspect.timeline import Timeline
+from a2a_serverless.inspect.wording import duration, outcome, sentence, webhook
+
+WIDTH: Final = 960
+LEFT: Final = 96
+"""Where lanes begin; their names are before it."""
+LANE: Final = 34
+BAR: Final = 20
+TOP: Final = 22
+_TICKS: Final = 5
+_LETTER: Final = 6.6
+"""The width of a letter of a label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A length of time in a lane."""
+
+    x: float
+    y: float
+    width: float
+    look: str
+    """Its class in the style sheet."""
+    title: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A moment, through all lanes or in one."""
+
+    x: float
+    y: float
+    height: float
+    look: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """The name of a lane, and the middle of it."""
+
+    name: str
+    y: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What the template draws."""
+
+    height: float
+    lanes: tuple[Lane, ...]
+    bars: tuple[Bar, ...]
+    marks: tuple[Mark, ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+class _Scale:
+    """Turns times into places."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.length = max(1, end - start)
+
+    def x(self, at: int) -> float:
+        share = min(1.0, max(0.0, (at - self.start) / self.length))
+        return round(LEFT + share * (WIDTH - LEFT - 8), 1)
+
+
+def picture(shown: Timeline, now_ms: int) -> Picture | None:
+    """Return the picture of a task as of now; None where its commits have no times."""
+    times = [commit.at for commit in shown.commits if commit.at is not None]
+    if not times:
+        return None
+    is_over = not shown.turn_is_open and not any(one.failing_since for one in shown.webhooks)
+    scale = _Scale(times[0], max(times[-1], times[0] + 1) if is_over else max(now_ms, times[-1]))
+    names = ["turns", "attempts", "commits", *("webhook" for _ in shown.webhooks)]
+    lanes = tuple(Lane(name=n, y=TOP + LANE * (i + 0.5)) for i, n in enumerate(names))
+    height = TOP + LANE * len(lanes) + 26
+    end = scale.start + scale.length
+    bars = (
+        *_turns(shown, scale, end),
+        *_attempts(shown, scale, end),
+        *_webhooks(shown, scale, end),
+    )
+    return Picture(
+        height=height,
+        lanes=lanes,
+        bars=bars,
+        marks=(*_commits(shown, scale), *_moments(shown, scale, LANE * len(lanes))),
+        ticks=tuple(_ticks(scale)),
+    )
+
+
+def _bar(scale: _Scale, lane: int, start: int, end: int, look: str, title: str, label: str) -> Bar:
+    x = scale.x(start)
+    width = max(3.0, round(scale.x(end) - x, 1))
+    fits = len(label) * _LETTER + 8 < width
+    y = TOP + LANE * lane + (LANE - BAR) / 2
+    return Bar(x=x, y=y, width=width, look=look, title=title, label=label if fits else "")
+
+
+def _turns(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+    for turn in shown.turns:
+        start = turn.opened_at if turn.opened_at is not None else scale.start
+        look = "open" if turn.ended is None else "over"
+        by = f" from {turn.by}" if turn.by else ""
+        title = f"turn {turn.number}{by}, {look}"
+        yield _bar(scale, 0, start, turn.ended_at or end, look, title, f"turn {turn.number}{by}")
+
+
+def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+    for turn in shown.turns:
+        for attempt in turn.attempts:
+            if attempt.started_at is None:
+                continue
+            over = attempt.over_at or (end if attempt.outcome == "running" else attempt.last_at)
+            last = attempt.last_at if attempt.outcome == "lost" else over
+            where = f" on {attempt.worker}" if attempt.worker else ""
+            title = f"turn {turn.number}, attempt {attempt.number}{where}: {outcome(attempt)}"
+            look = attempt.outcome.replace(" ", "-")
+            label = f"{attempt.number}  {outcome(attempt)}"
+            yield _bar(scale, 1, attempt.started_at, over or end, look, title, label)
+            if last is not None and last != over:
+                yield _bar(scale, 1, attempt.started_at, last, "was-alive", title, "")
+
+
+def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+    at_of = {commit.version: commit.at for commit in shown.commits}
+    for lane, one in enumerate(shown.webhooks, 3):
+        told = at_of.get(one.version)
+        if told is not None:
+            title = webhook(one)
+            yield _bar(scale, lane, scale.start, told, "told", title, f"told to {one.version}")
+        if one.failing_since is not None:
+            label = f"failing, {one.failures} times"
+            yield _bar(scale, lane, one.failing_since, end, "failing", webhook(one), label)
+
+
+def _commits(shown: Timeline, scale: _Scale) -> Iterator[Mark]:
+    """Yield a mark for each place at which there are commits: a page has thousands of them."""
+    places: dict[int, list[int]] = {}
+    for commit in shown.commits:
+        if commit.at is not None:
+            places.setdefault(round(scale.x(commit.at)), []).append(commit.version)
+    for x, versions in places.items():
+        first, last = versions[0], versions[-1]
+        title = f"version {first}" if first == last else f"versions {first} to {last}"
+        y = TOP + LANE * 2 + (LANE - BAR) / 2
+        yield Mark(x=x, y=y, height=BAR, look="commit", title=title)
+
+
+_MOMENTS: Final = {"cancel asked": "cancel", "took over": "takeover"}
+
+
+def _moments(shown: Timeline, scale: _Scale, height: float) -> Iterator[Mark]:
+    for one in shown.story:
+        if one.what in _MOMENTS and one.at is not None:
+            yield Mark(
+                x=scale.x(one.at),
+                y=TOP,
+                height=height,
+                look=_MOMENTS[one.what],
+                title=sentence(one),
+            )
+
+
+def _ticks(scale: _Scale) -> Iterable[tuple[float, str]]:
+    for number in range(_TICKS + 1):
+        at = scale.start + scale.length * number // _TICKS
+        yield scale.x(at), duration(at - scale.start) if number else "0"

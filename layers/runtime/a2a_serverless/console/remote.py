@@ -1,0 +1,131 @@
+"""The inspector of a running `dev`: its tasks are in its memory, so it is asked over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, TypeVar
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from a2a_serverless.console.dev_file import RunningDev
+from a2a_serverless.console.inspector import EventLine, Inspector, Rows, TaskQuery
+from a2a_serverless.errors import (
+    A2AServerlessError,
+    ConfigurationError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    TurnFinishedError,
+)
+from a2a_serverless.inspect.timeline import Timeline
+
+T = TypeVar("T")
+
+API: Final = "/_console/api"
+"""The path below which the console answers programs."""
+
+TIMELINES: Final = TypeAdapter(list[Timeline])
+ROWS: Final = TypeAdapter(Rows)
+QUERY: Final = TypeAdapter(TaskQuery)
+EVENT: Final = TypeAdapter(EventLine)
+
+ERRORS: Final[Mapping[str, type[A2AServerlessError]]] = {
+    error.__name__: error
+    for error in (TaskNotFoundError, TaskNotCancelableError, TurnFinishedError, ConfigurationError)
+}
+"""Errors that the console's JSON names, and that are raised here again."""
+
+_ANSWER_S: Final = 60.0
+
+
+class RemoteInspector(Inspector):
+    """Asks a running `dev`."""
+
+    def __init__(self, dev: RunningDev) -> None:
+        self.place = f"dev at {dev.url}"
+        self._dev = dev
+
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self._dev.url + API,
+            headers={"Authorization": f"Bearer {self._dev.token}"},
+            timeout=_ANSWER_S,
+            trust_env=False,
+        )
+
+    async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
+        answer = await self._ask("GET", "/task", id=task_id, scope=scope or "")
+        return _read(TIMELINES, answer)
+
+    async def events(
+        self, task_id: str, scope: str, *, is_followed: bool = False
+    ) -> AsyncIterator[EventLine]:
+        params = {"id": task_id, "scope": scope, "follow": "1" if is_followed else ""}
+        try:
+            async with (
+                self._client() as client,
+                client.stream(
+                    "GET", "/events", params=params, timeout=httpx.Timeout(_ANSWER_S, read=None)
+                ) as answer,
+            ):
+                if answer.status_code != httpx.codes.OK:
+                    await answer.aread()
+                    _check(answer)
+                async for line in answer.aiter_lines():
+                    if line:
+                        yield EVENT.validate_json(line)
+        except httpx.HTTPError as error:
+            raise self._gone() from error
+
+    async def tasks(self, query: TaskQuery) -> Rows:
+        asked = QUERY.dump_python(query, exclude_none=True)
+        return _read(ROWS, await self._ask("GET", "/tasks", **asked))
+
+    async def counts(self, scope: str) -> Mapping[str, int]:
+        counts: dict[str, int] = (await self._ask("GET", "/counts", scope=scope)).json()
+        return counts
+
+    async def cancel(self, task_id: str, scope: str) -> str:
+        return str((await self._ask("POST", "/cancel", id=task_id, scope=scope)).json()["state"])
+
+    async def resend(self, task_id: str, scope: str) -> bool:
+        return bool((await self._ask("POST", "/resend", id=task_id, scope=scope)).json()["is_due"])
+
+    async def open_url(self) -> str:
+        """Return a URL that opens its console once."""
+        return str((await self._ask("POST", "/open")).json()["url"])
+
+    async def _ask(self, method: str, path: str, **params: Any) -> httpx.Response:
+        try:
+            async with self._client() as client:
+                answer = await client.request(method, path, params=params)
+        except httpx.HTTPError as error:
+            raise self._gone() from error
+        return _check(answer)
+
+    def _gone(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"No answer from {self.place}, which has ended or hangs: start it again, or set"
+            " A2A_TABLE to look at a table."
+        )
+
+
+def _check(answer: httpx.Response) -> httpx.Response:
+    """Return an answer; raise the error that it names."""
+    if answer.status_code == httpx.codes.OK:
+        return answer
+    try:
+        said = answer.json()
+        error = ERRORS[said["error"]](said["message"])
+    except (ValueError, KeyError, TypeError):
+        msg = f"The console has answered {answer.status_code}: is it of another release?"
+        raise ConfigurationError(msg) from None
+    raise error
+
+
+def _read(adapter: TypeAdapter[T], answer: httpx.Response) -> T:
+    try:
+        return adapter.validate_json(answer.content)
+    except ValidationError as error:
+        msg = "The console's answer cannot be read: is it of another release?"
+        raise ConfigurationError(msg) from error

@@ -1,0 +1,214 @@
+"""The inspector over a storage: a table, or the memory of this process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent
+from google.protobuf.json_format import MessageToDict
+
+from a2a_serverless.console.inspector import (
+    STATES,
+    EventLine,
+    Inspector,
+    Rows,
+    TaskQuery,
+    TaskRow,
+)
+from a2a_serverless.errors import ConfigurationError, TaskNotFoundError, TurnFinishedError
+from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.inspect.timeline import Timeline, timeline
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.log import HOUR_MS, LOOK_AT_ONCE, Log, TaskKey
+from a2a_serverless.storage.tail import Tail
+from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
+from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.head import Head, plain_state
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.wiring import Backends
+
+DAY_MS: Final = 24 * HOUR_MS
+OPERATOR: Final = "operator"
+"""Who has asked for a cancel, in the task's HEAD."""
+
+
+class StoredInspector(Inspector):
+    """Reads a storage.
+
+    Args:
+        storage: in any scope.
+        settings: its deployment's.
+        place: what it is, for sentences.
+        backends: with the queue, for a cancel; None: only the table can be reached.
+    """
+
+    def __init__(
+        self,
+        storage: DurableStorage,
+        settings: Settings,
+        *,
+        place: str,
+        backends: Backends | None = None,
+    ) -> None:
+        self.storage = storage
+        self.settings = settings
+        self.place = place
+        self._backends = backends
+
+    async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
+        scopes = [scope] if scope else [digest for digest, _ in await self.storage.find(task_id)]
+        found = [await self._timeline(digest, task_id) for digest in scopes]
+        return [one for one in found if one is not None]
+
+    async def _timeline(self, scope: str, task_id: str) -> Timeline | None:
+        storage = self.storage.for_scope(Scope(scope))
+        survey = await storage.survey(task_id)
+        if survey is None:
+            return None
+        return timeline(
+            survey.head,
+            survey.records,
+            missing=survey.missing,
+            unreadable=survey.unreadable,
+            pushes=survey.pushes,
+        )
+
+    async def log(self, task_id: str, scope: str) -> Log | None:
+        """Return the whole log of a task; None if there is none.
+
+        Raises:
+            UnreadableTaskError: it is damaged.
+        """
+        return await self.storage.for_scope(Scope(scope)).read(task_id)
+
+    async def events(
+        self, task_id: str, scope: str, *, is_followed: bool = False
+    ) -> AsyncIterator[EventLine]:
+        storage = self.storage.for_scope(Scope(scope))
+        log = await storage.read(task_id)
+        if log is None:
+            raise TaskNotFoundError
+        for line in event_lines(log):
+            yield line
+        if not is_followed:
+            return
+        last = Cursor(log.head.version, 1_000_000_000, incarnation_tag(log.head.incarnation))
+        tail, _ = await Tail.resume(storage, task_id, last)
+        async for told in tail.events(until=lambda head: head.is_terminal, deadline=math.inf):
+            yield EventLine(cursor=str(told.cursor), event=as_response(told.event))
+
+    async def tasks(self, query: TaskQuery) -> Rows:
+        return await (self._of_scope(query) if query.scope else self._of_all(query))
+
+    async def _of_scope(self, query: TaskQuery) -> Rows:
+        since = query.since_ms
+        listed = ListTasksQuery(
+            status=STATES[query.state] if query.state else None,
+            page_size=query.limit,
+            page_token=query.token or None,
+            status_timestamp_after=None if since is None else _iso(since),
+        )
+        heads, token = await self.storage.for_scope(Scope(query.scope or "")).newest(listed)
+        return Rows(rows=tuple(map(row_of, heads)), next_token=token)
+
+    async def _of_all(self, query: TaskQuery) -> Rows:
+        """Return tasks from hour to hour, the newest first; the token is the hour to go on at."""
+        now = self.storage.clock.now_ms()
+        oldest = (now - DAY_MS if query.since_ms is None else query.since_ms) // HOUR_MS
+        hour = int(query.token) if query.token.isdecimal() else now // HOUR_MS
+        rows: list[TaskRow] = []
+        while hour >= oldest and len(rows) < query.limit:
+            rows += await self._of_hour(hour, query)
+            hour -= 1
+        return Rows(rows=tuple(rows), next_token=str(hour) if hour >= oldest else "")
+
+    async def _of_hour(self, hour: int, query: TaskQuery) -> list[TaskRow]:
+        """Return the matching tasks among the first of an hour, the newest first."""
+        keys = await self.storage.created_in(hour * HOUR_MS, limit=max(query.limit, 1000))
+        heads = await self._heads(keys)
+        rows = [row_of(head) for head in heads]
+        rows.sort(key=lambda row: row.created_at, reverse=True)
+        since = query.since_ms or 0
+        return [
+            row for row in rows if query.state in (None, "", row.state) and row.created_at >= since
+        ]
+
+    async def _heads(self, keys: Sequence[TaskKey]) -> list[Head]:
+        heads: list[Head] = []
+        for start in range(0, len(keys), LOOK_AT_ONCE):
+            looks = await self.storage.look(keys[start : start + LOOK_AT_ONCE])
+            heads += [look.head for look in looks.values() if look.head is not None]
+        return heads
+
+    async def counts(self, scope: str) -> Mapping[str, int]:
+        storage = self.storage.for_scope(Scope(scope))
+        return {name: await storage.count(state) for name, state in STATES.items()}
+
+    async def cancel(self, task_id: str, scope: str) -> str:
+        if self._backends is None:
+            msg = f"A cancel needs the queue of {self.place}: set A2A_QUEUE, or name the stack."
+            raise ConfigurationError(msg)
+        timeout_s = self.settings.cancel_timeout_s
+        tail = await cancel(self._backends, Scope(scope), task_id, timeout_s=timeout_s, by=OPERATOR)
+        return plain_state(tail.head.state)
+
+    async def resend(self, task_id: str, scope: str) -> bool:
+        storage = self.storage.for_scope(Scope(scope))
+        head = await storage.head(task_id)
+        if head is None:
+            raise TaskNotFoundError
+        if not head.turn_is_open:
+            raise TurnFinishedError
+        return await storage.postpone(head, due_at=storage.clock.now_ms(), sends=head.sends)
+
+
+def event_lines(log: Log) -> Iterable[EventLine]:
+    """Yield the events of a log that was read from its beginning, with their cursors."""
+    fold = Fold(log.head.task_id, log.head.context_id)
+    tag = incarnation_tag(log.head.incarnation)
+    for record in log.records:
+        fold.add(record)
+        for index, event in enumerate(events_of(record, fold)):
+            cursor = Cursor(record.version, index, tag)
+            yield EventLine(cursor=str(cursor), event=as_response(event))
+
+
+def as_response(event: Event) -> dict[str, Any]:
+    """Return an event as the JSON of a StreamResponse."""
+    match event:
+        case Task():
+            response = StreamResponse(task=event)
+        case Message():
+            response = StreamResponse(message=event)
+        case TaskArtifactUpdateEvent():
+            response = StreamResponse(artifact_update=event)
+        case _:
+            response = StreamResponse(status_update=event)
+    shown: dict[str, Any] = MessageToDict(response)
+    return shown
+
+
+def row_of(head: Head) -> TaskRow:
+    """Return a task's row."""
+    return TaskRow(
+        scope=head.scope,
+        task_id=head.task_id,
+        context_id=head.context_id,
+        state=plain_state(head.state),
+        created_at=head.created_at,
+        status_at=head.status_at,
+        version=head.version,
+        attempts=head.attempts,
+        turn_is_open=head.turn_is_open,
+        due_at=head.due_at,
+        is_cancel_asked=head.cancel is not None,
+    )
+
+
+def _iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()

@@ -1,0 +1,116 @@
+"""A timeline as JSON, for programs: times in UTC, without contents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from a2a_serverless.inspect.timeline import Change, Committed, Timeline
+from a2a_serverless.inspect.turns import Attempt, Turn
+from a2a_serverless.inspect.webhooks import Webhook
+from a2a_serverless.inspect.wording import iso, sentence
+from a2a_serverless.tasks.head import AttemptEnd
+
+
+def as_json(shown: Timeline) -> dict[str, Any]:
+    """Return what `a2a-serverless task --json` prints."""
+    holder, cancel = shown.holder, shown.cancel
+    return {
+        "task_id": shown.task_id,
+        "scope": shown.scope,
+        "context_id": shown.context_id,
+        "state": shown.state,
+        "created_at": iso(shown.created_at),
+        "changed_at": iso(shown.changed_at),
+        "expires_at": iso(shown.expires_at),
+        "version": shown.version,
+        "turn": shown.turn,
+        "turn_is_open": shown.turn_is_open,
+        "attempts": shown.attempts,
+        "holder": holder and {"worker": holder.worker, "since": iso(holder.since)},
+        "given_back": _end(shown.given_back),
+        "due_at": iso(shown.due_at),
+        "sends": shown.sends,
+        "size": shown.size,
+        "write_units": shown.units,
+        "cancel": cancel and {"at": iso(cancel.at), "by": cancel.by},
+        "story": [
+            {"at": iso(one.at), "version": one.version or None, "what": one.what}
+            | {"sentence": sentence(one)}
+            for one in shown.story
+        ],
+        "turns": [_turn(turn) for turn in shown.turns],
+        "webhooks": [_webhook(one) for one in shown.webhooks],
+        "commits": [_commit(commit) for commit in shown.commits],
+        "unreadable": shown.unreadable,
+    }
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    return {
+        "turn": turn.number,
+        "by": turn.by,
+        "opened_at": iso(turn.opened_at),
+        "began_at": iso(turn.began_at),
+        "ended_at": iso(turn.ended_at),
+        "ended": turn.ended,
+        "attempts": [_attempt(attempt) for attempt in turn.attempts],
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "worker": attempt.worker,
+        "started_at": iso(attempt.started_at),
+        "last_at": iso(attempt.last_at),
+        "over_at": iso(attempt.over_at),
+        "versions": attempt.versions,
+        "outcome": attempt.outcome,
+        "reason": attempt.reason,
+        "correlation_id": attempt.correlation_id,
+    }
+
+
+def _webhook(one: Webhook) -> dict[str, Any]:
+    return {
+        "config_id": one.config_id,
+        "receiver": one.receiver,
+        "version": one.version,
+        "owed": one.owed,
+        "failures": one.failures,
+        "failing_since": iso(one.failing_since),
+        "refusals": one.refusals,
+        "given_up": one.is_given_up,
+    }
+
+
+def _commit(commit: Committed) -> dict[str, Any]:
+    return {
+        "version": commit.version,
+        "at": iso(commit.at),
+        "worker": commit.worker,
+        "ended": _end(commit.ended),
+        "ended_itself": commit.ended_itself,
+        "write_units": commit.units,
+        "changes": [_change(change) for change in commit.changes],
+    }
+
+
+def _end(end: AttemptEnd | None) -> dict[str, str] | None:
+    return None if end is None else {"reason": end.reason, "correlation_id": end.correlation_id}
+
+
+def _change(change: Change) -> dict[str, Any]:
+    """Return a change; what says nothing about it is left out."""
+    values = {
+        "name": change.name,
+        "subject": change.subject,
+        "by": change.by,
+        "size": change.size,
+        "is_last": change.is_last,
+        "is_critical": change.is_critical,
+        "base": change.base,
+        "discards": change.discards if change.name == "restart" else None,
+        "references": change.references,
+    }
+    return {name: value for name, value in values.items() if value not in (None, "", False, 0)}

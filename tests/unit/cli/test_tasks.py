@@ -1,0 +1,362 @@
+"""`a2a-serverless tasks`, `undecodable` and `notifications`, in this process on moto."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import Message, Part, SendMessageRequest, TaskState, TaskStatus
+from botocore.stub import Stubber
+
+from a2a_serverless import aws, cli
+from a2a_serverless.console import dev_file
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.rules import Commit
+from tests.support.clocks import ManualClock
+from tests.support.databases import Database
+
+ANN = Scope.of("", "ann")
+BOB = Scope.of("acme", "bob")
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(database: Database, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command: its exit code, stdout and stderr."""
+
+    def running(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(arguments)
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return running
+
+
+@pytest.fixture
+def storage(database: Database, clock: ManualClock) -> DynamoStorage:
+    return database.storage(clock=clock, scope=ANN)
+
+
+@pytest.fixture
+def queue(database: Database, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A queue of messages that were set aside, which the environment names."""
+    url = aws.client("sqs").create_queue(QueueName="aside.fifo", Attributes={"FifoQueue": "true"})[
+        "QueueUrl"
+    ]
+    monkeypatch.setenv("A2A_UNDECODABLE_QUEUE", url)
+    monkeypatch.setenv("A2A_PUSH_DEAD_LETTER_QUEUE", "aside.fifo")
+    return str(url)
+
+
+def wait(awaitable: Any) -> Any:
+    return asyncio.run(awaitable)
+
+
+def opened(storage: DynamoStorage, task_id: str) -> Head:
+    said = SendMessageRequest(message=Message(message_id=task_id, parts=[Part(text="hi")]))
+    head: Head = wait(storage.open_task("c", said, task_id=task_id)).head
+    return head
+
+
+def ended(storage: DynamoStorage, head: Head, state: TaskState) -> None:
+    wait(storage.commit(head, Commit(entries=(StatusChanged(TaskStatus(state=state)),))))
+
+
+def ids(out: str) -> list[str]:
+    return [line.split()[2] for line in out.splitlines()]
+
+
+# -- lists -----------------------------------------------------------------------------------
+
+
+def test_the_tasks_of_a_caller(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+    """The newest change first; those of other callers are in lists of their own."""
+    for number in range(3):
+        opened(storage, f"t-{number}")
+        clock.advance(60)
+    opened(storage.for_scope(BOB), "t-bob")
+    assert ids(run("tasks", "--user", "ann")[1]) == ["t-2", "t-1", "t-0"]
+    assert ids(run("tasks", "--user", "ann", "--limit", "1")[1]) == ["t-2"]
+    assert ids(run("tasks", "--scope", ANN.digest)[1]) == ["t-2", "t-1", "t-0"]
+    assert ids(run("tasks", "--user", "bob", "--tenant", "acme")[1]) == ["t-bob"]
+    code, out, err = run("tasks", "--user", "bob")
+    assert (code, out, err) == (0, "", "No task matches.\n")
+
+
+def test_the_tasks_of_all_by_their_creation(
+    run: Run, storage: DynamoStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hour by hour, the newest first, with the state that HEAD has; as far back as is asked."""
+    monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
+    head = opened(storage, "old")
+    clock.advance(3 * 3600)
+    opened(storage, "new")
+    opened(storage.for_scope(BOB), "other")
+    ended(storage, head, TaskState.TASK_STATE_FAILED)
+    assert set(ids(run("tasks")[1])) == {"new", "other", "old"}
+    assert ids(run("tasks")[1])[-1] == "old"
+    assert set(ids(run("tasks", "--since", "1h")[1])) == {"new", "other"}
+    assert ids(run("tasks", "--state", "failed")[1]) == ["old"]
+    assert [json.loads(line)["state"] for line in run("tasks", "--json")[1].splitlines()][-1] == (
+        "failed"
+    )
+
+
+def test_states_and_counts_of_a_caller(
+    run: Run, storage: DynamoStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filtered by state and by the time of the last change; counted in each state."""
+    monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
+    for number in range(2):
+        ended(storage, opened(storage, f"failed-{number}"), TaskState.TASK_STATE_FAILED)
+        clock.advance(7200)
+    opened(storage, "waits")
+    assert ids(run("tasks", "--user", "ann", "--state", "failed", "--since", "3h")[1]) == [
+        "failed-1"
+    ]
+    counts = json.loads(run("tasks", "--user", "ann", "--counts", "--json")[1])
+    assert {state: number for state, number in counts.items() if number} == {
+        "failed": 2,
+        "submitted": 1,
+    }
+    assert "failed                  2" in run("tasks", "--user", "ann", "--counts")[1]
+
+
+def test_more_than_a_page(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+    """Pages follow each other, without gaps and doubles, up to the limit."""
+    for number in range(120):
+        opened(storage, f"t-{number:03}")
+        clock.advance(1)
+    expected = [f"t-{number:03}" for number in reversed(range(120))]
+    assert ids(run("tasks", "--user", "ann", "--limit", "115")[1]) == expected[:115]
+
+
+# -- one task --------------------------------------------------------------------------------
+
+
+def test_a_turn_is_sent_again(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+    """It is due now; a task without an open turn is refused, as is an unknown one."""
+    head = opened(storage, "t")
+    clock.advance(5)
+    code, out, _ = run("tasks", "resend", "t", "--yes")
+    assert (code, out) == (0, "The turn of t is due: the sweeper's next run sends it.\n")
+    assert wait(storage.head("t")).due_at == clock.now_ms()
+    ended(storage, wait(storage.head(head.task_id)), TaskState.TASK_STATE_FAILED)
+    code, _, err = run("tasks", "resend", "t", "--yes")
+    assert (code, "has no open turn" in err) == (2, True)
+    code, _, err = run("tasks", "resend", "unknown", "--yes")
+    assert (code, "has no task unknown" in err) == (2, True)
+
+
+def test_nothing_is_done_without_a_yes(
+    run: Run, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no person can answer, and where the answer is no."""
+    head = opened(storage, "t")
+    code, _, err = run("tasks", "resend", "t")
+    assert (code, "Nothing was done" in err) == (2, True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert run("tasks", "resend", "t")[0] == 2
+    assert wait(storage.head("t")) == head
+
+
+@pytest.fixture
+def operations(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue of operations, without a worker; a cancel waits 1 s for its agent."""
+    attributes = {"FifoQueue": "true"}
+    queue = aws.client("sqs").create_queue(QueueName="work.fifo", Attributes=attributes)
+    monkeypatch.setenv("A2A_QUEUE", queue["QueueUrl"])
+    monkeypatch.setenv("A2A_CANCEL_TIMEOUT_S", "1")
+
+
+def test_a_task_is_canceled(run: Run, storage: DynamoStorage, operations: None) -> None:
+    """As by its client, without its agent if need be; HEAD says that the operator asked."""
+    opened(storage, "t")
+    code, out, _ = run("tasks", "cancel", "t", "--yes")
+    assert (code, out) == (0, "The task t is canceled.\n")
+    head = wait(storage.head("t"))
+    assert (head.state, head.cancel.by) == (TaskState.TASK_STATE_CANCELED, "operator")
+    code, _, err = run("tasks", "cancel", "t", "--yes")
+    assert (code, "has ended" in err) == (2, True)
+
+
+# -- what was set aside ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["undecodable", "notifications"])
+def test_what_was_set_aside(run: Run, queue: str, command: str) -> None:
+    """Listed, shown and deleted, one by one; a look takes nothing away."""
+    sqs = aws.client("sqs")
+    for number in range(12):
+        sqs.send_message(
+            QueueUrl=queue,
+            MessageBody=f"body {number}\x1b[2J",
+            MessageGroupId=f"g{number}",
+            MessageDeduplicationId=str(number),
+            MessageAttributes={"reason": {"DataType": "String", "StringValue": "not JSON"}},
+        )
+    code, out, _ = run(command)
+    lines = out.splitlines()
+    assert (code, len(lines), out.replace("\n", "").isprintable()) == (0, 12, True)
+    assert "not JSON" in lines[0]
+    message_id = lines[3].split()[1]
+    code, shown, _ = run(command, "show", message_id)
+    assert (code, shown.splitlines()[1][:5]) == (0, "body ")
+    assert run(command, "delete", message_id)[0] == 2
+    assert run(command, "delete", message_id, "--yes")[1] == f"Deleted {message_id}.\n"
+    left = [json.loads(line) for line in run(command, "--json")[1].splitlines()]
+    assert len(left) == 11
+    assert message_id not in {one["message_id"] for one in left}
+    code, _, err = run(command, "delete", message_id, "--yes")
+    assert (code, f"There is no message {message_id}" in err) == (2, True)
+
+
+# -- what cannot be asked ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("tasks", "--state", "lost"), "--state lost is no state"),
+        (("tasks", "--counts"), "--counts counts the tasks of one owner"),
+        (("tasks", "--scope", "x"), "--scope x is no scope"),
+        (("task", "t", "--follow", "--json"), "--follow shows events"),
+        (("task", "t", "--logs"), "--logs reads the logs of a deployment"),
+        (("undecodable", "show"), "needs the id of a message"),
+        (("undecodable",), "A2A_UNDECODABLE_QUEUE is not set"),
+    ],
+)
+def test_what_cannot_be_asked(run: Run, arguments: tuple[str, ...], named: str) -> None:
+    """One sentence and exit code 2."""
+    code, out, err = run(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert named in err
+
+
+def answering(outputs: dict[str, str] | None) -> Stubber:
+    """CloudFormation with one stack, or none."""
+    stub = Stubber(aws.client("cloudformation"))
+    if outputs is None:
+        message = "Stack with id gone does not exist"
+        stub.add_client_error("describe_stacks", "ValidationError", message)
+        return stub
+    stack = {
+        "StackName": "mine",
+        "CreationTime": datetime(2026, 11, 22, tzinfo=UTC),
+        "StackStatus": "CREATE_COMPLETE",
+        "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
+    }
+    stub.add_response("describe_stacks", {"Stacks": [stack]}, {"StackName": "mine"})
+    return stub
+
+
+def test_an_unknown_stack_and_one_without_outputs(run: Run) -> None:
+    """One sentence names the region, or that the stack is not of template.yaml."""
+    with answering(None):
+        code, _, err = run("task", "t", "--stack", "gone")
+    assert (code, "There is no stack gone in us-east-1" in err) == (2, True)
+    with answering({"Other": "x"}):
+        code, _, err = run("tasks", "--stack", "mine")
+    assert (code, "has no outputs Table and Queue" in err) == (2, True)
+    stub = Stubber(aws.client("cloudformation"))
+    stub.add_client_error("describe_stacks", "ExpiredToken")
+    with stub:
+        code, _, err = run("task", "t", "--stack", "mine")
+    assert (code, "(ExpiredToken): check the credentials" in err) == (2, True)
+
+
+def test_a_stack_is_found_by_its_outputs(
+    run: Run, storage: DynamoStorage, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table is looked at, and not the one of the environment; its logs follow."""
+    opened(storage, "t")
+    line = {"level": "INFO", "action": "claimed", "message": "started", "task_id": "t"}
+    logs = Stubber(aws.client("logs"))
+    asked = {
+        "logGroupName": "functions",
+        "startTime": storage.clock.now_ms(),
+        "filterPattern": '{ $.task_id = "t" }',
+    }
+    event = {"timestamp": storage.clock.now_ms(), "message": json.dumps(line)}
+    logs.add_response("filter_log_events", {"events": [event], "nextToken": "more"}, asked)
+    plain = {"timestamp": storage.clock.now_ms(), "message": "START\x1b[2J"}
+    logs.add_response("filter_log_events", {"events": [plain]}, asked | {"nextToken": "more"})
+    outputs = {"Table": database.table, "Queue": "work.fifo", "LogGroup": "functions"}
+    monkeypatch.setenv("A2A_TABLE", "another")
+    with answering(outputs), logs:
+        code, out, _ = run("task", "t", "--stack", "mine", "--region", "us-east-1", "--logs")
+    assert code == 0
+    assert out.splitlines()[0] == "task      t"
+    assert "INFO     claimed              started" in out
+    assert "START\\x1b[2J" in out
+
+
+def test_the_file_of_dev_is_its_users_alone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that others may read is refused; one of a dev that has ended says so."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("A2A_TABLE")
+    assert "no dev of yours is running" in run("task", "t")[2]
+    with dev_file.announced(dev_file.RunningDev("http://127.0.0.1:9", "secret")):
+        path = dev_file.dev_file()
+        assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        code, _, err = run("task", "t")
+        assert (code, "No answer from dev at http://127.0.0.1:9" in err) == (2, True)
+        path.chmod(0o644)
+        assert "not readable by you alone" in run("task", "t")[2]
+    assert not dev_file.dev_file().exists()
+
+
+def test_a_file_that_cannot_be_written_holds_up_no_dev(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning names it, and the way out."""
+    (tmp_path / "a2a-serverless").write_text("no folder")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with dev_file.announced(dev_file.RunningDev("http://127.0.0.1:9", "secret")):
+        assert "cannot be written (File exists): set XDG_RUNTIME_DIR." in caplog.text
+
+
+# -- the console ---------------------------------------------------------------------------------
+
+
+def test_the_console_of_a_table(
+    storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It prints one link, which opens pages about that table until a signal comes."""
+    opened(storage, "t")
+    seen: list[tuple[int, str]] = []
+
+    @contextmanager
+    def visited() -> Iterator[Any]:
+        class Ended:
+            def wait(self) -> None:
+                url = re.findall(r"http://\S+", capsys.readouterr().err)[0]
+                with httpx.Client(trust_env=False, follow_redirects=True) as client:
+                    seen.append((200, client.get(url).text))
+                    base = url.partition("/open?")[0]
+                    answer = client.get(f"{base}/task/{ANN.digest}/t")
+                    seen.append((answer.status_code, answer.text))
+
+        yield Ended()
+
+    monkeypatch.setattr("a2a_serverless.cli.serving.until_signal", visited)
+    assert cli.main(["console"]) == 0
+    (_, listed), (code, shown) = seen
+    assert "the table tasks" in listed
+    assert (code, "no worker; the turn waits for one" in shown) == (200, True)

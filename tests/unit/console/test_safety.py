@@ -1,0 +1,248 @@
+"""Who may use the console, and what it answers to anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import Message, Part, SendMessageRequest
+
+from a2a_serverless.cli import dev
+from a2a_serverless.console.app import Console
+from a2a_serverless.console.dev_file import RunningDev
+from a2a_serverless.console.inspector import TaskQuery
+from a2a_serverless.console.remote import RemoteInspector
+from a2a_serverless.errors import ConfigurationError, TaskNotFoundError
+from a2a_serverless.local.stack import Options, Stack
+from a2a_serverless.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+AGENT = f"{ROOT / 'examples/echo_executor/agent.py'}:agent"
+CARD = ROOT / "examples/echo_executor/agent_card.json"
+PAGES = ["/tasks", "/try", "/queues", "/card", "/find?id=x"]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Stack, Console]]:
+    """`dev` with its console."""
+    consoles: list[Console] = []
+    options = Options(agent=AGENT, card=CARD, beside=partial(dev._beside, consoles))
+    with Stack(Settings(auth="none"), options) as stack:
+        yield stack, consoles[0]
+
+
+@pytest.fixture
+def http(running: tuple[Stack, Console]) -> Iterator[httpx.Client]:
+    with httpx.Client(trust_env=False, base_url=running[0].url) as client:
+        yield client
+
+
+@pytest.fixture
+def person(running: tuple[Stack, Console], http: httpx.Client) -> httpx.Client:
+    """A browser that has opened the printed URL."""
+    assert http.get(running[1].open_url()).status_code == 303
+    return http
+
+
+def sent(stack: Stack, text: str = "a b c") -> str:
+    """The id of a task that has ended."""
+    body = {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}}
+    answer = httpx.post(
+        f"{stack.url}/message:send", json=body, headers={"A2A-Version": "1.0"}, trust_env=False
+    )
+    return str(answer.json()["task"]["id"])
+
+
+# -- people ------------------------------------------------------------------------------------
+
+
+def test_the_printed_url_opens_it_once(running: tuple[Stack, Console], http: httpx.Client) -> None:
+    """Its token is exchanged for a cookie that no script reads and no other site sends."""
+    url = running[1].open_url()
+    answer = http.get(url)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/_console/tasks")
+    cookie = answer.headers["set-cookie"]
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/"))
+    assert url.rpartition("=")[2] not in cookie
+    with httpx.Client(trust_env=False) as other:
+        again = other.get(url)
+    assert (again.status_code, "used already" in again.text) == (403, True)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_for_who_has_the_cookie(http: httpx.Client, path: str) -> None:
+    """Without one, and with a wrong one, it says how to get in, and nothing of a task."""
+    for cookies in ({}, {f"a2a_console_{http.base_url.port}": "guessed"}):
+        http.cookies = httpx.Cookies(cookies)
+        answer = http.get(f"/_console{path}")
+        assert (answer.status_code, "a2a-serverless console" in answer.text) == (403, True)
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/static/console.css", "/open"])
+def test_every_answer_is_locked_down(person: httpx.Client, path: str) -> None:
+    """No inline script, no eval, nothing from elsewhere, in no frame, kept by no cache."""
+    headers = person.get(f"/_console{path}").headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Host": "rebound.example"}, {"Origin": "https://elsewhere.example"}, {"Origin": "null"}],
+)
+def test_another_host_or_origin_is_refused(person: httpx.Client, headers: dict[str, str]) -> None:
+    """Also with the cookie: a page of another site, and a name that was made to lead here."""
+    assert person.get("/_console/tasks", headers=headers).status_code == 403
+    assert person.post("/_console/try", data={"text": "x"}, headers=headers).status_code == 403
+
+
+def test_a_write_says_where_it_comes_from_and_that_it_is_meant(
+    running: tuple[Stack, Console], person: httpx.Client
+) -> None:
+    """It is refused without Origin, does nothing unconfirmed, and is never a GET."""
+    stack, console = running
+    storage = console._inspector.storage
+    said = SendMessageRequest(message=Message(message_id="m", parts=[Part(text="x")]))
+    head = asyncio.run(storage.open_task("c", said, task_id="to-cancel")).head
+    path = f"/_console/task/{head.scope}/to-cancel/cancel"
+    own = {"Origin": stack.url}
+    assert person.post(path, data={"confirmed": "yes"}).status_code == 403
+    answer = person.post(path, headers=own)
+    assert "Nothing+was+done" in answer.headers["location"]
+    assert person.get(path).status_code == 405
+    now = asyncio.run(storage.head("to-cancel"))
+    assert now is not None
+    assert (now.version, now.cancel) == (head.version, None)
+
+
+def test_the_root_is_the_consoles_for_browsers_alone(
+    running: tuple[Stack, Console], person: httpx.Client
+) -> None:
+    """A client's request for it is the agent's, as deployed."""
+    answer = person.get("/", headers={"Accept": "text/html,*/*"})
+    assert answer.headers["location"] == "/_console/tasks"
+    assert "console" not in person.get("/", headers={"Accept": "application/json"}).text
+
+
+def test_nothing_on_a_page_is_from_elsewhere(person: httpx.Client) -> None:
+    """Scripts, styles and icons have paths of the console's own."""
+    for path in PAGES:
+        text = person.get(f"/_console{path}").text
+        assert 'src="http' not in text
+        assert 'rel="stylesheet" href="/_console/' in text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/task/x/unknown",
+        "/task/x/unknown/live",
+        "/task/x/un%20known",
+        "/task/x/unknown/part/0/0",
+        "/try/unknown/wire",
+        "/nowhere",
+    ],
+)
+def test_what_is_not_there(person: httpx.Client, path: str) -> None:
+    """Is a page that says so, or nothing, and no error of the server."""
+    assert person.get(f"/_console{path}").status_code == 404
+
+
+def test_a_page_token_that_is_damaged_is_refused(person: httpx.Client) -> None:
+    """With a sentence."""
+    answer = person.get("/_console/tasks?scope=AAAAAAAAAAAAAAAAAAAAAA&page=x")
+    assert answer.status_code == 400
+    assert "This cannot be shown" in answer.text
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+def test_the_json_is_for_commands_of_this_user(
+    running: tuple[Stack, Console], person: httpx.Client
+) -> None:
+    """It takes the token of the file, and no cookie."""
+    assert person.get("/_console/api/tasks").status_code == 403
+    wrong = {"Authorization": "Bearer guessed"}
+    assert person.get("/_console/api/tasks", headers=wrong).status_code == 403
+    right = {"Authorization": f"Bearer {running[1].sessions.command_token}"}
+    assert person.get("/_console/api/tasks", headers=right).status_code == 200
+
+
+async def test_a_dev_is_looked_at_over_its_json(running: tuple[Stack, Console]) -> None:
+    """Timelines, lists, events and errors are those of the storage itself."""
+    stack, console = running
+    task_id = await asyncio.to_thread(sent, stack, "over json")
+    remote = RemoteInspector(RunningDev(stack.url, console.sessions.command_token))
+    local = console._inspector
+    found = await remote.timelines(task_id)
+    assert found == await local.timelines(task_id)
+    scope = found[0].scope
+    assert await remote.timelines(task_id, scope) == found
+    assert await remote.timelines("unknown") == []
+    query = TaskQuery(scope=scope, limit=2, state="completed")
+    assert await remote.tasks(query) == await local.tasks(query)
+    assert await remote.counts(scope) == await local.counts(scope)
+    lines = [line async for line in remote.events(task_id, scope)]
+    assert lines == [line async for line in local.events(task_id, scope)]
+    with pytest.raises(TaskNotFoundError):
+        await remote.cancel("unknown", scope)
+    with pytest.raises(TaskNotFoundError):
+        await anext(remote.events("unknown", scope))
+    assert "/_console/open?token=" in await remote.open_url()
+    stranger = RemoteInspector(RunningDev(stack.url, "guessed"))
+    with pytest.raises(ConfigurationError, match="token is another one"):
+        await stranger.timelines(task_id)
+
+
+async def test_following_shows_what_a_stream_shows(running: tuple[Stack, Console]) -> None:
+    """Beside a running stream: the same events under the same cursors."""
+    stack, console = running
+    remote = RemoteInspector(RunningDev(stack.url, console.sessions.command_token))
+    body = {
+        "message": {
+            "messageId": "follow",
+            "role": "ROLE_USER",
+            "parts": [{"text": "one two three four five"}],
+        }
+    }
+    streamed: list[tuple[str, Any]] = []
+    following: asyncio.Task[list[tuple[str, Any]]] | None = None
+
+    async def follow(task_id: str) -> list[tuple[str, Any]]:
+        (shown,) = await remote.timelines(task_id)
+        events = remote.events(task_id, shown.scope, is_followed=True)
+        return [(line.cursor, line.event) async for line in events]
+
+    async with (
+        httpx.AsyncClient(trust_env=False, base_url=stack.url, timeout=30) as client,
+        client.stream(
+            "POST", "/message:stream", json=body, headers={"A2A-Version": "1.0"}
+        ) as answer,
+    ):
+        cursor = ""
+        async for line in answer.aiter_lines():
+            if line.startswith("id:"):
+                cursor = line[3:].strip()
+            elif line.startswith("data:"):
+                event = json.loads(line[5:])
+                if following is None:
+                    following = asyncio.create_task(follow(event["task"]["id"]))
+                else:
+                    streamed.append((cursor, event))
+    assert following is not None
+    followed = await asyncio.wait_for(following, 30)
+    assert streamed
+    assert followed[-len(streamed) :] == streamed
