@@ -1,0 +1,127 @@
+"""A real browser on a real stack: Debian's chromium, headless, and `dev` in this process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from a2a_serverless.cli import dev
+from a2a_serverless.console.app import Console
+from a2a_serverless.local.stack import Options, Stack
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.rules import Timing
+from tests.browser.seeds import Scribe
+from tests.support.clocks import ManualClock
+from tests.support.required import report_not_run
+
+HERE = Path(__file__).parent
+CARD = HERE.parents[1] / "examples/echo_executor/agent_card.json"
+MARK = "browser"
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Report a test as not run where there is no chromium; as failed in the whole run of CI."""
+    if CHROMIUM is None and HERE in item.path.parents and item.get_closest_marker(MARK):
+        report_not_run("There is no chromium here: apt-get install chromium.")
+
+
+@dataclass
+class Site:
+    """A running `dev` with its console, and one who writes tasks to its memory."""
+
+    stack: Stack
+    console: Console
+    scribe: Scribe
+
+    @property
+    def storage(self) -> DurableStorage:
+        return self.scribe.storage
+
+
+UNSWEPT = Timing(waiting_s=86_400, lease_s=86_400)
+"""Of tasks of the past that no sweep sends, so that they stay as they were written."""
+
+
+@contextmanager
+def site_of(timing: Timing = UNSWEPT) -> Iterator[Site]:
+    """A `dev` on a free port; tasks are written in its past, up to now."""
+    consoles: list[Console] = []
+    options = Options(
+        agent=f"{HERE / 'agent.py'}:agent", card=CARD, beside=partial(dev._beside, consoles)
+    )
+    with Stack(Settings(auth="none", cancel_timeout_s=1), options) as stack:
+        (console,) = consoles
+        storage = console._inspector.storage
+        assert isinstance(storage, MemoryStorage)
+        clock = ManualClock(storage.clock.now_ms() - 3_600_000)
+        past = MemoryStorage(clock=clock, timing=timing, _tables=storage._tables)
+        yield Site(stack, console, Scribe(past, clock))
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with site_of() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(site: Site) -> Iterator[Browser]:
+    """Started behind the stack, and ended with the module: its event loop is in this thread."""
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox"]  # a container's root cannot have one; only our pages are opened
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+
+
+@dataclass
+class Visit:
+    """A browser's window on the console, and what it has complained of."""
+
+    page: Page
+    context: BrowserContext
+    url: str
+    said: list[str]
+    asked: list[str]
+    """The addresses of all requests."""
+
+    def go(self, path: str) -> None:
+        self.page.goto(f"{self.url}/_console{path}")
+
+    def task(self, site: Site, task_id: str, view: str = "conversation") -> None:
+        self.go(f"/task/{site.storage.scope.digest}/{task_id}?view={view}")
+
+
+Open = Callable[..., Visit]
+
+
+@contextmanager
+def visiting(browser: Browser, site: Site, **options: object) -> Iterator[Visit]:
+    """A person who has opened the printed URL."""
+    context = browser.new_context(**options)  # type: ignore[arg-type]
+    page = context.new_page()
+    visit = Visit(page, context, site.stack.url, [], [])
+    page.on("console", lambda message: visit.said.append(message.text))
+    page.on("pageerror", lambda error: visit.said.append(str(error)))
+    page.on("request", lambda request: visit.asked.append(request.url))
+    page.goto(site.console.open_url())
+    try:
+        yield visit
+    finally:
+        context.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, site: Site) -> Iterator[Visit]:
+    with visiting(browser, site) as one:
+        yield one

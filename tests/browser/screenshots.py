@@ -1,0 +1,79 @@
+"""The screenshots of docs/console: `python -m tests.browser.screenshots`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final, Literal
+
+from a2a.types import TaskState
+from playwright.sync_api import sync_playwright
+
+from a2a_serverless.tasks.rules import Timing
+from tests.browser import seeds
+from tests.browser.conftest import CHROMIUM, Site, Visit, site_of, visiting
+
+FOLDER: Final = Path(__file__).parents[2] / "docs/console"
+SIZES: Final = {"wide": (1280, 860), "narrow": (400, 860)}
+SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
+PAGES: Final = ("tasks", "conversation", "timeline", "try", "card")
+
+
+def main() -> None:
+    """Write a picture of each page, at each width, in each scheme."""
+    FOLDER.mkdir(exist_ok=True)
+    with site_of(Timing(cancel_s=3600)) as site, sync_playwright() as playwright:
+        _fill(site)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for name, (width, height) in SIZES.items():
+            for scheme in SCHEMES:
+                viewport = {"width": width, "height": height}
+                with visiting(browser, site, viewport=viewport, color_scheme=scheme) as visit:
+                    for page in PAGES:
+                        _open(visit, site, page)
+                        visit.page.screenshot(path=FOLDER / f"{page}-{name}-{scheme}.png")
+        browser.close()
+
+
+def _open(visit: Visit, site: Site, page: str) -> None:
+    match page:
+        case "conversation":
+            visit.task(site, "7c41f0d2-ferry-to-the-island")
+        case "timeline":
+            visit.task(site, "b20e9a77-three-offers", "timeline")
+        case "try":
+            visit.go("/try")
+            visit.page.fill("textarea", "Count to twenty, please.")
+            visit.page.click("button.primary")
+            visit.page.wait_for_selector(".wire .state.completed")
+        case _:
+            visit.go(f"/{page}")
+    visit.page.wait_for_load_state("networkidle", timeout=3000) if page == "card" else None
+
+
+def _fill(site: Site) -> None:
+    """Write tasks in every state, the newest last."""
+    scribe = site.scribe
+    seeds.failing_webhook(scribe, "e1d6c0aa-file-the-invoice")
+    head = scribe.open("44f0b9d8-empty-reply", "Summarise nothing.")
+    scribe.claim(head, "a")
+    scribe.wait(20)
+    scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "No."), token="a")
+    scribe.wait(400)
+    head = scribe.open("9d8a0f6f-which-day", "Book a table.")
+    scribe.claim(head, "a")
+    scribe.commit(head, seeds.said(TaskState.TASK_STATE_INPUT_REQUIRED, "Which day?"), token="a")
+    scribe.wait(300)
+    seeds.conversation(scribe, "7c41f0d2-ferry-to-the-island")
+    scribe.wait(120)
+    head = scribe.open("3a6f2b11-stopped-by-hand", "Translate the archive.")
+    seeds.done(scribe.storage.request_cancel(head.task_id, by="ann"))
+    scribe.commit(head, seeds.said(TaskState.TASK_STATE_CANCELED))
+    now = time.time_ns() // 1_000_000
+    scribe.wait((now - scribe.clock.now_ms()) / 1000 - 110)
+    head = seeds.killed(scribe, "b20e9a77-three-offers")
+    seeds.done(scribe.storage.request_cancel(head.task_id, by="ann"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Tasks whose pages are looked at: a conversation, a killed attempt, a webhook that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from struct import pack
+from typing import Any, TypeVar
+
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+)
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
+
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
+from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.rules import Commit
+from tests.browser.agent import REPORT
+
+_thread = ThreadPoolExecutor(1)
+
+T = TypeVar("T")
+
+WORKER = "worker:12 2026/11/22/[12]4f1c"
+NEXT_WORKER = "worker:12 2026/11/22/[12]9be0"
+
+
+def done(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result; in a thread, as playwright runs an event loop in this one."""
+    return _thread.submit(asyncio.run, coroutine).result()
+
+
+class Scribe:
+    """Writes tasks to a storage at times of its choice."""
+
+    def __init__(self, storage: DurableStorage, clock: Any) -> None:
+        self.storage = storage
+        self.clock = clock
+
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def open(self, task_id: str, text: str, **options: Any) -> Head:
+        message = Message(message_id=f"m-{task_id}", role=Role.ROLE_USER, parts=[Part(text=text)])
+        opening = self.storage.open_task(
+            "trip-2026",
+            SendMessageRequest(message=message),
+            task_id=task_id,
+            caller=Caller("ann"),
+            **options,
+        )
+        return done(opening).head
+
+    def commit(self, head: Head, *entries: Entry, **options: Any) -> Head:
+        now = done(self.storage.head(head.task_id))
+        assert now is not None
+        return done(self.storage.commit(now, Commit(entries=entries, **options)))
+
+    def claim(self, head: Head, token: str, worker: str = WORKER) -> Head:
+        return self.commit(head, token=token, claims=True, worker=worker)
+
+
+def said(state: TaskState, text: str = "") -> StatusChanged:
+    """A status, with a message if there is a text."""
+    message = Message(message_id="s", role=Role.ROLE_AGENT, parts=[Part(text=text)])
+    status = TaskStatus(state=state, message=message if text else None)
+    return StatusChanged(status, archive=True)
+
+
+def chunk(text: str, artifact_id: str = "notes", *, append: bool = True) -> ArtifactWritten:
+    """A chunk of a text."""
+    return ArtifactWritten(Artifact(artifact_id=artifact_id, parts=[Part(text=text)]), append)
+
+
+def png(size: int = 96) -> bytes:
+    """A small picture: a soft gradient."""
+    rows = b"".join(
+        b"\0" + bytes(v for x in range(size * 2) for v in (60 + x, 110 + y, 200))
+        for y in range(size)
+    )
+
+    def piece(kind: bytes, body: bytes) -> bytes:
+        return pack(">I", len(body)) + kind + body + pack(">I", zlib.crc32(kind + body))
+
+    header = pack(">IIBBBBB", size * 2, size, 8, 2, 0, 0, 0)
+    packed = zlib.compress(rows)
+    return (
+        b"\x89PNG\r\n\x1a\n" + piece(b"IHDR", header) + piece(b"IDAT", packed) + piece(b"IEND", b"")
+    )
+
+
+def conversation(scribe: Scribe, task_id: str) -> None:
+    """A finished task with Markdown, JSON, an image and a file."""
+    head = scribe.open(task_id, "How do we get to the island on Saturday, with bicycles?")
+    scribe.wait(0.4)
+    scribe.claim(head, "a")
+    scribe.wait(2)
+    working = TaskState.TASK_STATE_WORKING
+    scribe.commit(head, said(working, "Looking at ferries and roads."), token="a")
+    scribe.wait(3)
+    report = Artifact(
+        artifact_id="report", name="Route", parts=[Part(text=REPORT, media_type="text/markdown")]
+    )
+    figures = ParseDict({"ferry": {"dep": "09:40", "places": 2}, "closed": ["coast road"]}, Value())
+    data = Artifact(artifact_id="figures", name="Figures", parts=[Part(data=figures)])
+    scribe.commit(head, ArtifactWritten(report), ArtifactWritten(data), token="a")
+    scribe.wait(1.5)
+    files = Artifact(
+        artifact_id="files",
+        name="Map",
+        parts=[
+            Part(raw=png(), media_type="image/png", filename="map.png"),
+            Part(raw=b"GPX", media_type="application/gpx+xml", filename="route.gpx"),
+        ],
+    )
+    completed = said(TaskState.TASK_STATE_COMPLETED, "Book the places today: two are left.")
+    scribe.commit(head, ArtifactWritten(files), completed, token="a")
+
+
+def killed(scribe: Scribe, task_id: str, *, lost: bool = True) -> Head:
+    """A task whose first attempt died, and whose second has the turn."""
+    head = scribe.open(task_id, "Compare the three offers.")
+    scribe.wait(0.6)
+    scribe.claim(head, "a")
+    for number in range(4):
+        scribe.wait(4)
+        scribe.commit(head, chunk(f"offer {number}: 120\n", append=number > 0), token="a")
+    if not lost:
+        end = AttemptEnd(token="a", reason="TimeoutError", correlation_id="1f7a9c02")
+        scribe.wait(1)
+        done(scribe.storage.release(head, end))
+    scribe.wait(62)
+    scribe.claim(head, "b", NEXT_WORKER)
+    for number in range(3):
+        scribe.wait(5)
+        scribe.commit(head, chunk(f"offer {number}: 120\n", append=number > 0), token="b")
+    return head
+
+
+def failing_webhook(scribe: Scribe, task_id: str) -> None:
+    """A finished task whose receiver has not answered for ten minutes."""
+    config = TaskPushNotificationConfig(
+        id="crm", url="https://crm.example.com/hooks/8d1f", token="secret"
+    )
+    head = scribe.open(task_id, "File the invoice.", push=config)
+    scribe.wait(1)
+    scribe.claim(head, "a")
+    scribe.wait(9)
+    scribe.commit(head, said(TaskState.TASK_STATE_COMPLETED, "Filed."), token="a")
+    scribe.wait(3)
+    (push,) = done(scribe.storage.pushes(task_id))
+    since = scribe.clock.now_ms()
+    assert done(
+        scribe.storage.move_push(push, replace(push, version=2, failures=6, failing_since=since))
+    )
+    scribe.wait(600)
+
+
+HOSTILE = (
+    "<script>window.pwned=1</script>",
+    "<img src=x onerror='window.pwned=1'>",
+    "<svg onload='window.pwned=1'></svg>",
+    "<svg><script>window.pwned=1</script></svg>",
+    "<iframe srcdoc='<script>parent.pwned=1</script>'></iframe>",
+    "<a href='javascript:window.pwned=1' id=hostile>click</a>",
+    "[click](javascript:window.pwned=1)",
+    "[click](JaVaScRiPt:window.pwned=1)",
+    "[click](&#106;avascript:window.pwned=1)",
+    "[click](data:text/html,<script>window.pwned=1</script>)",
+    "[click](vbscript:window.pwned=1)",
+    "![x](https://elsewhere.example/pixel.png)",
+    "![x](javascript:window.pwned=1)",
+    "<style>body{display:none}</style>",
+    "<body onload='window.pwned=1'>",
+    "<form action='https://elsewhere.example'><input name=x><button>go</button></form>",
+    "<meta http-equiv=refresh content='0;url=https://elsewhere.example'>",
+    "<div hx-get='/_console/tasks' hx-trigger='load' hx-swap='outerHTML' hx-target='body'>x</div>",
+    '"><script>window.pwned=1</script>',
+    "</textarea></title></pre><script>window.pwned=1</script>",
+    "{{ 7 * 7 }}{% print(1) %}",
+    "<details open ontoggle='window.pwned=1'>x</details>",
+    "[x]: javascript:window.pwned=1\n\n[x]",
+    "<https://a.example/'onmouseover='window.pwned=1>",
+)
+"""Contents that would run something, load something or take the page over."""
+
+HOSTILE_FILES = (
+    ("image/svg+xml", b"<svg xmlns='http://www.w3.org/2000/svg' onload='window.pwned=1'/>"),
+    ("text/html", b"<script>window.pwned=1</script>"),
+    ("image/png", b"<script>window.pwned=1</script>"),
+    ("text/html\r\nX-Bad: 1", b"<script>window.pwned=1</script>"),
+)
+
+
+def hostile(scribe: Scribe, task_id: str) -> None:
+    """A task in which every place that a client or an agent can fill is hostile."""
+    head = scribe.open(task_id, HOSTILE[0])
+    scribe.claim(head, "a", HOSTILE[1])
+    entries: list[Entry] = []
+    for number, text in enumerate(HOSTILE):
+        parts = [Part(text=text), Part(text=text, media_type="text/markdown")]
+        parts.append(Part(data=ParseDict({text: text}, Value())))
+        parts.append(Part(url=text, filename=text))
+        artifact = Artifact(artifact_id=f"{text} {number}", name=text, parts=parts)
+        entries.append(ArtifactWritten(artifact))
+    files = [Part(raw=raw, media_type=kind, filename=HOSTILE[1]) for kind, raw in HOSTILE_FILES]
+    entries.append(ArtifactWritten(Artifact(artifact_id="files", parts=files)))
+    scribe.commit(head, *entries, said(TaskState.TASK_STATE_WORKING, HOSTILE[2]), token="a")
+    end = AttemptEnd(token="a", reason=HOSTILE[3], correlation_id=HOSTILE[4])
+    done(scribe.storage.release(head, end))
+
+
+def large(scribe: Scribe, task_id: str, *, chunks: int = 3_200, attempts: int = 200) -> None:
+    """A task with many attempts, whose last one has written many chunks."""
+    head = scribe.open(task_id, "Write a long report.")
+    for number in range(attempts):
+        scribe.wait(1)
+        scribe.claim(head, f"t{number}", f"worker {number}")
+    for number in range(chunks):
+        scribe.wait(0.05)
+        piece = chunk(f"word {number} ", append=number > 0)
+        scribe.commit(head, piece, token=f"t{attempts - 1}")

@@ -1,0 +1,265 @@
+"""The console in a real browser: what is live, what is shown, and what a hostile task cannot do."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+from a2a.types import TaskState
+from playwright.sync_api import Browser, expect
+
+from tests.browser import seeds
+from tests.browser.conftest import Site, Visit, visiting
+
+pytestmark = pytest.mark.browser
+
+CHUNK = re.compile(r'"parts": \[\{"text": "(\d+) "\}\]')
+
+
+def begin(visit: Visit, text: str) -> None:
+    """Send a message from the page that is for it."""
+    visit.go("/try")
+    visit.page.fill("textarea", text)
+    visit.page.click("button.primary")
+
+
+def numbers(visit: Visit) -> list[int]:
+    """The chunks that have come over the wire."""
+    return [int(found) for found in CHUNK.findall(visit.page.inner_text(".lines"))]
+
+
+# -- live --------------------------------------------------------------------------------------
+
+
+def test_a_task_is_followed_to_its_end(visit: Visit) -> None:
+    """Its page shows each chunk without a reload, and stops asking when the task has ended."""
+    begin(visit, "count")
+    visit.page.click("text=Open the task")
+    expect(visit.page.locator(".now .state")).to_have_text("working")
+    visit.page.evaluate("window.same = true")
+    first = visit.page.inner_text(".talk")
+    expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator(".artifact .bubble")).to_contain_text("0 1 2 3 4")
+    expect(visit.page.locator(".artifact .bubble")).to_contain_text("18 19")
+    expect(visit.page.locator(".talk li.agent").last).to_contain_text("All twenty.")
+    assert visit.page.evaluate("window.same") is True
+    assert "18 19" not in first
+    asked = len(visit.asked)
+    visit.page.wait_for_timeout(1_600)
+    assert len(visit.asked) == asked
+    assert visit.said == []
+
+
+def test_a_cut_connection_is_resumed(visit: Visit) -> None:
+    """What came before the cut and after it is each chunk once."""
+    begin(visit, "count")
+    expect(visit.page.locator(".lines")).to_contain_text('"text": "3 "')
+    visit.page.click("text=Cut the connection")
+    expect(visit.page.locator(".lines")).to_contain_text("The connection was cut here.")
+    before = numbers(visit)
+    visit.page.click("text=Resume after")
+    expect(visit.page.locator(".wire .state")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator(".lines")).to_contain_text("The answer is complete.")
+    assert "Last-Event-ID: " in visit.page.inner_text(".lines")
+    after = [number for number in numbers(visit) if number > before[-1]]
+    assert before + after == list(range(20))
+
+
+def test_a_paused_task_is_answered(visit: Visit) -> None:
+    """Its page leads to the form with the task in it; the answer completes it."""
+    begin(visit, "ask")
+    expect(visit.page.locator(".wire .state")).to_have_text("input required", timeout=20_000)
+    visit.page.click("text=Open the task")
+    expect(visit.page.locator(".talk")).to_contain_text("Which day?")
+    visit.page.click("text=Answer it")
+    visit.page.fill("textarea", "Saturday")
+    visit.page.click("button.primary")
+    expect(visit.page.locator(".wire .state")).to_have_text("completed", timeout=20_000)
+    visit.page.click("text=Open the task")
+    expect(visit.page.locator(".talk")).to_contain_text("Thank you: Saturday")
+
+
+def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
+    """The first click only shows what will happen; the second one cancels."""
+    begin(visit, "wait")
+    expect(visit.page.locator(".wire .state")).to_have_text("working", timeout=20_000)
+    visit.page.click("text=Open the task")
+    expect(visit.page.locator("text=Answer it")).to_be_hidden()
+    expect(visit.page.locator("button.danger")).to_be_hidden()
+    visit.page.click("text=Cancel this task")
+    visit.page.click("text=Yes, cancel it")
+    expect(visit.page.locator("[role=status]")).to_have_text("The task is canceled.")
+    expect(visit.page.locator(".now .state")).to_have_text("canceled")
+
+
+def test_a_confirmation_stays_open_beside_a_live_task(visit: Visit) -> None:
+    """What is shown anew does not close it; once the task has ended there is nothing to cancel."""
+    begin(visit, "count")
+    visit.page.click("text=Open the task")
+    visit.page.click("text=Cancel this task")
+    expect(visit.page.locator(".artifact .bubble")).to_contain_text("9 10")
+    expect(visit.page.locator("button.danger")).to_be_visible()
+    expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator("button.danger")).to_be_hidden()
+
+
+def test_the_list_is_live(visit: Visit, site: Site) -> None:
+    """A new task is in it without a reload; a caller's are counted by state."""
+    visit.go("/tasks")
+    head = site.scribe.open("just-created", "hello")
+    row = visit.page.locator("tr", has_text="just-created")
+    visit.go("/tasks?since=week")
+    expect(row).to_contain_text("submitted")
+    site.scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "x"))
+    expect(row).to_contain_text("failed", timeout=10_000)
+    visit.go(f"/tasks?scope={site.storage.scope.digest}&counts=1")
+    expect(visit.page.locator(".counts")).to_contain_text("failed")
+
+
+# -- what is shown -----------------------------------------------------------------------------
+
+
+def test_a_killed_attempt_is_shown_as_such(visit: Visit, site: Site) -> None:
+    """In the picture, and in a sentence that names both workers."""
+    seeds.killed(site.scribe, "killed")
+    visit.task(site, "killed", "timeline")
+    expect(visit.page.locator(".picture .bar.lost title")).to_have_text(
+        f"turn 1, attempt 1 on {seeds.WORKER}: lost"
+    )
+    expect(visit.page.locator(".picture .bar.running title")).to_contain_text(seeds.NEXT_WORKER)
+    story = visit.page.locator(".story")
+    expect(story).to_contain_text(f"attempt 1 on {seeds.WORKER} was lost")
+    expect(story).to_contain_text(f"attempt 2 took over on {seeds.NEXT_WORKER}, 1 min 2 s after")
+    expect(visit.page.locator(".holder")).to_contain_text(seeds.NEXT_WORKER)
+
+
+def test_a_failing_webhook_is_shown_with_its_wait(visit: Visit, site: Site) -> None:
+    """How often it has failed, and since when; its URL's path and token are not."""
+    seeds.failing_webhook(site.scribe, "webhook")
+    visit.task(site, "webhook", "timeline")
+    fact = visit.page.locator(".facts .bad")
+    expect(fact).to_contain_text("https://crm.example.com · told to version 2")
+    expect(fact).to_contain_text("6 failed since")
+    expect(visit.page.locator(".picture .bar.failing title")).to_contain_text("6 attempts failed")
+    assert "8d1f" not in visit.page.content()
+    assert "secret" not in visit.page.content()
+
+
+def test_artifacts_are_rendered(visit: Visit, site: Site) -> None:
+    """Markdown as such, JSON indented, an image as an image, any other file as a download."""
+    seeds.conversation(site.scribe, "rendered")
+    visit.task(site, "rendered")
+    expect(visit.page.locator(".markdown h2")).to_have_text("Route for Saturday")
+    expect(visit.page.locator(".markdown td").first).to_have_text("home to harbour")
+    expect(visit.page.locator(".json")).to_contain_text('"dep": "09:40"')
+    image = visit.page.locator(".bubble img")
+    image.scroll_into_view_if_needed()
+    visit.page.wait_for_function("document.querySelector('.bubble img').naturalWidth === 192")
+    with visit.page.expect_download() as download:
+        visit.page.click("text=route.gpx")
+    assert download.value.suggested_filename == "part-1"
+    link = visit.page.locator(".markdown a")
+    assert link.get_attribute("rel") == "noopener noreferrer nofollow"
+
+
+@pytest.mark.parametrize("view", ["conversation", "timeline", "events", "cost"])
+def test_a_hostile_task_runs_nothing(browser: Browser, site: Site, view: str) -> None:
+    """Two dozen contents at every place that a client or an agent fills: no script, no request."""
+    task_id = f"hostile-{view}"
+    seeds.hostile(site.scribe, task_id)
+    with visiting(browser, site) as visit:
+        visit.task(site, task_id, view)
+        main = visit.page.locator("main")
+        expect(main).to_contain_text("hostile")
+        assert len(seeds.HOSTILE) >= 20
+        visit.page.wait_for_timeout(900)
+        for place in range(visit.page.locator(".bubble a").count()):
+            link = visit.page.locator(".bubble a").nth(place)
+            target = link.get_attribute("href") or ""
+            assert target.startswith(("https://", "/_console/task/")), target
+            assert not link.get_attribute("onmouseover")
+        assert visit.page.evaluate("window.pwned") is None
+        foreign = (
+            "script:not([src]), iframe, object, embed, form[action^=http], style, meta[http-equiv]"
+        )
+        assert visit.page.locator(foreign).count() == 0
+        handlers = visit.page.evaluate(
+            "[...document.querySelectorAll('*')].flatMap(e => [...e.attributes])"
+            ".filter(a => a.name.startsWith('on') || a.name === 'style').length"
+        )
+        assert handlers == 0
+        assert visit.page.locator("main [hx-get]:not(#live)").count() == 0
+        assert all(url.startswith(visit.url) for url in visit.asked), visit.asked
+        if view == "conversation":
+            shown = visit.page.locator(".bubble .text").all_inner_texts()
+            assert set(seeds.HOSTILE) <= {text.strip() for text in shown} | {seeds.HOSTILE[-2]}
+
+
+def test_a_hostile_file_is_not_opened(browser: Browser, site: Site) -> None:
+    """HTML and SVG are downloads, whatever the agent calls them; a false image shows nothing."""
+    seeds.hostile(site.scribe, "hostile-files")
+    with visiting(browser, site) as visit:
+        base = f"{visit.url}/_console/task/{site.storage.scope.digest}/hostile-files/part"
+        for number, kind in enumerate(
+            ("application/octet-stream", "application/octet-stream", "image/png")
+        ):
+            answer = visit.context.request.get(f"{base}/{len(seeds.HOSTILE)}/{number}")
+            assert answer.status == 200
+            assert answer.headers["content-type"] == kind
+            assert answer.headers["content-disposition"].startswith("attachment")
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert "sandbox" in answer.headers["content-security-policy"]
+
+
+def test_a_large_task_opens_at_once(
+    visit: Visit, site: Site, record_property: Callable[[str, object], None]
+) -> None:
+    """3,200 chunks and 200 attempts: each view takes the server less than a second, and scrolls.
+
+    Counted in time of the processor, so that a machine with other work does not fail it.
+    """
+    seeds.large(site.scribe, "large")
+    took: dict[str, float] = {}
+    for view in ("conversation", "timeline", "events", "cost"):
+        visit.task(site, "large", view)  # compiles the template
+        began = time.process_time()
+        visit.task(site, "large", view)
+        took[view] = time.process_time() - began
+        expect(visit.page.locator(".now .state")).to_have_text("working")
+        visit.page.mouse.wheel(0, 5_000)
+    record_property("seconds", took)
+    assert max(took.values()) < 1, took
+    visit.task(site, "large")
+    assert "word 0 word 1 word 2" in visit.page.inner_text(".artifact .bubble")
+
+
+# -- keyboard, widths --------------------------------------------------------------------------
+
+
+def test_the_keyboard_reaches_everything(visit: Visit, site: Site) -> None:
+    """Tab comes to the skip link first, then to each page; focus can be seen."""
+    visit.go("/tasks")
+    visit.page.keyboard.press("Tab")
+    assert visit.page.evaluate("document.activeElement.className") == "skip"
+    names = []
+    for _ in range(8):
+        visit.page.keyboard.press("Tab")
+        names.append(visit.page.evaluate("document.activeElement.textContent.trim()"))
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert visit.page.evaluate(outline) != "none"
+    assert names[:5] == ["a2a-serverless", "Tasks", "Try it", "Queues", "Card"]
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: int) -> None:
+    """At 400 px and wide: what does not fit scrolls in its own place."""
+    seeds.killed(site.scribe, f"width-{width}")
+    with visiting(browser, site, viewport={"width": width, "height": 800}) as visit:
+        for path in ("/tasks", "/try", "/queues", "/card"):
+            visit.go(path)
+            assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
+        for view in ("conversation", "timeline", "events", "cost"):
+            visit.task(site, f"width-{width}", view)
+            assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, view
