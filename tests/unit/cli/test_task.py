@@ -309,6 +309,45 @@ def test_nothing_breaks_the_terminal(
     assert "x1b[2J" in shown or "u001b[2J" in shown
 
 
+def test_what_happened_in_sentences(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+    """One a line with its time: starts, ends, takeovers and what they discard, cancels."""
+    restarted(storage, clock)
+    assert run(TASK, "--story").out.splitlines() == [
+        "2026-11-22T02:14:00.000Z  turn 1: message accepted from ann",
+        "2026-11-22T02:14:00.250Z  turn 1, attempt 1 started on host-a 17",
+        "2026-11-22T02:14:06.250Z  turn 1, attempt 1 ended: TimeoutError (correlation id 1f7a9c02)",
+        (
+            "2026-11-22T02:14:06.250Z  turn 1, attempt 2 took over on host-b 17, 3.0 s after"
+            " the last commit, discarding 2-3"
+        ),
+        "2026-11-22T02:14:11.250Z  cancel asked for by ann",
+    ]
+
+
+def test_what_each_version_has_cost(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+    """Bytes and write units, and their sum in dollars."""
+    restarted(storage, clock)
+    lines = run(TASK, "--cost").out.splitlines()
+    assert [int(line.split()[2]) for line in lines[1:6]] == [9, 8, 4, 8, 4]
+    assert lines[6].split() == ["all", "193", "33"]
+    assert lines[7].startswith("$0.000021 for writes")
+
+
+@pytest.mark.parametrize("arguments", [("--events",), ("--follow",)])
+def test_the_events_of_a_task(
+    run: Run, storage: DynamoStorage, clock: ManualClock, arguments: tuple[str, ...]
+) -> None:
+    """As subscribers get them, under their cursors; of a task that has ended both end."""
+    head = restarted(storage, clock)
+    completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
+    committed(storage, head, completed, token="b")
+    lines = [json.loads(line) for line in run(TASK, *arguments).out.splitlines()]
+    cursors = [line["id"].rpartition(".")[0] for line in lines]
+    assert cursors == ["1.0", "2.0", "2.1", "3.0", "4.0", "5.0", "6.0"]
+    assert lines[2]["artifactUpdate"]["artifact"]["parts"] == [{"text": "one"}]
+    assert lines[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
 # -- what cannot be shown --------------------------------------------------------------------
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
 from a2a.types import Message, Part, SendMessageRequest
+from botocore.exceptions import ClientError
 
 from a2a_serverless.cli import dev
-from a2a_serverless.console.app import Console
+from a2a_serverless.console.app import STATIC, Console
 from a2a_serverless.console.dev_file import RunningDev
 from a2a_serverless.console.inspector import TaskQuery
 from a2a_serverless.console.remote import RemoteInspector
@@ -167,6 +170,31 @@ def test_a_page_token_that_is_damaged_is_refused(person: httpx.Client) -> None:
     assert "This cannot be shown" in answer.text
 
 
+def test_an_error_of_aws_is_a_sentence(
+    running: tuple[Stack, Console], person: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as credentials that have expired while the console runs."""
+    fault = ClientError({"Error": {"Code": "ExpiredToken", "Message": "expired"}}, "Query")
+    monkeypatch.setattr(running[1]._inspector.storage, "due", AsyncMock(side_effect=fault))
+    answer = person.get("/_console/queues")
+    assert (answer.status_code, "ExpiredToken" in answer.text) == (502, True)
+    assert "This cannot be shown" in answer.text
+
+
+def test_a_key_is_sent_and_not_shown(running: tuple[Stack, Console], person: httpx.Client) -> None:
+    """The one that the operator gives, with the call and those that follow on it."""
+    own = {"Origin": running[0].url}
+    form = {"text": "hello", "key": "top-secret-key", "how": "send"}
+    begun = person.post("/_console/try", data=form, headers=own)
+    call_id = begun.headers["location"].rpartition("/")[2]
+    call = running[1]._pages._trying.call(call_id)
+    assert call is not None
+    assert call.key == "top-secret-key"
+    shown = person.get(f"/_console/try/{call_id}").text
+    assert "X-API-Key: (yours)" in shown
+    assert "top-secret-key" not in shown + repr(call)
+
+
 # -- commands ----------------------------------------------------------------------------------
 
 
@@ -246,3 +274,13 @@ async def test_following_shows_what_a_stream_shows(running: tuple[Stack, Console
     followed = await asyncio.wait_for(following, 30)
     assert streamed
     assert followed[-len(streamed) :] == streamed
+
+
+# -- what is shipped ---------------------------------------------------------------------------
+
+
+def test_the_library_is_the_one_that_its_project_has_published() -> None:
+    """The file is htmx 2.0.11 as it is in the npm package, with its licence beside it."""
+    found = hashlib.sha256((STATIC / "htmx-2.0.11.min.js").read_bytes()).hexdigest()
+    assert found == "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717"
+    assert (STATIC / "htmx-LICENSE.txt").read_text(encoding="utf-8").startswith("Zero-Clause BSD")

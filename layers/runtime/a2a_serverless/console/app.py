@@ -16,6 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from a2a_serverless import aws
 from a2a_serverless.console.inspector import EventLine
 from a2a_serverless.console.pages import BASE, Pages, page
 from a2a_serverless.console.remote import ERRORS, EVENT, QUERY, ROWS, TIMELINES
@@ -126,7 +127,11 @@ class Console:
                 return page("closed.html", status=403, was_used=False)
             if request.method != "GET" and request.headers.get("origin", "") not in self._origins:
                 return PlainTextResponse("This came from another page.", 403)
-            return await answer(request)
+            try:
+                return await answer(request)
+            except (A2AServerlessError, *aws.ERRORS) as error:
+                text = str(error) or type(error).__name__
+                return page("problem.html", status=502, place=self._inspector.place, text=text)
 
         return guarded
 

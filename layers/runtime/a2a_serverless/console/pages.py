@@ -303,7 +303,6 @@ class Pages:
     async def on_call(self, request: Request) -> Response:
         """Cut a call, go on after it, or cancel its task."""
         call = self._call(request)
-        key = (await _form(request)).get("key", "")
         if call is None:
             return RedirectResponse(f"{BASE}/try", 303)
         verb = request.path_params["verb"]
@@ -312,9 +311,9 @@ class Pages:
             if call.running is not None:
                 await asyncio.wait([call.running], timeout=2)
         elif verb == "resume" and call.task_id:
-            call = self._trying.resume(call.task_id, call.last_event_id, key=key)
+            call = self._trying.resume(call)
         elif verb == "cancel" and call.task_id:
-            call = self._trying.cancel(call.task_id, key=key)
+            call = self._trying.cancel(call)
         return RedirectResponse(f"{BASE}/try/{call.id}", 303)
 
     def _call(self, request: Request) -> Call | None:

@@ -42,6 +42,8 @@ class Call:
     last_event_id: str = ""
     is_open: bool = True
     running: asyncio.Task[None] | None = None
+    key: str = field(default="", repr=False)
+    """What the operator has given: the calls that follow on this one send it, too."""
     count: int = 0
     """Lines so far, also those that are forgotten."""
 
@@ -83,16 +85,16 @@ class Trying:
         path = "/message:stream" if streams else "/message:send"
         return self._begin("POST", path, {"message": message}, key=key, task_id=task_id)
 
-    def resume(self, task_id: str, last_event_id: str, *, key: str) -> Call:
-        """Begin to read a task's events after the last one that has come."""
-        more = {"Last-Event-ID": last_event_id} if last_event_id else {}
-        path = f"/tasks/{_checked(task_id)}:subscribe"
-        return self._begin("GET", path, None, key=key, task_id=task_id, headers=more)
+    def resume(self, call: Call) -> Call:
+        """Begin to read the events of a call's task after the last one that has come."""
+        more = {"Last-Event-ID": call.last_event_id} if call.last_event_id else {}
+        path = f"/tasks/{call.task_id}:subscribe"
+        return self._begin("GET", path, None, key=call.key, task_id=call.task_id, headers=more)
 
-    def cancel(self, task_id: str, *, key: str) -> Call:
-        """Begin to cancel a task."""
-        path = f"/tasks/{_checked(task_id)}:cancel"
-        return self._begin("POST", path, {}, key=key, task_id=task_id)
+    def cancel(self, call: Call) -> Call:
+        """Begin to cancel a call's task."""
+        path = f"/tasks/{call.task_id}:cancel"
+        return self._begin("POST", path, {}, key=call.key, task_id=call.task_id)
 
     def _begin(
         self,
@@ -104,7 +106,7 @@ class Trying:
         task_id: str,
         headers: Mapping[str, str] | None = None,
     ) -> Call:
-        call = Call(id=secrets.token_urlsafe(9), task_id=task_id)
+        call = Call(id=secrets.token_urlsafe(9), task_id=task_id, key=key)
         self._calls[call.id] = call
         for old in list(self._calls)[:-_KEPT]:
             self._calls.pop(old).cut()
@@ -172,14 +174,3 @@ def _note(call: Call, said: object) -> None:
         status = value.get("status")
         if isinstance(status, dict) and isinstance(status.get("state"), str):
             call.state = status["state"].removeprefix("TASK_STATE_").lower()
-
-
-def _checked(task_id: str) -> str:
-    """Return an id that may stand in a path.
-
-    Raises:
-        ValueError: it may not.
-    """
-    if not _TASK.fullmatch(task_id):
-        raise ValueError("no task id")
-    return task_id
