@@ -238,8 +238,10 @@ def test_webhooks_and_their_refusals(run: Run, storage: DynamoStorage) -> None:
     shown = [line for line in said.out.splitlines() if line.startswith("webhook")]
     since = "2026-11-22T02:14:00.000Z"
     told = [
-        "(id gone): given up after 10 refusals of its own, told up to version 9;"
-        " its client has to set it again",
+        (
+            "(id gone): given up after 10 refusals of its own, told up to version 9;"
+            " its client has to set it again"
+        ),
         "(id new): told up to version 1",
         f"(id slow): told up to version 1, has refused 2, 3 attempts failed since {since}",
     ]

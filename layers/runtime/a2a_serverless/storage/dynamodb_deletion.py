@@ -84,7 +84,7 @@ class DeletedItems(TableStorage):
         return Place(task_id=task_id, is_live=is_live, at=at)
 
     async def _webhooks(self, task_id: str) -> int:
-        return await self._table.count(
+        found, _ = await self._table.count(
             ConsistentRead=True,
             KeyConditionExpression="PK = :pk AND begins_with(SK, :push)",
             ExpressionAttributeValues={
@@ -92,6 +92,7 @@ class DeletedItems(TableStorage):
                 ":push": attribute(layout.PUSH),
             },
         )
+        return found
 
     async def _delete_context_item(self, context_id: str) -> bool:
         return await self._table.delete_one(
