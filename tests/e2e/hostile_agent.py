@@ -7,7 +7,7 @@ import sys
 
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 
-LARGE = "x" * 50_000
+LARGE = "x" * 200_000
 
 
 PREFIX = "please-"
