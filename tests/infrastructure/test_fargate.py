@@ -31,6 +31,13 @@ def container(fargate: Json) -> Json:
     return made
 
 
+def own_statements(fargate: Json) -> list[Json]:
+    """The statements of the worker's role, also those that a condition leaves out."""
+    policies = fargate["Resources"]["TaskRole"]["Properties"]["Policies"]
+    written = [p["Fn::If"][1] if "Fn::If" in p else p for p in policies]
+    return [s for policy in written for s in policy["PolicyDocument"]["Statement"]]
+
+
 def actions(role: Json, sid: str) -> set[str]:
     """What a statement of a role's own policy allows."""
     policies = [policy for policy in role["Properties"]["Policies"] if "PolicyDocument" in policy]
@@ -44,6 +51,32 @@ def test_a_worker_may_do_what_the_function_may(document: Json, fargate: Json, si
     """The comparison of calls with permissions, made for the function, holds for the worker too."""
     own = actions(fargate["Resources"]["TaskRole"], sid)
     assert own == actions(document["Resources"]["WorkerRole"], sid)
+
+
+def test_a_worker_cannot_publish_keys(document: Json, fargate: Json) -> None:
+    """The Deny of the function's role is in the worker's too: webhooks trust what it would write."""
+    [denied] = document["Resources"]["PublishedKeysPolicy"]["Properties"]["PolicyDocument"][
+        "Statement"
+    ]
+    [tasks] = [s for s in own_statements(fargate) if s["Sid"] == "Tasks"]
+    [own] = [s for s in own_statements(fargate) if s["Effect"] == "Deny"]
+    assert own == {**denied, "Resource": tasks["Resource"]}
+
+
+def test_a_worker_uses_the_stacks_key_as_a_function_does(document: Json, fargate: Json) -> None:
+    """It may with the key what the functions may, and the key is named by its own ARN alone."""
+    key = document["Resources"]["KeyPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+    assert [s for s in own_statements(fargate) if s["Resource"] == {"Ref": "KmsKeyArn"}] == key
+    pattern = document["Parameters"]["KmsKeyArn"]["AllowedPattern"]
+    assert fargate["Parameters"]["KmsKeyArn"]["AllowedPattern"] == pattern
+
+
+def test_a_worker_counts_in_the_stacks_alarms(document: Json, container: Json) -> None:
+    """Its metrics have the namespace and the service of the alarms: those of the other stack."""
+    given = {each["Name"]: each["Value"] for each in container["Environment"]}
+    assert given["POWERTOOLS_SERVICE_NAME"] == {"Ref": "Stack"}
+    alarm = document["Resources"]["AgentNotLoadedAlarm"]["Properties"]
+    assert given["POWERTOOLS_METRICS_NAMESPACE"] == alarm["Namespace"]
 
 
 def test_a_worker_sets_aside_what_it_cannot_read(fargate: Json) -> None:
