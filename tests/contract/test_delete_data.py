@@ -19,7 +19,11 @@ from a2a_serverless.storage import dynamodb_deletion
 from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_layout import context_partition, task_partition
+from a2a_serverless.storage.dynamodb_layout import (
+    context_partition,
+    count_partition,
+    task_partition,
+)
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import AttemptEnd, Head
@@ -135,6 +139,18 @@ async def test_deleting_twice_is_harmless(storage: DurableStorage) -> None:
         assert await storage.delete_data(context) == Deleted(is_done=True)
 
 
+@pytest.mark.parametrize("limit", [1, 1000])
+async def test_no_list_shows_a_total_from_before(storage: DurableStorage, limit: int) -> None:
+    """What lists have counted goes too: the next total is that of what is there then."""
+    await fill(storage)
+    page = ListTasksQuery(page_size=1)
+    assert (await storage.list_tasks(page)).total_size == 3
+    await delete_all(storage, limit=limit)
+    await storage.open_task("a", request())
+    await storage.open_task("a", request())
+    assert (await storage.list_tasks(page)).total_size == 2
+
+
 async def test_bad_arguments_delete_nothing(storage: DurableStorage) -> None:
     """An empty id is no context and not all of them, and a step of nothing is none."""
     await fill(storage)
@@ -230,14 +246,15 @@ def moto() -> Any:
 
 
 def items_of(database: Database, storage: DynamoStorage) -> list[Any]:
-    """All items of a scope, whatever index has them; the states of the contexts of `fill` too."""
+    """All items of a scope, whatever index has them: states of the contexts of `fill`, counts."""
     digest = storage.scope.digest
     contexts = {context_partition(digest, context) for context in ("a", "b", "alone")}
     found = database.client.scan(TableName=TABLE)["Items"]
     return [
         item
         for item in found
-        if item["PK"]["S"] in contexts or item["PK"]["S"].startswith(task_partition(digest, ""))
+        if item["PK"]["S"] in {*contexts, count_partition(digest)}
+        or item["PK"]["S"].startswith(task_partition(digest, ""))
     ]
 
 
@@ -334,6 +351,21 @@ async def test_a_state_without_an_index_goes_with_its_tasks(moto: Database) -> N
     )
     await delete_all(storage)
     assert items_of(moto, storage) == []
+
+
+@pytest.mark.parametrize("limit", [1, 1000])
+async def test_counts_of_lists_go_with_the_scope(moto: Database, limit: int) -> None:
+    """Every count is deleted, also of lists by state and time; another scope keeps its own."""
+    storage, other = moto.storage(), moto.storage()
+    for each in (storage, other):
+        await fill(each)
+        for since in (None, "2001-01-01T00:00:00Z", "2002-01-01T00:00:00Z"):
+            await each.list_tasks(ListTasksQuery(page_size=1, status_timestamp_after=since))
+    kept = items_of(moto, other)
+    assert sum(item["PK"]["S"].startswith("COUNT#") for item in kept) == 3
+    await delete_all(storage, limit=limit)
+    assert items_of(moto, storage) == []
+    assert items_of(moto, other) == kept
 
 
 async def test_a_step_is_bounded(moto: Database) -> None:

@@ -115,7 +115,8 @@ class DeletableTasks(TaskLog):
         """Delete some of what this scope has, or of one of its contexts; call it until it is done.
 
         Tasks go with their logs, flags and webhooks, also those that run: see `delete_task`. States
-        of contexts go when no deleted task can write them any more. A step deletes about `limit`
+        of contexts go when no deleted task can write them any more, and, of a whole scope, what its
+        lists have counted at last. A step deletes about `limit`
         items; one that ends in the middle is continued by the next call, of any process, and
         repeating a finished one is harmless. What is created meanwhile is deleted too, so that a
         caller who goes on has to be stopped first.
@@ -143,6 +144,8 @@ class DeletableTasks(TaskLog):
         states = sum([await self._delete_context_item(context) for context in contexts])
         # What an index still names that is gone is nothing to delete.
         is_done = items + states == 0
+        if is_done and context_id is None:  # behind the tasks: a list of them counts them anew
+            is_done = await self._delete_counts(limit) == 0
         return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
 
     async def count_data(
@@ -182,6 +185,10 @@ class DeletableTasks(TaskLog):
 
         Behind the place `after`, in a steady order, with what has expired or is half deleted.
         """
+
+    async def _delete_counts(self, limit: int) -> int:  # noqa: ARG002 - a backend may store none
+        """Delete up to `limit` counts that lists of this scope have stored; return how many."""
+        return 0
 
     @abstractmethod
     async def _erase(

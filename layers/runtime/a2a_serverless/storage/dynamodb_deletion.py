@@ -99,6 +99,18 @@ class DeletedItems(TableStorage):
             Key=self._context_key(context_id), ConditionExpression="attribute_exists(PK)"
         )
 
+    async def _delete_counts(self, limit: int) -> int:
+        counts = await self._first(
+            limit,
+            lambda _: True,
+            ConsistentRead=True,
+            KeyConditionExpression="PK = :pk",
+            ProjectionExpression="PK, SK",
+            ExpressionAttributeValues={":pk": attribute(layout.count_partition(self.scope.digest))},
+        )
+        await self._table.delete(counts)
+        return len(counts)
+
     async def _erase(
         self, task_id: str, *, incarnation: str | None = None, limit: int | None = None
     ) -> Erased:
