@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push import places
 from a2a_serverless.push.client import Meaning, Outcome
 from a2a_serverless.push.deliverer import Budget
 from a2a_serverless.push.places import NO_PLACE, PlaceLeases, Places
 from a2a_serverless.storage.leases import MemorySlots, Slot
+from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.identity import Scope
 from tests.support.messages import request as request_of
 from tests.unit.push.receivers import OK, Receiver, Request
@@ -58,7 +60,10 @@ class Slow:
 async def during(
     made: Places, request: Slow, caller: str = "ann", *, again: bool = False
 ) -> Outcome:
-    return await made.during(request, caller=caller, has_failed=again, timeout_s=15)
+    async def named() -> str:
+        return caller
+
+    return await made.during(request, caller=named, has_failed=again, timeout_s=15)
 
 
 @pytest.fixture
@@ -157,12 +162,13 @@ def tarpit(request: Request) -> bytes | AsyncIterator[bytes]:
     return _silence() if request.target == "/tarpit" else OK
 
 
+@pytest.mark.parametrize("tenants", [1, 6])
 async def test_sixty_tarpits_of_one_client_delay_nobody_else(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tenants: int
 ) -> None:
     """Fifty places, sixty webhooks that never answer, and behind them one of another client.
 
-    Without places of its own for each client it waits until the tarpits' time is over.
+    The one client is one, however many tenants it names. Without places of its own for each client it waits until the tarpits' time is over.
     """
     monkeypatch.setattr(places, "GRACE_S", 0.1)
     world = World()
@@ -170,13 +176,16 @@ async def test_sixty_tarpits_of_one_client_delay_nobody_else(
     world.deliverer.places = limited(PLACES // places.SHARE)
     with Receiver(tarpit) as receiver:
         for number in range(6):
-            head = (await world.storage.open_task(f"c{number}", request_of())).head
+            ann = Caller(user="ann", tenant=f"t{number % tenants}")
+            own = world.storage.for_scope(Scope.of(ann.tenant, ann.user))
+            head = (await own.open_task(f"c{number}", request_of(), caller=ann)).head
             for config_id in range(10):
                 hook = config(receiver.url(path="/tarpit"), f"h{config_id}", task_id=head.task_id)
-                await world.storage.put_push(hook)
-            await world.say(head, COMPLETED)
+                await own.put_push(hook)
+            await Storage(own).update_task(head.task_id, COMPLETED)
         theirs = world.storage.for_scope(Scope.of("", "somebody else"))
-        await theirs.open_task("ctx", request_of(), push=config(receiver.url()))
+        bob = Caller(user="somebody else")
+        await theirs.open_task("ctx", request_of(), caller=bob, push=config(receiver.url()))
         await world.pass_on()
         took_s = await in_places(world, receiver)
         assert took_s < world.timeout_s / 2

@@ -174,6 +174,7 @@ class _Delivery:
         self._clock = deliverer.clock
         self._storage = deliverer.storage.for_scope(Scope(handle.message.scope))
         self._head: Head | None = None
+        self._opened_by: str | None = None
 
     @property
     def known(self) -> dict[str, Any]:
@@ -270,7 +271,7 @@ class _Delivery:
         timeout_s = self._budget.timeout_s
         return await self._deliverer.places.during(
             lambda: session.post(push.config.url, fields, body, timeout_s=timeout_s),
-            caller=push.scope,
+            caller=self._caller,
             has_failed=push.failures > 0,
             timeout_s=timeout_s,
         )
@@ -355,18 +356,33 @@ class _Delivery:
         raise ConcurrencyError
 
     async def _count_caller(self) -> None:
-        """Count a notification that was given up by the caller who has opened its task.
+        """Count a notification that was given up by its caller; not where that is unknown."""
+        user = await self._user()
+        if user is not None:
+            metrics.number("Callers", caller_number(user), whose="untold")
 
-        Who that is says the beginning of the log; one that cannot be read counts for no caller.
+    async def _caller(self) -> str:
+        """Return whose places a slow request takes, whatever tenants that caller names.
+
+        Without authentication all clients are one caller.
         """
-        try:
-            log = await self._storage.read(self._job.task_id, incarnation=self._job.incarnation)
-        except A2AServerlessError:
-            return
-        opened = () if log is None else log.records[0].entries
-        for entry in opened:
-            if isinstance(entry, TurnOpened):
-                metrics.number("Callers", caller_number(entry.caller.user), whose="untold")
+        user = await self._user()
+        return self._job.scope if user is None else f"user {user}"
+
+    async def _user(self) -> str | None:
+        """Return the name of the caller who has opened the task; None where it cannot be read.
+
+        The beginning of the log says it. A scope does not: a caller has one in each tenant.
+        """
+        if self._opened_by is None:
+            try:
+                log = await self._storage.read(self._job.task_id, incarnation=self._job.incarnation)
+            except A2AServerlessError:
+                return None
+            opened = () if log is None else log.records[0].entries
+            users = (entry.caller.user for entry in opened if isinstance(entry, TurnOpened))
+            self._opened_by = next(users, None)
+        return self._opened_by
 
     def _count_delivery(self, notification: Notification) -> None:
         metrics.count("PushDeliveries")

@@ -49,14 +49,15 @@ class Places:
         self,
         request: Callable[[], Awaitable[Outcome]],
         *,
-        caller: str,
+        caller: Callable[[], Awaitable[str]],
         has_failed: bool,
         timeout_s: float,
     ) -> Outcome:
         """Make a request, and hold one of the caller's places while it is slow.
 
         Return `NO_PLACE` where there is none: the request was ended, or, after a failure, was not
-        made. `timeout_s` is the longest that it may take.
+        made. `caller` returns who has it made, and is asked only then. `timeout_s` is the longest
+        that it may take.
         """
         if self._leases is None:
             return await request()
@@ -68,7 +69,7 @@ class Places:
                 await asyncio.wait({running}, timeout=GRACE_S)
                 if running.done():
                     return running.result()
-            lease = await self._leases.take(caller, for_s=timeout_s + MARGIN_S)
+            lease = await self._leases.take(await caller(), for_s=timeout_s + MARGIN_S)
             if lease is None:
                 return running.result() if running and running.done() else NO_PLACE
             try:
