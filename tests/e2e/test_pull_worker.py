@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.commands import environment, running
+from tests.e2e.commands import environment, run, running
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import message
 
@@ -54,6 +54,16 @@ def test_a_pull_worker_writes_json_and_metrics(own_queues: dict[str, str], tmp_p
     assert {line["service"] for line in lines} == {"pulling"}
     told = [line for line in lines if line.get("action") == "turn_ended"]
     assert [line["task_id"] for line in told] == [task["id"]]
+
+
+def test_a_pull_worker_without_its_agent_says_so(tmp_path: Path) -> None:
+    """An agent that cannot be loaded is counted for the alarm before the command ends."""
+    (tmp_path / "agent.py").write_text("import a_framework_that_is_not_there\n", encoding="utf-8")
+    refused = run("worker", env=environment(**OBSERVED), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "a_framework_that_is_not_there" in refused.stderr
+    lines = [json.loads(line) for line in refused.stdout.splitlines()]
+    assert metrics_of(lines) == {"AgentNotLoaded"}
 
 
 def metrics_of(lines: list[dict[str, Any]]) -> set[str]:

@@ -13,7 +13,7 @@ import pytest
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.errors import UnavailableError
+from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.errors import count_error, internal_error
 from a2a_serverless.http.intake import try_send
 from a2a_serverless.observability import metrics
@@ -22,7 +22,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import caller_number
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.agents import deployed_agent
+from a2a_serverless.worker.agents import deployed_agent, pulling_agent
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.alarms import STACK, CloudWatch, alarms_of, rung
@@ -144,6 +144,13 @@ async def test_an_agent_that_cannot_be_loaded_rings(watched: Watched, tmp_path: 
     await run_tasks(watched, agent, ALICE, BOB)
     assert watched.rung() == {"AgentNotLoadedAlarm", "FailedTasksAlarm"}
     assert watched.clock.monotonic() - began < MINUTE_S
+
+
+def test_an_agent_that_a_pull_worker_cannot_load_rings(watched: Watched) -> None:
+    """The worker ends with its sentence, and tells of it before it does."""
+    with watched.seen.emitted(), pytest.raises(ConfigurationError, match=r"nowhere\.py"):
+        pulling_agent("nowhere.py:agent", prepare=lambda: None)
+    assert watched.rung() == {"AgentNotLoadedAlarm"}
 
 
 async def die(bench: Bench, head: Head, times: int) -> None:

@@ -54,7 +54,7 @@ def test_a_worker_may_do_what_the_function_may(document: Json, fargate: Json, si
 
 
 def test_a_worker_cannot_publish_keys(document: Json, fargate: Json) -> None:
-    """The Deny of the function's role is in the worker's too: webhooks trust what it would write."""
+    """The Deny of the function's role is in the worker's too: webhooks trust what is written."""
     [denied] = document["Resources"]["PublishedKeysPolicy"]["Properties"]["PolicyDocument"][
         "Statement"
     ]

@@ -168,7 +168,8 @@ async def test_sixty_tarpits_of_one_client_delay_nobody_else(
 ) -> None:
     """Fifty places, sixty webhooks that never answer, and behind them one of another client.
 
-    The one client is one, however many tenants it names. Without places of its own for each client it waits until the tarpits' time is over.
+    The one client is one, however many tenants it names. Without places of its own for each client
+    it waits until the tarpits' time is over.
     """
     monkeypatch.setattr(places, "GRACE_S", 0.1)
     world = World()

@@ -54,7 +54,7 @@ def run(options: Namespace) -> int:
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
     from a2a_serverless.worker.adapter import WorkerAdapter
-    from a2a_serverless.worker.agents import load_agent
+    from a2a_serverless.worker.agents import pulling_agent
     from a2a_serverless.worker.environment import take_environment
 
     observability.start()
@@ -62,8 +62,7 @@ def run(options: Namespace) -> int:
     spec = agent_spec(options.agent)
     if path := load_dotenv(Path.cwd()):
         say(f"environment of {path}")
-    take_environment(settings)
-    agent = load_agent(spec)
+    agent = pulling_agent(spec, prepare=lambda: take_environment(settings))
     backends = aws_backends(settings)
     check(backends, settings)
     adapter = WorkerAdapter(backends, agent, settings)

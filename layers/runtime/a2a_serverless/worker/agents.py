@@ -65,6 +65,21 @@ def deployed_agent(
         return _UnloadedAgent(reference, folder, prepare)
 
 
+def pulling_agent(reference: str, *, prepare: Callable[[], None]) -> AgentExecutor:
+    """Return the agent for a worker in pull mode, which does not start if it cannot be loaded.
+
+    `prepare` is called before it is loaded. A failure counts in `AgentNotLoaded`.
+
+    Raises:
+        ConfigurationError: as `load_agent`.
+    """
+    try:
+        return _counted_load(reference, Path(), prepare)
+    except ConfigurationError:
+        metrics.flush()
+        raise
+
+
 class CarryingAgent(AgentExecutor):
     """Runs an agent with the context variables of one turn.
 
