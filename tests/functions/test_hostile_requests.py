@@ -42,7 +42,7 @@ CARD = AgentCard(
     name="Storyteller",
     description="Tells one story.",
     version="1.0.0",
-    capabilities=AgentCapabilities(streaming=True),
+    capabilities=AgentCapabilities(streaming=True, push_notifications=True),
     default_input_modes=["text/plain"],
     default_output_modes=["text/plain"],
     skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
@@ -149,7 +149,7 @@ QUERIES = {
     "pageSize=%00": "",
     "historyLength=-1": "",
     "historyLength=abc": "",
-    "status=NONE": "status has an unknown value.",
+    "status=NONE": "status has an unknown value: it is one of ",
     "statusTimestampAfter=yesterday": "",
     "statusTimestampAfter=9999-99-99T00:00:00Z": "",
     "pageToken=x": "ask for its first page",
@@ -262,8 +262,47 @@ def about_headers() -> Iterator[Request]:
         )
 
 
+WEBHOOKS = {
+    "no URL": "",
+    "a word": "hook",
+    "http": "http://93.184.216.34/",
+    "another scheme": "gopher://93.184.216.34/",
+    "this machine": "https://127.0.0.1/",
+    "this machine, of 6": "https://[::1]/",
+    "this machine, in one number": "https://2130706433/",
+    "a private network": "https://10.0.0.1/",
+    "metadata": "https://169.254.169.254/latest/",
+    "metadata, of 6": "https://[fd00:ec2::254]/",
+    "metadata, mapped": "https://[::ffff:169.254.169.254]/",
+    "a dot at the end": "https://93.184.216.34./",
+    "credentials": "https://a:b@93.184.216.34/",
+    "a port of letters": "https://93.184.216.34:x/",
+    "a low port": "https://93.184.216.34:22/",
+    "half of a bracket": "https://[::1/",
+    "NUL": "https://93.184.216.34/\x00",
+    "a line": "https://93.184.216.34/\r\nHost: x",
+    "a lone surrogate": "https://93.184.216.34/\udc80",
+    "long": "https://93.184.216.34/" + "a" * 20_000,
+}
+
+
+def about_webhooks() -> Iterator[Request]:
+    for name, url in WEBHOOKS.items():
+        hook = {"taskPushNotificationConfig": {"url": url}, "returnImmediately": True}
+        params = {"message": message(), "configuration": hook}
+        call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+        for path, body in (("/message:send", params), ("/message:stream", params), ("/", call)):
+            yield Request(
+                name=f"{path}: a webhook with {name}", verb="POST", path=path, body=json.dumps(body)
+            )
+        config = json.dumps({"url": url})
+        for path in ("/tasks/nobody/pushNotificationConfigs", "/tasks//pushNotificationConfigs"):
+            yield Request(name=f"{path}: {name}", verb="POST", path=path, body=config)
+
+
 REQUESTS = [
     *about_hosts(),
+    *about_webhooks(),
     *about_lists(),
     *about_bodies(),
     *about_paths(),
