@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 LIBRARIES: Final[Mapping[str, int]] = {
     "a2a": logging.INFO,
+    "a2a.server.routes.jsonrpc_dispatcher": logging.ERROR,  # refusals, which have a line of ours
+    "a2a.utils.error_handlers": logging.ERROR,  # as the dispatcher
     "asyncio": logging.INFO,
     "aws_lambda_powertools": logging.INFO,
     "boto3": logging.INFO,
