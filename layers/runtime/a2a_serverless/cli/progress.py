@@ -8,12 +8,15 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def counting(text: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows how many were found so far; without a terminal it does nothing.
+def counting(
+    text: str, *, total: int | None = None, prints_lines: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that shows how many there are so far; without a terminal it does nothing.
 
-    Where stdout is the terminal, too, the lines that are printed say enough.
+    Where stdout is the terminal, too, the lines of work that `prints_lines` say enough. `total` is
+    how many there will be; None: unknown.
     """
-    if not sys.stderr.isatty() or sys.stdout.isatty():
+    if not sys.stderr.isatty() or (prints_lines and sys.stdout.isatty()):
         yield lambda _: None
         return
     from rich.console import Console
@@ -21,5 +24,5 @@ def counting(text: str) -> Iterator[Callable[[int], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        one = bar.add_task(text, total=None)
+        one = bar.add_task(text, total=total)
         yield lambda done: bar.update(one, completed=done)

@@ -1,4 +1,4 @@
-"""`a2a-serverless tasks`: lists tasks; cancels one, or has its turn sent again."""
+"""`a2a-serverless tasks`: lists tasks; cancels one, has its turn sent again, deletes a caller's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from a2a_serverless.cli import purge
 from a2a_serverless.cli.arguments import Commands, add_command, positive
 from a2a_serverless.cli.places import Place, add_place, place_of
 from a2a_serverless.cli.task import add_task_id, fault_of, not_found
@@ -30,7 +31,7 @@ def add(commands: Commands) -> None:
         commands,
         "tasks",
         run,
-        summary="lists tasks; cancels one, or has its turn sent again",
+        summary="lists tasks; cancels one, has its turn sent again, deletes a caller's",
         description="Lists the tasks of one owner, the newest change first; or of all owners, the "
         "newest first, as far back as --since, by default a day.",
     )
@@ -50,7 +51,7 @@ def add(commands: Commands) -> None:
     )
     tasks.add_argument("--json", action="store_true", help="one JSON object a line")
     add_place(tasks)
-    _add_verbs(tasks.add_subparsers(title="on one task", metavar="VERB"))
+    _add_verbs(tasks.add_subparsers(title="on one task, or all of a caller", metavar="VERB"))
 
 
 def _add_verbs(verbs: Commands) -> None:
@@ -69,6 +70,7 @@ def _add_verbs(verbs: Commands) -> None:
         summary="has the open turn of a task sent again",
         description="Makes the open turn of a task due now: the next run of the sweeper sends it.",
     )
+    purge.add(verbs)
     for verb in (cancel, resend):
         add_task_id(verb)
         verb.add_argument("--yes", action="store_true", help="do not ask first")

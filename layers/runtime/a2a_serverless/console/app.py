@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from a2a_serverless import aws
 from a2a_serverless.console.inspector import EventLine
 from a2a_serverless.console.pages import BASE, Pages, page
-from a2a_serverless.console.remote import ERRORS, EVENT, QUERY, ROWS, TIMELINES
+from a2a_serverless.console.remote import COUNTED, DELETED, ERRORS, EVENT, QUERY, ROWS, TIMELINES
 from a2a_serverless.console.session import Sessions
 from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.errors import A2AServerlessError
@@ -79,6 +79,8 @@ class Console:
                         ("GET", "/events", self._events),
                         ("POST", "/cancel", self._cancel),
                         ("POST", "/resend", self._resend),
+                        ("GET", "/data", self._count_data),
+                        ("POST", "/data/delete", self._delete_data),
                         ("POST", "/open", self._new_url),
                     )
                 ),
@@ -182,6 +184,18 @@ class Console:
     async def _resend(self, request: Request) -> Response:
         asked = request.query_params
         return JSONResponse({"is_due": await self._inspector.resend(asked["id"], asked["scope"])})
+
+    async def _count_data(self, request: Request) -> Response:
+        asked = request.query_params
+        counted = await self._inspector.count_data(
+            asked["scope"], asked.get("context"), after=asked.get("after", "")
+        )
+        return Response(COUNTED.dump_json(counted), media_type="application/json")
+
+    async def _delete_data(self, request: Request) -> Response:
+        asked = request.query_params
+        deleted = await self._inspector.delete_data(asked["scope"], asked.get("context"))
+        return Response(DELETED.dump_json(deleted), media_type="application/json")
 
     async def _new_url(self, _: Request) -> Response:
         return JSONResponse({"url": self.open_url()})

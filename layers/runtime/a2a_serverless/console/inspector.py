@@ -10,6 +10,7 @@ from typing import Any, Final
 from a2a.types import TaskState
 
 from a2a_serverless.inspect.timeline import Timeline
+from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.tasks.head import KNOWN, plain_state
 
 STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in sorted(KNOWN)}
@@ -114,4 +115,22 @@ class Inspector(ABC):
         Raises:
             TaskNotFoundError: there is no such task.
             TurnFinishedError: no turn is open.
+        """
+
+    @abstractmethod
+    async def count_data(
+        self, scope: str, context_id: str | None = None, *, after: str = ""
+    ) -> Counted:
+        """Count the next of what a scope has, or one of its contexts; `after`: the step before's.
+
+        Raises:
+            UnavailableError: AWS did not answer in time.
+        """
+
+    @abstractmethod
+    async def delete_data(self, scope: str, context_id: str | None = None) -> Deleted:
+        """Delete some of what a scope has, or one of its contexts; call it until it is done.
+
+        Raises:
+            UnavailableError: AWS did not answer in time; call it again.
         """

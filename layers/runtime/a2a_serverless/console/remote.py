@@ -16,8 +16,10 @@ from a2a_serverless.errors import (
     TaskNotCancelableError,
     TaskNotFoundError,
     TurnFinishedError,
+    UnavailableError,
 )
 from a2a_serverless.inspect.timeline import Timeline
+from a2a_serverless.storage.deletion import Counted, Deleted
 
 T = TypeVar("T")
 
@@ -28,10 +30,18 @@ TIMELINES: Final = TypeAdapter(list[Timeline])
 ROWS: Final = TypeAdapter(Rows)
 QUERY: Final = TypeAdapter(TaskQuery)
 EVENT: Final = TypeAdapter(EventLine)
+COUNTED: Final = TypeAdapter(Counted)
+DELETED: Final = TypeAdapter(Deleted)
 
 ERRORS: Final[Mapping[str, type[A2AServerlessError]]] = {
     error.__name__: error
-    for error in (TaskNotFoundError, TaskNotCancelableError, TurnFinishedError, ConfigurationError)
+    for error in (
+        TaskNotFoundError,
+        TaskNotCancelableError,
+        TurnFinishedError,
+        ConfigurationError,
+        UnavailableError,
+    )
 }
 """Errors that the console's JSON names, and that are raised here again."""
 
@@ -91,6 +101,16 @@ class RemoteInspector(Inspector):
     async def resend(self, task_id: str, scope: str) -> bool:
         return bool((await self._ask("POST", "/resend", id=task_id, scope=scope)).json()["is_due"])
 
+    async def count_data(
+        self, scope: str, context_id: str | None = None, *, after: str = ""
+    ) -> Counted:
+        asked = {"scope": scope, "after": after} | _context(context_id)
+        return _read(COUNTED, await self._ask("GET", "/data", **asked))
+
+    async def delete_data(self, scope: str, context_id: str | None = None) -> Deleted:
+        asked = {"scope": scope} | _context(context_id)
+        return _read(DELETED, await self._ask("POST", "/data/delete", **asked))
+
     async def open_url(self) -> str:
         """Return a URL that opens its console once."""
         return str((await self._ask("POST", "/open")).json()["url"])
@@ -108,6 +128,11 @@ class RemoteInspector(Inspector):
             f"No answer from {self.place}, which has ended or hangs: start it again, or set"
             " A2A_TABLE to look at a table."
         )
+
+
+def _context(context_id: str | None) -> dict[str, str]:
+    """Return the parameter of a context; none for all of them: an empty one is no context."""
+    return {} if context_id is None else {"context": context_id}
 
 
 def _check(answer: httpx.Response) -> httpx.Response:

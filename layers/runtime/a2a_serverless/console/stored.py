@@ -22,6 +22,7 @@ from a2a_serverless.errors import ConfigurationError, TaskNotFoundError, TurnFin
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.inspect.timeline import Timeline, timeline
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import HOUR_MS, LOOK_AT_ONCE, Log, TaskKey
@@ -165,6 +166,14 @@ class StoredInspector(Inspector):
         if not head.turn_is_open:
             raise TurnFinishedError
         return await storage.postpone(head, due_at=storage.clock.now_ms(), sends=head.sends)
+
+    async def count_data(
+        self, scope: str, context_id: str | None = None, *, after: str = ""
+    ) -> Counted:
+        return await self.storage.for_scope(Scope(scope)).count_data(context_id, after=after)
+
+    async def delete_data(self, scope: str, context_id: str | None = None) -> Deleted:
+        return await self.storage.for_scope(Scope(scope)).delete_data(context_id)
 
 
 def event_lines(log: Log) -> Iterable[EventLine]:

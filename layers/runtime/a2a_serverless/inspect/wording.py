@@ -161,6 +161,18 @@ def webhook(one: Webhook) -> str:
     return text
 
 
+def amounts(tasks: int, contexts: int, webhooks: int) -> str:
+    """Return how much somebody has, such as `1 task, 2 contexts with a state and no webhooks`."""
+    return (
+        f"{_number(tasks, 'task')}, {_number(contexts, 'context')} with a state and"
+        f" {_number(webhooks, 'webhook')}"
+    )
+
+
+def _number(number: int, of: str) -> str:
+    return f"{number:,} {of}" if number == 1 else f"{format(number, ',') if number else 'no'} {of}s"
+
+
 def ranges(versions: Sequence[int]) -> str:
     """Return versions in rising order as `2-4, 7`."""
     spans: list[list[int]] = []

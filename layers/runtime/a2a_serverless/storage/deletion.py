@@ -26,12 +26,29 @@ class Counted:
     """A step of counting: what the storage holds, as `delete_data` would delete it."""
 
     tasks: int
-    """Those that exist; what has expired and is still stored is deleted without being counted."""
+    """Those that exist."""
     contexts: int
     """Contexts with a state of their own."""
     webhooks: int
+    remains: int
+    """Tasks and states that are found no more and still stored: expired, or deleted in part."""
     after: str
     """The place behind which to go on; empty: this was the last step."""
+
+    def __add__(self, later: Counted) -> Counted:
+        """Return what both steps have counted, and where the later one ended."""
+        return Counted(
+            tasks=self.tasks + later.tasks,
+            contexts=self.contexts + later.contexts,
+            webhooks=self.webhooks + later.webhooks,
+            remains=self.remains + later.remains,
+            after=later.after,
+        )
+
+    @property
+    def is_nothing(self) -> bool:
+        """Return True if nothing of it is stored."""
+        return not (self.tasks or self.contexts or self.webhooks or self.remains)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +186,7 @@ class DeletableTasks(TaskLog):
             tasks=sum(place.task_id is not None for place in live),
             contexts=sum(place.context_id is not None for place in live),
             webhooks=webhooks,
+            remains=len(stored) - len(live),
             after=stored[-1].at if len(stored) == limit else "",
         )
 

@@ -1,0 +1,52 @@
+"""`a2a-serverless tasks purge` on DynamoDB Local."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from a2a_serverless import aws, cli
+from a2a_serverless.storage.listing import ListTasksQuery
+from tests.support.databases import TABLE, Database
+from tests.support.emulators import Emulator
+from tests.support.messages import request
+
+
+@pytest.mark.emulators
+async def test_a_caller_of_many_tasks(
+    local_dynamodb: Emulator,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Counted in two steps, deleted with their logs and the count that a list has stored."""
+    for name, value in local_dynamodb.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("A2A_TABLE", TABLE)
+    monkeypatch.delenv("A2A_QUEUE", raising=False)
+    aws.forget_clients()
+    storage = database.storage()
+    scope = storage.scope.digest
+    for number in range(120):
+        await storage.open_task(f"c-{number % 7}", request(str(number)))
+    assert (await storage.list_tasks(ListTasksQuery(page_size=1))).total_size == 120
+
+    async def purged() -> tuple[int, list[str]]:
+        command = ("tasks", "purge", "--scope", scope, "--yes")
+        code = await asyncio.to_thread(cli.main, command)
+        return code, capsys.readouterr().out.splitlines()
+
+    assert await purged() == (
+        0,
+        [
+            f"{scope} has 120 tasks, no contexts with a state and no webhooks in the table tasks.",
+            "Deleted 120 tasks, no contexts with a state and no webhooks: nothing is left.",
+        ],
+    )
+    pages = database.client.get_paginator("scan").paginate(TableName=TABLE)
+    keys = [item["PK"]["S"] for page in pages for item in page["Items"]]
+    assert [key for key in keys if scope in key] == []
+    left = f"{scope} has nothing in the table tasks: nothing is left to delete."
+    assert await purged() == (0, [left])
+    aws.forget_clients()

@@ -1,0 +1,278 @@
+"""`a2a-serverless tasks purge`, in this process: a table on moto, a stack, and `dev`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import Message, Part, SendMessageRequest, TaskPushNotificationConfig
+from botocore.stub import Stubber
+
+from a2a_serverless import aws, cli
+from a2a_serverless.cli import dev
+from a2a_serverless.console.app import Console
+from a2a_serverless.console.dev_file import RunningDev, announced
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.inspect.wording import amounts
+from a2a_serverless.local.stack import Options, Stack
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.tasks.identity import Scope
+from tests.support.clocks import ManualClock
+from tests.support.databases import Database
+
+ANN = Scope.of("", "ann")
+BOB = Scope.of("acme", "bob")
+ROOT = Path(__file__).parents[3]
+AGENT = f"{ROOT / 'examples/echo_executor/agent.py'}:agent"
+KEY = "a-key-of-twenty-letters"
+CARD = ROOT / "examples/echo_executor/agent_card.json"
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command: its exit code, stdout and stderr."""
+
+    def running(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(("tasks", "purge", *arguments))
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return running
+
+
+@pytest.fixture
+def storage(database: Database, clock: ManualClock) -> DynamoStorage:
+    """The storage of ann, who has two tasks in one context and one in another, and bob his own."""
+    storage = database.storage(clock=clock, scope=ANN)
+    for context, task_id in (("a", "t-0"), ("a", "t-1"), ("b", "t-2")):
+        opened(storage, task_id, context)
+    hook = TaskPushNotificationConfig(task_id="t-0", id="h", url="https://hooks.example/")
+    wait(storage.put_push(hook))
+    opened(storage.for_scope(BOB), "t-bob", "a")
+    return storage
+
+
+def opened(storage: DynamoStorage, task_id: str, context: str) -> None:
+    said = SendMessageRequest(message=Message(message_id=task_id, parts=[Part(text="hi")]))
+    wait(storage.open_task(context, said, task_id=task_id))
+
+
+def wait(awaitable: Any) -> Any:
+    return asyncio.run(awaitable)
+
+
+def items(database: Database, scope: Scope) -> list[str]:
+    """The keys of all items that name a scope."""
+    found = database.client.scan(TableName=database.table)["Items"]
+    return [one["PK"]["S"] for one in found if scope.digest in one["PK"]["S"]]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """A person at the terminal, who answers with a text; returns the questions."""
+
+    def typing(text: str) -> list[str]:
+        asked: list[str] = []
+
+        def answer(question: str) -> str:
+            asked.append(question)
+            return text
+
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+        monkeypatch.setattr("builtins.input", answer)
+        return asked
+
+    return typing
+
+
+def test_all_of_a_caller(run: Run, database: Database, storage: DynamoStorage) -> None:
+    """Counted, deleted with webhooks and stored counts; another caller keeps all; twice is fine."""
+    wait(storage.list_tasks(ListTasksQuery(page_size=1)))  # stores a count
+    assert f"COUNT#{ANN.digest}" in items(database, ANN)
+    theirs = items(database, BOB)
+    code, out, err = run("--user", "ann", "--yes")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "ann has 3 tasks, no contexts with a state and 1 webhook in the table tasks.",
+        "Deleted 3 tasks, no contexts with a state and 1 webhook: nothing is left.",
+    ]
+    assert items(database, ANN) == []
+    assert items(database, BOB) == theirs
+    assert wait(storage.list_tasks(ListTasksQuery(page_size=1))).total_size == 0
+    again = "ann has nothing in the table tasks: nothing is left to delete.\n"
+    assert run("--user", "ann", "--yes") == (0, again, "")
+
+
+def test_one_context(run: Run, storage: DynamoStorage) -> None:
+    """Of a tenant's caller, or of a scope; other contexts stay."""
+    code, out, _ = run("--scope", ANN.digest, "--context", "a", "--yes")
+    assert (code, "Deleted 2 tasks, no contexts with a state and 1 webhook:" in out) == (0, True)
+    assert [wait(storage.head(t)) is None for t in ("t-0", "t-1", "t-2")] == [True, True, False]
+    out = run("--user", "bob", "--tenant", "acme", "--context", "b")[1]
+    assert out.startswith("The context b of bob has nothing")
+    assert wait(storage.for_scope(BOB).head("t-bob")) is not None
+
+
+def test_nothing_is_deleted_without_the_name(
+    run: Run, database: Database, storage: DynamoStorage, typed: Callable[[str], list[str]]
+) -> None:
+    """Where no person can answer, and where another text than the name is typed."""
+    before = items(database, ANN)
+    code, out, err = run("--user", "ann")
+    assert (code, out.startswith("ann has 3 tasks")) == (2, True)
+    assert err.endswith("Nothing was deleted: type ann, or say --yes.\n")
+    for text in ("", "y", "yes", "Ann", "bob"):
+        asked = typed(text)
+        assert run("--user", "ann")[0] == 2
+        assert asked == ["Type ann to delete it for good: "]
+    assert items(database, ANN) == before
+    typed("ann")
+    assert run("--user", "ann")[0] == 0
+    assert items(database, ANN) == []
+
+
+def test_an_interrupted_one_is_continued(
+    run: Run, database: Database, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says how far it was; remains of a task are counted, and the next one deletes them."""
+    whole = DynamoStorage.delete_data
+    steps = iter(range(10))
+
+    async def one_step(self: DynamoStorage, context_id: str | None = None, **_: Any) -> Any:
+        if next(steps) == 1:
+            raise UnavailableError("No answer in time.")
+        return await whole(self, context_id, limit=1)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(DynamoStorage, "delete_data", one_step)
+        code, _, err = run("--user", "ann", "--yes")
+    assert code == 2
+    so_far, cause = err.splitlines()
+    assert so_far.startswith("Deleted ")
+    assert so_far.endswith(" so far: run it again for the rest.")
+    assert "No answer in time" in cause
+    assert items(database, ANN)
+    code, out, _ = run("--user", "ann", "--yes")
+    assert "of 1 more there are remains" in out
+    assert (code, items(database, ANN)) == (0, [])
+
+
+def test_the_table_of_a_stack(
+    run: Run, database: Database, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outputs lead to it, and not the environment."""
+    outputs = {"Table": database.table, "Queue": "work.fifo"}
+    stack = {
+        "StackName": "mine",
+        "CreationTime": datetime(2026, 11, 22, tzinfo=UTC),
+        "StackStatus": "CREATE_COMPLETE",
+        "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
+    }
+    stub = Stubber(aws.client("cloudformation"))
+    stub.add_response("describe_stacks", {"Stacks": [stack]}, {"StackName": "mine"})
+    monkeypatch.setenv("A2A_TABLE", "another")
+    with stub:
+        code, out, _ = run("--user", "ann", "--yes", "--stack", "mine", "--region", "us-east-1")
+    assert (code, "Deleted 3 tasks" in out, items(database, ANN)) == (0, True, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "purge deletes what one caller has: name it"),
+        (("--user", ""), "purge deletes what one caller has: name it"),
+        (("--context", "c"), "purge deletes what one caller has: name it"),
+        (("--scope", "x"), "--scope x is no scope"),
+        (("--scope", ANN.digest, "--tenant", "t"), "--tenant is part of a caller's name"),
+        (("--user", "ann", "--context", ""), "--context: A context id must have 1 to"),
+    ],
+)
+def test_what_cannot_be_asked(run: Run, storage: DynamoStorage, arguments: Any, named: str) -> None:
+    """One sentence and exit code 2; an empty context is not all of them."""
+    code, out, err = run(*arguments, "--yes")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert named in err
+    assert wait(storage.head("t-0")) is not None
+
+
+def test_a_name_before_the_word_is_refused(
+    storage: DynamoStorage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tasks --user ann purge` does not delete what somebody else has, nor of all."""
+    assert cli.main(("tasks", "--user", "ann", "purge", "--yes")) == 2
+    assert "name it behind the word purge" in capsys.readouterr().err
+    assert wait(storage.head("t-0")) is not None
+
+
+def test_a_bar_shows_how_far_it_is(
+    run: Run, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal, of the tasks that were counted, also where stdout is one."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code, _, err = run("--user", "ann", "--yes")
+    assert (code, "deleting tasks" in err, "3/3" in err) == (0, True, True)
+
+
+def test_amounts() -> None:
+    """One, none and many read as words do."""
+    assert amounts(1, 2, 0) == "1 task, 2 contexts with a state and no webhooks"
+    assert amounts(12_345, 1, 1) == "12,345 tasks, 1 context with a state and 1 webhook"
+
+
+# -- dev ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
+    """A `dev` in memory, which the commands of its user find."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("A2A_TABLE", raising=False)
+    consoles: list[Console] = []
+
+    def beside(running: Any) -> Any:
+        return dev._beside(consoles, running)
+
+    settings = Settings(auth="api-key", api_keys=f"ann={KEY}-of-ann,bob={KEY}-of-bob")
+    with Stack(settings, Options(agent=AGENT, card=CARD, beside=beside)) as stack:
+        token = consoles[0].sessions.command_token
+        with announced(RunningDev(stack.url, token)):
+            yield stack
+
+
+def test_what_a_caller_has_in_dev(run: Run, stack: Stack) -> None:
+    """Over the console's JSON: counted, deleted, and then its client finds nothing more."""
+
+    def ask(user: str, method: str, path: str, **options: Any) -> Any:
+        headers = {"A2A-Version": "1.0", "X-API-Key": f"{KEY}-of-{user}"}
+        return httpx.request(
+            method, f"{stack.url}{path}", headers=headers, trust_env=False, **options
+        ).json()
+
+    for user, number in (("ann", 0), ("ann", 1), ("bob", 2)):
+        said = {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+        assert "task" in ask(user, "POST", "/message:send", json={"message": said})
+    assert ask("ann", "GET", "/tasks")["totalSize"] == 2
+    code, out, err = run("--user", "ann")
+    assert (code, out) == (
+        2,
+        f"ann has 2 tasks, no contexts with a state and no webhooks in dev at {stack.url}.\n",
+    )
+    assert ask("ann", "GET", "/tasks")["totalSize"] == 2
+    code, out, err = run("--user", "ann", "--yes")
+    assert (code, err, "Deleted 2 tasks," in out) == (0, "", True)
+    assert ask("ann", "GET", "/tasks")["totalSize"] == 0
+    assert ask("bob", "GET", "/tasks")["totalSize"] == 1
+    assert "nothing is left to delete" in run("--user", "ann", "--yes")[1]
+    assert run("--user", "bob", "--context", "other", "--yes")[1].startswith("The context other")
