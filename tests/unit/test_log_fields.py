@@ -166,7 +166,7 @@ async def test_the_lines_of_a_delivery() -> None:
 
 
 async def test_the_lines_of_a_delivery_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a receiver that is down, and of a reason of our own."""
+    """Of a receiver that is down, with the wait to the next try; and of a reason of our own."""
     world = World()
     with logged() as lines, Receiver() as receiver:
         receiver.script = lambda _: status(503)
@@ -181,4 +181,7 @@ async def test_the_lines_of_a_delivery_that_failed(monkeypatch: pytest.MonkeyPat
         await world.run(seconds=60)
     common = {"task_id": head.task_id, "context_id": "ctx"}
     assert fields(lines, "push_failed", *IDS)[0] == common | {"turn": 1}
+    (waited,) = fields(lines, "push_failed", "reason", "wait_s")[:1]
+    assert waited["reason"] == "status 503"
+    assert 0 <= waited["wait_s"] <= 5
     assert fields(lines, "push_delivery_failed", "task_id", "context_id")[0] == common

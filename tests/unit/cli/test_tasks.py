@@ -285,6 +285,7 @@ def test_a_stack_is_found_by_its_outputs(
     """Its table is looked at, and not the one of the environment; its logs follow."""
     opened(storage, "t")
     line = {"level": "INFO", "action": "claimed", "message": "started", "task_id": "t"}
+    line |= {"reason": "status 503", "wait_s": "4.2"}
     logs = Stubber(aws.client("logs"))
     asked = {
         "logGroupName": "functions",
@@ -301,7 +302,7 @@ def test_a_stack_is_found_by_its_outputs(
         code, out, _ = run("task", "t", "--stack", "mine", "--region", "us-east-1", "--logs")
     assert code == 0
     assert out.splitlines()[0] == "task      t"
-    assert "INFO     claimed              started" in out
+    assert "INFO     claimed              started; reason status 503; wait_s 4.2\n" in out
     assert "START\\x1b[2J" in out
 
 

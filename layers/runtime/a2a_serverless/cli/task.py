@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from a2a_serverless.cli.places import Place
     from a2a_serverless.inspect.timeline import Timeline
 
+_TOLD: Final = ("reason", "wait_s")
+"""Fields of a line of the log that are shown behind its message."""
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -140,7 +142,10 @@ async def _tell_logs(place: Place, shown: Timeline) -> None:
         return
     print()
     async for line in log_lines(place.stack, shown.task_id, shown.created_at or 0):
-        said = f"{line.level:<8} {line.action:<20} {line.message}"
+        named = [
+            f"{name} {line.fields[name]}" for name in _TOLD if line.fields.get(name) is not None
+        ]
+        said = "; ".join([f"{line.level:<8} {line.action:<20} {line.message}", *named])
         print(printable(f"{iso(line.at)}  {said}"))
 
 

@@ -22,7 +22,7 @@ from a2a_serverless.console.pages import BASE, Pages, page
 from a2a_serverless.console.remote import COUNTED, DELETED, ERRORS, EVENT, QUERY, ROWS, TIMELINES
 from a2a_serverless.console.session import Sessions
 from a2a_serverless.console.stored import StoredInspector
-from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -133,7 +133,8 @@ class Console:
                 return await answer(request)
             except (A2AServerlessError, *aws.ERRORS) as error:
                 text = str(error) or type(error).__name__
-                return page("problem.html", status=502, place=self._inspector.place, text=text)
+                status = 400 if isinstance(error, InvalidArgumentError) else 502
+                return page("problem.html", status=status, place=self._inspector.place, text=text)
 
         return guarded
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from a2a.types import AgentCard
 from google.protobuf.json_format import MessageToDict, MessageToJson
@@ -17,9 +17,11 @@ from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.console.cards import faults_of, fetched
 from a2a_serverless.console.conversation import IMAGES, conversation, media_type
+from a2a_serverless.console.forms import form_of
 from a2a_serverless.console.inspector import PAGE, STATES, TaskQuery
 from a2a_serverless.console.letters import Letters
 from a2a_serverless.console.picture import picture
+from a2a_serverless.console.purging import Purging
 from a2a_serverless.console.stored import StoredInspector, event_lines
 from a2a_serverless.console.trying import Call, Trying
 from a2a_serverless.errors import A2AServerlessError, PageTokenError, UnreadableTaskError
@@ -96,6 +98,7 @@ class Pages:
         yield "GET", "/queues", self.queues
         yield "POST", "/queues/{queue}/delete", self.delete_letter
         yield "GET", "/card", self.card
+        yield from Purging(self._inspector, page).routes()
 
     # -- tasks -------------------------------------------------------------------------------
 
@@ -131,6 +134,7 @@ class Pages:
             filters=filters,
             states=list(STATES),
             scope=scope,
+            tenant=asked.get("tenant", "").strip(),
             counts=counts,
             older=older,
             is_first=not asked.get("page"),
@@ -184,7 +188,7 @@ class Pages:
         pushes = await storage.pushes(task_id) if head is not None else []
         view = request.query_params.get("view", VIEWS[0])
         values = await self._view(view, shown, request)
-        is_owed = any(one.failing_since is not None for one in shown.webhooks)
+        is_owed = any(one.is_failing for one in shown.webhooks)
         return page(
             template,
             place=self._inspector.place,
@@ -254,7 +258,7 @@ class Pages:
         self, request: Request, act: Callable[[str, str], Awaitable[object]], text: str
     ) -> Response:
         path = request.path_params
-        form = await _form(request)
+        form = await form_of(request)
         if form.get("confirmed") != "yes":
             said = "Nothing was done: it was not confirmed."
         else:
@@ -291,7 +295,7 @@ class Pages:
 
     async def send(self, request: Request) -> Response:
         """Begin a call with what the form has."""
-        form = await _form(request)
+        form = await form_of(request)
         text, task_id = form.get("text", ""), form.get("task", "")
         if not text or not self._trying.endpoint or (task_id and not is_task_id(task_id)):
             return RedirectResponse(f"{BASE}/try", 303)
@@ -348,7 +352,7 @@ class Pages:
 
     async def delete_letter(self, request: Request) -> Response:
         """Delete a message that was set aside, if the form says that this was confirmed."""
-        form = await _form(request)
+        form = await form_of(request)
         name = request.path_params["queue"]
         if name in _QUEUES and form.get("confirmed", "") == "yes":
             queue = getattr(self._inspector.settings, name)
@@ -372,7 +376,7 @@ class Pages:
 
 def _mark(head: Head, pushes: list[Push]) -> str:
     """Return what changes with anything that a task's page shows."""
-    moved = [f"{push.version}.{push.failures}" for push in pushes]
+    moved = [f"{push.version}.{push.failures}.{push.refusals}" for push in pushes]
     return "-".join(map(str, (head.version, head.cancel is not None, head.due_at, *moved)))
 
 
@@ -386,12 +390,6 @@ async def _aside(queue: str, what: str) -> tuple[int | None, list[Any], str]:
     except A2AServerlessError as error:
         return None, [], str(error)
     return len(found), found[:PAGE], ""
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, without spaces around them."""
-    body = (await request.body()).decode(errors="replace")
-    return {name: value.strip() for name, value in parse_qsl(body)}
 
 
 def _json(event: Mapping[str, Any]) -> str:

@@ -80,7 +80,7 @@ def picture(shown: Timeline, now_ms: int) -> Picture | None:
     times = [commit.at for commit in shown.commits if commit.at is not None]
     if not times:
         return None
-    is_over = not shown.turn_is_open and not any(one.failing_since for one in shown.webhooks)
+    is_over = not shown.turn_is_open and not any(one.is_failing for one in shown.webhooks)
     scale = _Scale(times[0], max(times[-1], times[0] + 1) if is_over else max(now_ms, times[-1]))
     names = ["turns", "attempts", "commits", *("webhook" for _ in shown.webhooks)]
     lanes = tuple(Lane(name=n, y=TOP + LANE * (i + 0.5)) for i, n in enumerate(names))
@@ -140,7 +140,10 @@ def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
         if told is not None:
             title = webhook(one)
             yield _bar(scale, lane, scale.start, told, "told", title, f"told to {one.version}")
-        if one.failing_since is not None:
+        if one.is_given_up:
+            since = scale.start if told is None else told
+            yield _bar(scale, lane, since, end, "failing", webhook(one), "given up")
+        elif one.failing_since is not None:
             label = f"failing, {one.failures} times"
             yield _bar(scale, lane, one.failing_since, end, "failing", webhook(one), label)
 

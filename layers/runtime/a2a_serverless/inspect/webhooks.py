@@ -34,6 +34,11 @@ class Webhook:
     owed: int
     """Changes of the status after `version`, which it is owed if it asked for all of them."""
 
+    @property
+    def is_failing(self) -> bool:
+        """Return True if an event is tried again."""
+        return self.failing_since is not None and not self.is_given_up
+
 
 def webhooks_of(pushes: Iterable[Push], records: Iterable[Record]) -> tuple[Webhook, ...]:
     """Return the webhooks of a task whose commits are `records`, in the order of `pushes`."""

@@ -288,8 +288,10 @@ class _Delivery:
             push, replace(push, failures=attempt.number, failing_since=since)
         )
         metrics.count("PushFailures")
-        self._log(attempt, outcome, logging.WARNING, "push_failed", "Receiver not told")
-        return again(max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s))
+        wait_s = max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s)
+        known = {"wait_s": round(wait_s, 1)}
+        self._log(attempt, outcome, logging.WARNING, "push_failed", "Receiver not told", **known)
+        return again(wait_s)
 
     async def _give_up(
         self,
@@ -390,7 +392,13 @@ class _Delivery:
             metrics.time("PushDelay", self._clock.now_ms() - notification.committed_at)
 
     def _log(
-        self, attempt: _Attempt, outcome: Outcome, level: int, action: str, message: str
+        self,
+        attempt: _Attempt,
+        outcome: Outcome,
+        level: int,
+        action: str,
+        message: str,
+        **more: Any,
     ) -> None:
         _log(
             self._handle,
@@ -402,6 +410,7 @@ class _Delivery:
             reason=outcome.reason,
             **self.known,
             **self._turn_of(attempt.notification),
+            **more,
         )
 
     def _turn_of(self, notification: Notification) -> dict[str, Any]:
