@@ -10,8 +10,10 @@ import pytest
 from a2a.types import TaskState
 from playwright.sync_api import Browser, expect
 
+from a2a_serverless.tasks.identity import Scope
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, visiting
+from tests.support.messages import request
 
 pytestmark = pytest.mark.browser
 
@@ -92,6 +94,29 @@ def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
     visit.page.click("text=Yes, cancel it")
     expect(visit.page.locator("[role=status]")).to_have_text("The task is canceled.")
     expect(visit.page.locator(".now .state")).to_have_text("canceled")
+
+
+def test_all_of_a_caller_is_deleted_step_by_step(visit: Visit, site: Site) -> None:
+    """After its name was typed the page asks for each next step itself, until nothing is left."""
+    storage = site.storage.for_scope(Scope.of("", "leaver"))
+
+    async def fill() -> None:
+        for number in range(1_100):
+            await storage.open_task("c", request(), task_id=f"of-leaver-{number}")
+
+    seeds.done(fill())
+    visit.go("/tasks?user=leaver")
+    visit.page.click("text=Delete all that this caller has…")
+    expect(visit.page.locator("main")).to_contain_text("More than 1,000 tasks")
+    visit.page.fill("main input[name=name]", "someone")
+    visit.page.click("text=Delete it for good")
+    expect(visit.page.locator(".alert")).to_contain_text("leaver was not typed")
+    visit.page.fill("main input[name=name]", "leaver")
+    visit.page.click("text=Delete it for good")
+    expect(visit.page.locator(".calm")).to_have_text("1,100 tasks were deleted. Nothing is left.")
+    assert sum(url.endswith("/purge") for url in visit.asked) > 3
+    assert visit.said == []
+    assert seeds.done(storage.count_data()).is_nothing
 
 
 def test_a_confirmation_stays_open_beside_a_live_task(visit: Visit) -> None:
