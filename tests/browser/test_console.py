@@ -282,7 +282,8 @@ def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: i
     """At 400 px and wide: what does not fit scrolls in its own place."""
     seeds.killed(site.scribe, f"width-{width}")
     with visiting(browser, site, viewport={"width": width, "height": 800}) as visit:
-        for path in ("/tasks", "/try", "/queues", "/card"):
+        purge = f"/purge?user={'x' * 200}"
+        for path in ("/tasks", "/try", "/queues", "/card", purge):
             visit.go(path)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
         for view in ("conversation", "timeline", "events", "cost"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -331,6 +332,42 @@ def test_a_file_that_cannot_be_written_holds_up_no_dev(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with dev_file.announced(dev_file.RunningDev("http://127.0.0.1:9", "secret")):
         assert "cannot be written (File exists): set XDG_RUNTIME_DIR." in caplog.text
+
+
+OPERATORS = [
+    ("task", "t"),
+    ("task", "t", "--stack", "mine"),
+    ("tasks",),
+    ("tasks", "--user", "ann", "--counts", "--stack", "mine"),
+    ("tasks", "cancel", "t", "--yes"),
+    ("tasks", "resend", "t", "--yes"),
+    ("tasks", "purge", "--user", "ann", "--yes"),
+    ("tasks", "purge", "--user", "ann", "--yes", "--stack", "mine"),
+    ("undecodable",),
+    ("notifications", "show", "m", "--stack", "mine"),
+    ("console",),
+    ("console", "--stack", "mine"),
+]
+
+
+def test_without_any_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each command says so in one sentence, with exit code 2, of a table as of a stack."""
+    with monkeypatch.context() as bare:
+        for name in list(os.environ):
+            if name.startswith("AWS_"):
+                bare.delenv(name)
+        bare.setenv("HOME", str(tmp_path))
+        bare.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        bare.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        for name in ("A2A_QUEUE", "A2A_UNDECODABLE_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"):
+            bare.setenv(name, "a-queue")
+        aws.forget_clients()
+        for command in OPERATORS:
+            code, out, err = run(*command)
+            assert (command, code, out, err.count("\n")) == (command, 2, "", 1)
+            assert "NoCredentialsError" in err or "Unable to locate credentials" in err
+            assert "the credentials" in err  # what to look at
+    aws.forget_clients()
 
 
 # -- the console ---------------------------------------------------------------------------------
