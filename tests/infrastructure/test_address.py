@@ -406,4 +406,27 @@ def test_it_says_when_to_try_again(
     """A client that comes too early learns when to come back."""
     gateway = transformed["RestApi"]["Properties"]["Body"]["x-amazon-apigateway-gateway-responses"]
     assert answers[kind].headers == {"Retry-After": "1"}
-    assert gateway[kind]["responseParameters"] == {"gatewayresponse.header.Retry-After": "'1'"}
+    assert gateway[kind]["responseParameters"]["gatewayresponse.header.Retry-After"] == "'1'"
+
+
+@pytest.mark.parametrize(
+    ("origins", "readers"), [("", None), ("*", "*"), ("https://a.example,https://b.example", "*")]
+)
+def test_pages_read_its_answers_where_pages_may_call(
+    document: Json, origins: str, readers: str | None
+) -> None:
+    """A page sees 413 or 429, and when to try again: without the header its request just fails."""
+    for kind, answer in refusals(Template(document, {"CorsOrigins": origins})).items():
+        read = answer.headers.get("Access-Control-Expose-Headers")
+        assert answer.headers.get("Access-Control-Allow-Origin") == readers, kind
+        assert read == ("Retry-After" if readers and "Retry-After" in answer.headers else None)
+
+
+def test_who_reads_its_answers_is_decided_by_the_stack(transformed: Json) -> None:
+    """The choice reaches every one of them in what CloudFormation gets, and none is left out."""
+    gateway = transformed["RestApi"]["Properties"]["Body"]["x-amazon-apigateway-gateway-responses"]
+    header = "gatewayresponse.header.Access-Control-Allow-Origin"
+    chosen = {"Fn::If": ["HasCorsOrigins", "'*'", {"Ref": "AWS::NoValue"}]}
+    assert {kind: each["responseParameters"].get(header) for kind, each in gateway.items()} == (
+        dict.fromkeys(gateway, chosen)
+    )

@@ -11,6 +11,7 @@ from a2a.types import AgentCard
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.local.own_address import OwnAddress, guarded
+from a2a_serverless.local.stack import front
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 
@@ -107,3 +108,17 @@ async def test_on_this_machine(card: AgentCard, origins: str, status: int) -> No
         page = await client.get("/healthz", headers={"Origin": PAGE})
         rebound = await client.get("/healthz", headers={"Host": "evil.example"})
     assert (page.status_code, rebound.status_code) == (status, 403)
+
+
+@pytest.mark.parametrize(("origins", "reader"), [("", None), (PAGE, "*")])
+async def test_the_gateways_own_answers_can_be_read_too(
+    card: AgentCard, origins: str, reader: str | None
+) -> None:
+    """On this machine as deployed, without the application having seen the request."""
+    settings = Settings(auth="none", cors_origins=origins)
+    with front(settings, memory_backends(settings), card) as gateway:
+        transport = httpx.ASGITransport(gateway)
+        async with httpx.AsyncClient(transport=transport) as client:
+            refused = await client.get("http://127.0.0.1//tasks", headers={"Origin": PAGE})
+    assert refused.status_code == 404
+    assert refused.headers.get("access-control-allow-origin") == reader

@@ -249,7 +249,8 @@ def front(
         card: as for `create_app`.
         extended_card: as for `create_app`.
         stage: as for `Gateway`.
-        template: the project's; by default template.yaml with the defaults of its parameters.
+        template: the project's; by default template.yaml with the defaults of its parameters, and
+            CorsOrigins of the settings.
         clock: what requests per second are measured with.
 
     Raises:
@@ -261,7 +262,7 @@ def front(
             settings, backends, card, entrypoint=entrypoint, extended_card=extended_card
         )
 
-    template = template or Template.load()
+    template = template or Template.load(parameters={"CorsOrigins": settings.cors_origins})
     rate, burst = request_limits(template)
     concurrency = Concurrency(ACCOUNT_CONCURRENCY)
     stream = WebAdapter(
