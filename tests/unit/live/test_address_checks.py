@@ -9,11 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
+from a2a.types import Task
+from google.protobuf.json_format import ParseDict
 
+from a2a_serverless.http.answers import MAX_ANSWER_BYTES, sent_bytes
 from a2a_serverless.local.http_server import HttpServer, bind
+from a2a_serverless.settings import Settings
 from tests.live import messages, streams, webhooks
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Outcome
+from tests.live.messages import ANSWERED_BYTES, SENT_BYTES
 from tests.live.webhooks import Hook, Notification
 from tests.unit.live.ways import (
     BrokenWay,
@@ -217,6 +222,15 @@ async def test_a_large_message_that_is_not_whole(
     )
     assert found.outcome is Outcome.FAILED
     assert says in found.says
+
+
+def test_large_messages_are_as_large_as_they_may_be() -> None:
+    """What is sent and answered on AWS is within the server's own limits, and not far below."""
+    long = messages.ordered("digest", "y" * SENT_BYTES, answer_bytes=ANSWERED_BYTES)
+    task = ParseDict({"id": "1" * 36, "contextId": "1" * 36, "history": [long]}, Task())
+    assert task.history[0].ByteSize() <= Settings(auth="none").max_part_bytes
+    task.artifacts.add().parts.add().text = "x" * ANSWERED_BYTES
+    assert 0.9 * MAX_ANSWER_BYTES < sent_bytes(task) < MAX_ANSWER_BYTES - 10_000
 
 
 async def test_a_message_that_is_too_large_and_taken(subject_at: Open) -> None:
