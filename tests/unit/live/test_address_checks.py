@@ -19,6 +19,7 @@ from tests.live import messages, streams, webhooks
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Outcome
 from tests.live.messages import ANSWERED_BYTES, SENT_BYTES
+from tests.live.subject import ordered
 from tests.live.webhooks import Hook, Notification
 from tests.unit.live.ways import (
     BrokenWay,
@@ -226,7 +227,7 @@ async def test_a_large_message_that_is_not_whole(
 
 def test_large_messages_are_as_large_as_they_may_be() -> None:
     """What is sent and answered on AWS is within the server's own limits, and not far below."""
-    long = messages.ordered("digest", "y" * SENT_BYTES, answer_bytes=ANSWERED_BYTES)
+    long = ordered("digest", "y" * SENT_BYTES, answer_bytes=ANSWERED_BYTES)
     task = ParseDict({"id": "1" * 36, "contextId": "1" * 36, "history": [long]}, Task())
     assert task.history[0].ByteSize() <= Settings(auth="none").max_part_bytes
     task.artifacts.add().parts.add().text = "x" * ANSWERED_BYTES
