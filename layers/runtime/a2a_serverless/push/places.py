@@ -1,9 +1,9 @@
 """The places of slow requests: so many for each caller, out of those that all have together.
 
-A request to a webhook occupies a place of PushFunction's concurrency until it is answered. Whoever
-registers sixty webhooks that never answer would occupy all of them. So a request that is not
-answered within `GRACE_S` needs one of its caller's places, and ends where they are all taken. A
-quick webhook needs none, and costs no request of the table.
+A request to a webhook occupies a place of PushFunction's concurrency until it is answered. A caller
+with sixty webhooks that never answer would occupy all of them. So a request that is not answered
+within `GRACE_S` needs one of its caller's places, and ends where they are all taken. A quick webhook
+needs none, and costs no request to the table.
 """
 
 from __future__ import annotations
