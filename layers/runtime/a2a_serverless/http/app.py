@@ -91,16 +91,7 @@ def create_app(
         entrypoint=entrypoint,
         extended_card=None if extended_card is None else partial(deployed, extended_card),
     )
-    app = FastAPI(
-        title=card.name,
-        description=card.description,
-        version=card.version,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        # Relative to the document's own URL, whose stage the application does not know.
-        servers=[{"url": "."}],
-    )
+    app = _described_by(card)
     app.state.entrypoint = entrypoint
     _add_own_routes(app, backends)
     card_routes = _card_routes(card, deployed, settings)
@@ -110,6 +101,20 @@ def create_app(
     app.exception_handler(HTTPException)(_http_exception)
     app.add_exception_handler(Exception, _unforeseen)
     return app
+
+
+def _described_by(card: AgentCard) -> FastAPI:
+    """Return an application without routes, whose OpenAPI description has the card's texts."""
+    return FastAPI(
+        title=card.name,
+        description=card.description,
+        version=card.version,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        # Relative to the document's own URL, whose stage the application does not know.
+        servers=[{"url": "."}],
+    )
 
 
 def _add_own_routes(app: FastAPI, backends: Backends) -> None:

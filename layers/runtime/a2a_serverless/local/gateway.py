@@ -38,6 +38,20 @@ HEADER_LIMIT: Final = 10_240
 """The most bytes of a request's line and headers together."""
 PAYLOAD_LIMIT: Final = 6 * 1024 * 1024
 """The most bytes of an event, and of an answer in one piece, as JSON."""
+_OF_IAM_CALLERS: Final = (
+    "accessKey",
+    "accountId",
+    "apiKey",
+    "caller",
+    "cognitoAuthenticationProvider",
+    "cognitoAuthenticationType",
+    "cognitoIdentityId",
+    "cognitoIdentityPoolId",
+    "principalOrgId",
+    "user",
+    "userArn",
+)
+"""Members of an event's `identity` that are null: no caller is authenticated by IAM."""
 IDLE_LIMIT_S: Final = 300.0
 """The longest silence in a streamed answer."""
 
@@ -191,9 +205,7 @@ def proxy_event(
         path_parameters: the values of the variables in `resource`.
     """
     listed = _listed(headers)
-    lines = {name.lower(): values[-1] for name, values in listed.items()}
     queries = _listed(parse_qsl(query, keep_blank_values=True))
-    now = time.time()
     return {
         "resource": resource,
         "path": path,
@@ -204,38 +216,40 @@ def proxy_event(
         "multiValueQueryStringParameters": queries or None,
         "pathParameters": dict(path_parameters or {}) or None,
         "stageVariables": None,
-        "requestContext": {
-            "accountId": "000000000000",
-            "apiId": "local",
-            "deploymentId": "local",
-            "domainPrefix": str(context["domainName"]).partition(".")[0],
-            "extendedRequestId": secrets.token_urlsafe(11),
-            "httpMethod": method,
-            "identity": {
-                "accessKey": None,
-                "accountId": None,
-                "apiKey": None,
-                "caller": None,
-                "cognitoAuthenticationProvider": None,
-                "cognitoAuthenticationType": None,
-                "cognitoIdentityId": None,
-                "cognitoIdentityPoolId": None,
-                "principalOrgId": None,
-                "sourceIp": lines.get("x-forwarded-for", "").rpartition(",")[2].strip(),
-                "user": None,
-                "userAgent": lines.get("user-agent"),
-                "userArn": None,
-            },
-            "protocol": "HTTP/1.1",
-            "requestId": str(uuid.uuid4()),
-            "requestTime": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(now)),
-            "requestTimeEpoch": int(now * 1000),
-            "resourceId": "local",
-            "resourcePath": resource,
-            **context,
-        },
+        "requestContext": _request_context(method, resource, listed, context),
         "body": body,
         "isBase64Encoded": False,
+    }
+
+
+def _request_context(
+    method: str,
+    resource: str,
+    headers: Mapping[str, Sequence[str]],
+    context: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return an event's `requestContext`, with what `context` adds to it."""
+    lines = {name.lower(): values[-1] for name, values in headers.items()}
+    now = time.time()
+    return {
+        "accountId": "000000000000",
+        "apiId": "local",
+        "deploymentId": "local",
+        "domainPrefix": str(context["domainName"]).partition(".")[0],
+        "extendedRequestId": secrets.token_urlsafe(11),
+        "httpMethod": method,
+        "identity": {
+            **dict.fromkeys(_OF_IAM_CALLERS),
+            "sourceIp": lines.get("x-forwarded-for", "").rpartition(",")[2].strip(),
+            "userAgent": lines.get("user-agent"),
+        },
+        "protocol": "HTTP/1.1",
+        "requestId": str(uuid.uuid4()),
+        "requestTime": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(now)),
+        "requestTimeEpoch": int(now * 1000),
+        "resourceId": "local",
+        "resourcePath": resource,
+        **context,
     }
 
 

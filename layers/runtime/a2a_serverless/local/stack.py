@@ -51,7 +51,7 @@ STREAM_MARGIN_S = 15.0
 """Seconds by which StreamFunction's timeout is longer than the longest stream."""
 
 ACCOUNT_CONCURRENCY = 1000
-"""Requests that Lambda answers at the same time, open streams among them, in a new account."""
+"""Requests that Lambda answers at the same time, open streams among them: the usual quota."""
 
 PUSH_ENVIRONMENTS = 10
 """Webhooks that are called at the same time."""
@@ -264,6 +264,22 @@ def front(
 
     template = template or Template.load(parameters={"CorsOrigins": settings.cors_origins})
     rate, burst = request_limits(template)
+    api, stream = _functions(app, settings)
+    with closing(api):
+        yield Gateway(
+            Routes.of(template),
+            refusals(template),
+            buffered={api.name: api},
+            streamed={stream.name: stream},
+            stage=stage,
+            throttle=Throttle(rate=rate, burst=burst, clock=clock),
+        )
+
+
+def _functions(
+    app: Callable[[Entrypoint], Any], settings: Settings
+) -> tuple[Environments, WebAdapter]:
+    """Return ApiFunction and StreamFunction, which share the concurrency of one account."""
     concurrency = Concurrency(ACCOUNT_CONCURRENCY)
     stream = WebAdapter(
         "StreamFunction",
@@ -278,12 +294,4 @@ def front(
         timeout_s=API_TIMEOUT_S,
         concurrency=concurrency,
     )
-    with closing(api):
-        yield Gateway(
-            Routes.of(template),
-            refusals(template),
-            buffered={api.name: api},
-            streamed={stream.name: stream},
-            stage=stage,
-            throttle=Throttle(rate=rate, burst=burst, clock=clock),
-        )
+    return api, stream
