@@ -1,7 +1,7 @@
 """Server-sent events that a client can resume: every event carries its cursor as `id:`.
 
 The SDK turns events into responses and knows no ids. So the handler puts the cursor of each event
-into a slot, a context variable, just before it yields the event, and `with_event_ids` takes it out
+into a note, a context variable, just before it yields the event, and `with_event_ids` takes it out
 when the item that the SDK made of the event comes out of the response. Both sides are in step,
 because the SDK makes one item of one event and fetches none ahead but the first. In the same way
 the handler says which event is the last of its turn, which 0.3 tells its clients, and why a stream
@@ -40,7 +40,7 @@ _UNICODE_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u
 
 
 @dataclass(slots=True)
-class _Slot:
+class _Note:
     """What the handler says of its stream."""
 
     cursor: Cursor | None = None
@@ -51,21 +51,21 @@ class _Slot:
     """Why the stream ends early."""
 
 
-_slot: ContextVar[_Slot | None] = ContextVar("a2a_serverless_event_cursor", default=None)
+_note: ContextVar[_Note | None] = ContextVar("a2a_serverless_event_cursor", default=None)
 
 
 def announce(cursor: Cursor, *, is_last: bool = False) -> None:
     """Set the cursor of the event that the handler yields next, and whether it ends its turn."""
-    slot = _slot.get()
-    if slot is not None:
-        slot.cursor, slot.is_last = cursor, is_last
+    note = _note.get()
+    if note is not None:
+        note.cursor, note.is_last = cursor, is_last
 
 
 def remark(text: str) -> None:
     """Say in a comment, which is no event, why the stream ends now."""
-    slot = _slot.get()
-    if slot is not None:
-        slot.remark = text
+    note = _note.get()
+    if note is not None:
+        note.remark = text
 
 
 def with_event_ids(
@@ -77,8 +77,8 @@ def with_event_ids(
     """
 
     async def streaming_endpoint(request: Request) -> Response:
-        slot = _Slot()
-        _slot.set(slot)
+        note = _Note()
+        _note.set(note)
         response = await endpoint(request)
         if not isinstance(response, EventSourceResponse):
             return response
@@ -92,21 +92,21 @@ def with_event_ids(
         except (A2AError, ParseError) as error:
             # The 0.3 dialect starts its stream before it knows whether there is one.
             return rest_error(error)
-        response.body_iterator = _numbered(first, items, slot, marked)
+        response.body_iterator = _numbered(first, items, note, marked)
         return response
 
     return streaming_endpoint
 
 
 async def _numbered(
-    first: Any, items: AsyncIterator[Any], slot: _Slot, marked: Marked | None
+    first: Any, items: AsyncIterator[Any], note: _Note, marked: Marked | None
 ) -> AsyncIterator[dict[str, Any]]:
     try:
-        yield _framed(first, slot, marked)
+        yield _framed(first, note, marked)
         async for item in items:
-            yield _framed(item, slot, marked)
-        if slot.remark:
-            yield {"comment": slot.remark}
+            yield _framed(item, note, marked)
+        if note.remark:
+            yield {"comment": note.remark}
     except A2AError as error:
         yield {"event": "error", "data": json_utils.dumps(build_rest_error_payload(error))}
     finally:
@@ -115,16 +115,16 @@ async def _numbered(
             await close()
 
 
-def _framed(item: Any, slot: _Slot, marked: Marked | None) -> dict[str, Any]:
-    """Return the fields of an item, with the id in the slot, and no line end that some do not see.
+def _framed(item: Any, note: _Note, marked: Marked | None) -> dict[str, Any]:
+    """Return the fields of an item, with the note's cursor as its id, Unicode's line ends escaped.
 
-    An item of an EventSourceResponse may have any of its forms. The slot gives its cursor once: an
+    An item of an EventSourceResponse may have any of its forms. The note gives its cursor once: an
     error that follows is no event and gets none.
     """
     fields = _fields(item)
-    if slot.cursor is not None:
-        fields["id"], slot.cursor = str(slot.cursor), None
-        if slot.is_last and marked is not None:
+    if note.cursor is not None:
+        fields["id"], note.cursor = str(note.cursor), None
+        if note.is_last and marked is not None:
             fields["data"] = marked(fields["data"])
     if isinstance(fields["data"], str):
         fields["data"] = fields["data"].translate(_UNICODE_LINE_ENDS)
