@@ -69,7 +69,7 @@ class Watch:
         return self._ids.popleft() if self._ids else None
 
     async def close(self) -> None:
-        """Close the stream, whose connection the SDK's generators would only close some day."""
+        """Close the stream's connection now; the SDK's generators would keep it until they end."""
         if self._response is not None:
             await self._response.aclose()
 

@@ -21,7 +21,7 @@ _HTTP_PORT: Final = 80
 
 
 def guarded(app: ASGIApp, settings: Settings, port: int) -> ASGIApp:
-    """Return the application for `port` of the loopback, behind `OwnAddress` if anybody may call.
+    """Return the application for `port` of the loopback, with `OwnAddress` if A2A_AUTH is `none`.
 
     With authentication it is returned as it is: a page in a browser has no key and no token.
     """

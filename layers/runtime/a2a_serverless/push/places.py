@@ -2,8 +2,8 @@
 
 A request to a webhook occupies a place of PushFunction's concurrency until it is answered. A caller
 with sixty webhooks that never answer would occupy all of them. So a request that is not answered
-within `GRACE_S` needs one of its caller's places, and ends where they are all taken. A quick webhook
-needs none, and costs no request to the table.
+within `GRACE_S` needs one of its caller's places, and ends where they are all taken. A quick
+webhook needs none, and costs no request to the table.
 """
 
 from __future__ import annotations

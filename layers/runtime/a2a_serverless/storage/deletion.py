@@ -56,7 +56,7 @@ class Deleted:
     """A step of deleting: what is gone by it."""
 
     tasks: int = 0
-    """Tasks that can no longer be found since this step; a later one may delete the rest of them."""
+    """Tasks that cannot be found since this step; a later one may delete the rest of them."""
     contexts: int = 0
     webhooks: int = 0
     is_done: bool
