@@ -12,9 +12,9 @@ from a2a.types import TaskState
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
-from a2a_serverless.storage.durable import task_of_head
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.log import Log, Opened
+from a2a_serverless.storage.reading import task_of_head
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import TERMINAL
 from tests.contract.schedules import Schedule, ScheduledTable

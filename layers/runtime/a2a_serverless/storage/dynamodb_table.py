@@ -15,11 +15,12 @@ from a2a_serverless.aws import ConditionFailedError
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.storage import dynamodb_layout as layout
-from a2a_serverless.storage.durable import DurableStorage, tell_left_out
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_attributes import Item, attribute, due_of, plain
 from a2a_serverless.storage.dynamodb_heads import head_of
 from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.log import Due, Place
+from a2a_serverless.storage.reading import tell_left_out
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id, new_token
 from a2a_serverless.tasks.rules import Timing
