@@ -2,24 +2,29 @@
 #
 #   docker build --platform linux/arm64 -t a2a-worker .
 #
-# The packages are those of requirements/worker.txt, by their hashes, and those that your agent names
-# in functions/worker/requirements.txt.
+# All packages are installed by their hashes: the framework's of requirements/worker.txt, and the
+# agent's of functions/worker/requirements.txt. The framework itself comes from layers/runtime in its
+# own repository, and with the lock in a project. As in Lambda the agent's packages go first.
 FROM public.ecr.aws/docker/library/python:3.13-slim AS build
-COPY requirements/worker.txt functions/worker/requirements.txt /build/
-RUN pip install --no-cache-dir --require-hashes --no-deps --only-binary :all: \
+COPY requirements/worker.txt /build/worker.txt
+COPY layers/runtime /build/runtime
+COPY functions/worker /build/agent
+ENV PIP_FIND_LINKS=/build/agent/wheels
+RUN mkdir -p /site /app /build/agent/wheels \
+    && pip install --no-cache-dir --require-hashes --no-deps --only-binary :all: \
         --target /site --requirement /build/worker.txt \
-    && pip install --no-cache-dir --only-binary :all: \
-        --target /site --upgrade-strategy only-if-needed --requirement /build/requirements.txt
-COPY layers/runtime/a2a_serverless /site/a2a_serverless
-COPY functions/worker /app
-RUN rm -rf /site/a2a_serverless/local /app/Makefile /app/worker.py \
+    && pip install --no-cache-dir --require-hashes --no-deps --only-binary :all: \
+        --target /app --requirement /build/agent/requirements.txt
+RUN if [ -d /build/runtime/a2a_serverless ]; then cp -R /build/runtime/a2a_serverless /site; fi \
+    && cp -R /build/agent/. /app \
+    && cd /app && rm -rf Makefile worker.py requirements.in requirements.txt wheels bin \
     && python -m compileall -q --invalidation-mode unchecked-hash /site /app
 
 FROM public.ecr.aws/docker/library/python:3.13-slim
 RUN useradd --system --uid 10001 --no-create-home worker
 COPY --from=build /site /site
 COPY --from=build /app /app
-ENV PYTHONPATH=/site PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PYTHONPATH=/app:/site PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 USER 10001
 # The first process of the container: it ends by SIGTERM, as `docker stop` and ECS send it.

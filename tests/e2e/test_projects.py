@@ -18,6 +18,7 @@ import pytest
 from a2a_serverless.scaffold.dependencies import LAYER_BYTES
 from a2a_serverless.scaffold.project import KINDS
 from tests.e2e.installed import built, installed, pythons, run, this_machine
+from tests.support.image import build_stage
 
 IS_LONG = os.environ.get("A2A_PROJECTS") == "long"
 KINDS_HERE = list(KINDS) if IS_LONG else ["worker"]
@@ -66,12 +67,17 @@ def test_demo_runs_in_an_empty_folder(
 
 @pytest.mark.parametrize("kind", KINDS_HERE)
 def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path: Path) -> None:
-    """Its three tests pass, in which `dev` answers the official client; then it is built."""
+    """Its three tests pass, in which `dev` answers the official client; then it is built.
+
+    The image of its external workers is, too: their command starts, and misses its table alone.
+    """
     links = ["--find-links", wheel.parent]
     run([program, "init", "mine", "--agent", kind, *links], cwd=tmp_path)
     project = tmp_path / "mine"
     assert "3 passed" in run(["make", "test"], cwd=project)
     assert not [path for path in project.glob("requirements/*.txt") if "://" in path.read_text()]
+    shutil.copytree(project, tmp_path / "context", ignore=shutil.ignore_patterns(".venv"))
+    _image(tmp_path / "context", wheel)
     if IS_LONG:
         _build(project)
         _conflicts(project)
@@ -81,7 +87,10 @@ def _build(project: Path) -> None:
     """Validate and build it, and import what was built as Lambda does."""
     run(["make", "validate"], cwd=project)
     linter = Path(sys.executable).with_name("cfn-lint")
-    run([linter, "template.yaml", "--append-rules", "cfn_lint_serverless.rules"], cwd=project)
+    run(
+        [linter, "template.yaml", "fargate.yaml", "--append-rules", "cfn_lint_serverless.rules"],
+        cwd=project,
+    )
     made = run(["make", "build"], cwd=project, **this_machine())
     assert "Build Succeeded" in made
     worker = project / ".aws-sam/build/WorkerFunction"
@@ -105,6 +114,29 @@ def _build(project: Path) -> None:
     *of_layer, agent = json.loads(said.splitlines()[-1])
     assert all(name == "namespace" or name.startswith(str(layer)) for name in of_layer), of_layer
     assert agent.startswith(str(worker))
+
+
+def _image(context: Path, wheel: Path) -> None:
+    """Run the build stage of the project's Dockerfile, and start what the image starts."""
+    (context / "functions/worker/.env").write_text("MODEL_API_KEY=secret")
+    wheels = context / "functions/worker/wheels"
+    wheels.mkdir(exist_ok=True)
+    shutil.copy(wheel, wheels)
+    run([sys.executable, "-m", "venv", "pip"], cwd=context.parent)
+    python = context.parent / "pip/bin/python"
+    root = context.parent / "root"
+    root.mkdir()
+    build_stage(context, root, python)
+    assert not list(root.rglob(".env"))
+    assert not _packages(root / "app") & _packages(root / "site")
+    path = {"PYTHONPATH": f"{root}/app:{root}/site", "PYTHONWARNINGS": "ignore"}
+    said = run([python, "-S", "-c", IMPORTS], cwd=root / "app", **path)
+    *of_image, agent = json.loads(said.splitlines()[-1])
+    assert all(name == "namespace" or name.startswith(f"{root}/site") for name in of_image)
+    assert agent == f"{root}/app/agent.py"
+    command = [python, "-S", "-m", "a2a_serverless.cli", "worker", "--agent", f"{agent}:agent"]
+    with pytest.raises(AssertionError, match="A2A_TABLE is not set"):
+        run(command, cwd=root / "app", **path)
 
 
 def _packages(folder: Path) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -12,7 +13,13 @@ from a2a_serverless.cli import main
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.scaffold import dependencies
 from a2a_serverless.scaffold.dependencies import Dependencies
-from a2a_serverless.scaffold.source import AGENT_LOCK, REQUIREMENTS
+from a2a_serverless.scaffold.source import (
+    AGENT_LOCK,
+    LAYER_LOCK,
+    REQUIREMENTS,
+    WORKER_LOCK,
+    source,
+)
 
 LAYER = """\
 pydantic==2.13.5 \\
@@ -82,6 +89,20 @@ def test_what_the_layer_has_is_not_packaged_again(folder: Path) -> None:
     assert "pydantic" not in lock
     assert str(folder) not in lock
     assert bundled(project, folder) == ["framework", "helper"]
+
+
+def test_a_project_locks_the_framework_for_layer_and_image(folder: Path) -> None:
+    """Both locks begin with the framework and its hash, and go on as it was tested."""
+    shutil.rmtree(folder / "layers")
+    wheel(folder / "functions/worker/wheels", "a2a_serverless", __version__)
+    (folder / LAYER_LOCK).unlink()
+    asks(folder).lock()
+
+    for lock in (LAYER_LOCK, WORKER_LOCK):
+        own, tested = (folder / lock).read_text(), (source() / lock).read_text()
+        assert own.startswith(f"a2a-serverless=={__version__} \\\n    --hash=sha256:")
+        assert own.endswith(tested)
+        assert own.count("a2a-serverless") == 1
 
 
 @pytest.mark.parametrize(

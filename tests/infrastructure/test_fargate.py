@@ -12,6 +12,7 @@ from samtranslator.yaml_helper import yaml_parse
 from a2a_serverless.cli import main
 from a2a_serverless.settings import Settings
 from a2a_serverless.worker.adapter import PULL_LIMIT_S
+from tests.support.image import instructions, sent
 
 Json = dict[str, Any]
 
@@ -131,20 +132,66 @@ def test_the_longest_turn_is_the_commands(fargate: Json) -> None:
 
 def test_the_image_has_what_it_copies(project: Path) -> None:
     """Every file that the Dockerfile copies is there, and not left out of its context."""
-    image = (project / "Dockerfile").read_text(encoding="utf-8")
-    copied = [
-        source
-        for line in image.splitlines()
-        if line.startswith("COPY ") and "--from" not in line
-        for source in line.split()[1:-1]
-    ]
-    allowed = (project / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    copied = [words.split()[0] for name, words in instructions(project) if name == "COPY"]
     assert copied
     for source in copied:
         assert (project / source).exists(), source
-        assert any(f"!{source}".startswith(line) for line in allowed if line.startswith("!")), (
-            source
-        )
+        assert sent(project, source), source
+
+
+@pytest.mark.parametrize(
+    ("name", "is_sent"),
+    [
+        ("functions/worker/agent.py", True),
+        ("functions/worker/wheels/own-1-py3-none-any.whl", True),
+        ("layers/runtime/Makefile", True),
+        (".env", False),
+        ("functions/worker/.env", False),
+        ("functions/worker/__pycache__/agent.pyc", False),
+        ("requirements/dev.txt", False),
+        ("tests/test_agent.py", False),
+    ],
+)
+def test_the_context_has_the_agent_and_no_key(project: Path, name: str, *, is_sent: bool) -> None:
+    """What an image is built from are the agent, its wheels and the locks; never `.env`."""
+    assert sent(project, name) is is_sent
+
+
+def test_an_image_installs_nothing_without_its_hash(project: Path) -> None:
+    """Each pip takes a lock alone: neither a source archive nor a package that it does not name."""
+    scripts = " ".join(words for name, words in instructions(project) if name == "RUN")
+    installs = scripts.split("pip install")[1:]
+    assert len(installs) == 2
+    for arguments in installs:
+        assert {"--require-hashes", "--no-deps", "--only-binary"} <= set(arguments.split())
+
+
+def test_the_agents_parameters_are_those_of_the_stack(document: Json, fargate: Json) -> None:
+    """Secret, policies and environment have one form, and one meaning, in both templates."""
+    for name in ("AgentSecretArn", "AgentPolicyArns", "AgentEnvironment"):
+        own, stacks = fargate["Parameters"][name], document["Parameters"][name]
+        assert {k: v for k, v in own.items() if k != "Description"} == {
+            k: v for k, v in stacks.items() if k != "Description"
+        }
+    assert {"VpcSubnetIds", "VpcSecurityGroupIds"} <= fargate["Parameters"].keys()
+
+
+def test_the_agents_parameters_reach_its_worker(
+    document: Json, fargate: Json, container: Json
+) -> None:
+    """The worker gets the same variables as the function, and alone may read the secret."""
+    given = {each["Name"]: each["Value"] for each in container["Environment"]}
+    function = document["Resources"]["WorkerFunction"]["Properties"]["Environment"]["Variables"]
+    for name in ("A2A_AGENT_SECRET", "A2A_AGENT_ENVIRONMENT"):
+        assert given[name] == function[name]
+    roles = fargate["Resources"]
+    secret = "secretsmanager:GetSecretValue"
+    assert secret in str(roles["TaskRole"])
+    assert secret not in str(roles["ExecutionRole"])
+    assert roles["TaskRole"]["Properties"]["ManagedPolicyArns"]["Fn::If"][:2] == [
+        "HasAgentPolicies",
+        {"Ref": "AgentPolicyArns"},
+    ]
 
 
 def test_external_workers_leave_the_function_its_source(transformed: Json) -> None:

@@ -43,9 +43,12 @@ def test_a_project_has_what_its_owner_keeps(kind: str, tmp_path: Path, project: 
         *("functions/api/api.py", "functions/worker/worker.py", "functions/push/push.py"),
         *("functions/worker/requirements.in", "layers/runtime/Makefile", "requirements/dev.in"),
         *("tests/test_agent.py", ".github/workflows/deploy.yml"),
+        *("fargate.yaml", "Dockerfile", ".dockerignore"),
     } <= names
     assert not [name for name in names if name.startswith("layers/runtime/a2a_serverless")]
     assert (folder / "template.yaml").read_bytes() == (project / "template.yaml").read_bytes()
+    for name in ("fargate.yaml", "Dockerfile", ".dockerignore"):
+        assert (folder / name).read_bytes() == (project / name).read_bytes()
     assert (folder / "functions/api/stream.sh").stat().st_mode & 0o111
     assert load_card(folder / CARD).name
     compile((folder / AGENT).read_text(), AGENT, "exec")

@@ -23,7 +23,13 @@ from packaging.utils import canonicalize_name
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.scaffold import uv
-from a2a_serverless.scaffold.source import AGENT_LOCK, LAYER_LOCK, REQUIREMENTS, source
+from a2a_serverless.scaffold.source import (
+    AGENT_LOCK,
+    LAYER_LOCK,
+    REQUIREMENTS,
+    WORKER_LOCK,
+    source,
+)
 
 PACKAGE: Final = "a2a-serverless"
 DEVELOPMENT: Final = "requirements/dev.in"
@@ -64,13 +70,13 @@ class Dependencies:
         self._links = [part for link in find_links for part in ("--find-links", link)]
 
     def lock(self) -> None:
-        """Write the locks of layer, agent and development anew.
+        """Write the locks of layer, external workers, agent and development anew.
 
         Raises:
             ConfigurationError: they cannot be resolved; one sentence says what to change.
         """
         if not (self._project / "layers/runtime/a2a_serverless").is_dir():
-            self._lock_layer()
+            self._lock_framework()
         self._compare_with_layer()
         self._write(AGENT_LOCK, self._agent_lock())
         if (self._project / DEVELOPMENT).is_file():
@@ -120,11 +126,11 @@ class Dependencies:
 
     # -- locks -------------------------------------------------------------------------------
 
-    def _lock_layer(self) -> None:
-        """Take the framework's own lock as it was tested, and add the framework with its hash."""
+    def _lock_framework(self) -> None:
+        """Take the framework's own locks as they were tested; add the framework with its hash."""
         own = self._compile([f"{PACKAGE}=={__version__}"], "--no-deps")
-        tested = (source() / LAYER_LOCK).read_text(encoding="utf-8")
-        self._write(LAYER_LOCK, own + tested)
+        for lock in (LAYER_LOCK, WORKER_LOCK):
+            self._write(lock, own + (source() / lock).read_text(encoding="utf-8"))
         self.__dict__.pop("_layer", None)
 
     def _agent_lock(self) -> str:

@@ -12,9 +12,13 @@ CARD_NAME: Final = "agent_card.json"
 REQUIREMENTS: Final = "functions/worker/requirements.in"
 AGENT_LOCK: Final = "functions/worker/requirements.txt"
 LAYER_LOCK: Final = "requirements/runtime.txt"
+WORKER_LOCK: Final = "requirements/worker.txt"
 
 PROJECT_FILES: Final = (
     "template.yaml",
+    "fargate.yaml",
+    "Dockerfile",
+    ".dockerignore",
     "samconfig.toml",
     "functions/**/*",
     "layers/runtime/Makefile",
@@ -24,6 +28,7 @@ PROJECT_FILES: Final = (
 PACKAGED_FILES: Final = (
     *PROJECT_FILES,
     LAYER_LOCK,
+    WORKER_LOCK,
     "examples/*/*.py",
     "examples/*/*.json",
     "examples/*/*.txt",
