@@ -99,6 +99,7 @@ bench-stream: $(VENV)/.stamp emulators ## commit to client, here and on the offi
 .PHONY: bench-cost
 bench-cost: $(VENV)/.stamp emulators ## what tasks cost, from counted calls: docs/cost.md
 	$(BIN)/python -m benchmarks.cost
+	$(BIN)/python -m benchmarks.cost_shared
 
 .PHONY: bench-push
 bench-push: $(VENV)/.stamp emulators ## what a slow webhook costs its task

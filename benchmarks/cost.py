@@ -133,6 +133,8 @@ def main() -> int:
     print("\n".join(per_million([profile.name for profile in PROFILES], usage)))
     print()
     metrics = set().union(*(tally.logs.metrics() for _, tally in counted))
+    print("\n".join(per_request([profile.name for profile in PROFILES], counted)))
+    print()
     print("\n".join(per_month(sweeps, rounds, memory, len(metrics))))
     return 0
 
@@ -202,10 +204,21 @@ def per_million(names: Sequence[str], usage: Sequence[Counts]) -> Iterator[str]:
     """The table of dollars for a million tasks in a month."""
     bills = [bill(one, times=MILLION, kept_days=KEPT_DAYS) for one in usage]
     yield from header("a million tasks, in dollars", names)
-    for service in (name for name in bills[0] if name != TRACES):
+    paid = [name for name in bills[0] if name != TRACES and any(one[name] for one in bills)]
+    for service in paid:
         yield row(service, [one[service] for one in bills])
     yield row("**all**", [sum(one.values()) - one[TRACES] for one in bills])
     yield row("with `Tracing`: X-Ray", [one[TRACES] for one in bills])
+
+
+def per_request(names: Sequence[str], counted: Sequence[tuple[Profile, Tally]]) -> Iterator[str]:
+    """The table of requests to DynamoDB and SQS by what they do, each per task."""
+    yield from header("requests of one task", names)
+    tables = [(tally.table.kinds, profile.tasks) for profile, tally in counted]
+    queues = [(tally.sqs, profile.tasks) for profile, tally in counted]
+    for counters in (tables, queues):
+        for kind in sorted(set().union(*(counter for counter, _ in counters))):
+            yield row(kind, [counter[kind] / tasks for counter, tasks in counters])
 
 
 def per_month(

@@ -39,6 +39,11 @@ TRACE = 5.00 / MILLION
 SECRET_MONTH = 0.40
 # aws.amazon.com/ec2/pricing/on-demand, data transfer out
 SENT_GB = 0.09
+# aws.amazon.com/fargate/pricing, Linux on arm64, on demand; spot is up to 70 % less, and varies
+FARGATE_VCPU_HOUR = 0.03238
+FARGATE_GB_HOUR = 0.00356
+# aws.amazon.com/vpc/pricing, a public address; a NAT gateway in its place is 0.045 and 0.045 a GB
+PUBLIC_IPV4_HOUR = 0.005
 
 
 @dataclass(kw_only=True)
@@ -55,6 +60,10 @@ class Counts:
     logged_bytes: float = 0
     traces: float = 0
     sent_bytes: float = 0
+    vcpu_hours: float = 0
+    gb_hours: float = 0
+    address_hours: float = 0
+    """Of workers outside of Lambda, as the two before."""
 
     def over(self, tasks: int) -> Counts:
         """The average of `tasks`."""
@@ -75,6 +84,9 @@ def bill(counts: Counts, *, times: float, kept_days: float) -> Mapping[str, floa
         "Lambda time": counts.gb_seconds * GB_SECOND,
         "CloudWatch Logs": counts.logged_bytes / GB * LOGGED_GB,
         "X-Ray": counts.traces * TRACE,
+        "Fargate": counts.vcpu_hours * FARGATE_VCPU_HOUR
+        + counts.gb_hours * FARGATE_GB_HOUR
+        + counts.address_hours * PUBLIC_IPV4_HOUR,
         "data out": counts.sent_bytes / GB * SENT_GB,
     }
     return {name: dollars * times for name, dollars in each.items()}

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -107,6 +108,7 @@ class System:
         self._dynamodb = dynamodb
         self._sqs = sqs
         self._logs = logs
+        self._lock = threading.Lock()
         self._meter = Meter(aws.client("dynamodb"), dynamodb, made.table)
         self._tally = Tally(table=Usage())
         for long_poll in (False, True):
@@ -146,16 +148,18 @@ class System:
         route = self._routes.find(method, path)
         assert route is not None, f"{method} {path} has no route"
         if route.streams:
-            self._tally.invocations["stream"] += 1
+            self.invoked("stream")
             response = self._to_stream.send(adapted(event, server=self._stream_url))
-            self._tally.requests += billed_requests(len(response.content))
+            billed = billed_requests(len(response.content))
         else:
             status, answered, content = response_of(self._invoke("api", event))
             response = httpx.Response(status, headers=answered, content=content)
-            self._tally.requests += 1
+            billed = 1
         assert response.status_code == httpx.codes.OK, response.text
         headers = sum(len(name) + len(value) + 4 for name, value in response.headers.raw)
-        self._tally.sent_bytes += len(response.content) + headers
+        with self._lock:
+            self._tally.requests += billed
+            self._tally.sent_bytes += len(response.content) + headers
         return response
 
     def work(self) -> None:
@@ -180,10 +184,14 @@ class System:
         receipt = message["ReceiptHandle"]
         self._sqs.delete_message(QueueUrl=self._made.queue, ReceiptHandle=receipt)
 
-    def wake(self, task_id: str) -> None:
-        """Hand the task's stream records that pass the filter to the push function."""
-        records = [_record(item) for item in self._items() if _is_commit(item, task_id)]
-        passed = [record for record in records if self._filter.passes(record)]
+    def wake(self, *task_ids: str) -> None:
+        """Hand the stream records of each task that pass the filter to the push function."""
+        items = list(self._items())
+        for task_id in task_ids:
+            records = [_record(item) for item in items if _is_commit(item, task_id)]
+            self._wake([record for record in records if self._filter.passes(record)])
+
+    def _wake(self, passed: list[dict[str, Any]]) -> None:
         if passed:
             answer = self._invoke("push", {"Records": passed})
             assert answer == {"batchItemFailures": []}, answer
@@ -193,11 +201,17 @@ class System:
         self._invoke("sweeper", {"detail-type": "Scheduled Event"})
 
     def _invoke(self, name: str, event: dict[str, Any]) -> Any:
-        self._tally.invocations[name] += 1
+        self.invoked(name)
         return self._functions[name].invoke(event).result()
 
+    def invoked(self, name: str) -> None:
+        """Count an invocation."""
+        with self._lock:
+            self._tally.invocations[name] += 1
+
     def _count_sqs(self, event_name: str, **_: Any) -> None:
-        self._tally.sqs[event_name.rpartition(".")[2]] += 1
+        with self._lock:
+            self._tally.sqs[event_name.rpartition(".")[2]] += 1
 
     def _items(self) -> Iterator[Mapping[str, Any]]:
         pages = self._dynamodb.get_paginator("scan").paginate(TableName=self._made.table)

@@ -10,9 +10,11 @@ be compared with what DynamoDB Local reports.
 from __future__ import annotations
 
 import json
+import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from a2a_serverless.local.template import Template
@@ -22,6 +24,7 @@ Item = Mapping[str, Any]
 _TRANSACTION = "TransactWriteItems"
 _WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem"})
 _LEAST = "least_read_units"
+_BEFORE = "items_before"
 
 
 @dataclass
@@ -32,20 +35,26 @@ class Usage:
     sent_bytes: int = 0
     write_units: float = 0
     read_units: float = 0
+    kinds: Counter[str] = field(default_factory=Counter, compare=False)
+    """Requests by what they do to which items, such as `GetItem HEAD`."""
 
 
 class Meter:
-    """Measures a client's requests to one table; `observer` is another client of the same table."""
+    """Measures a client's requests to one table; `observer` is another client of the same table.
+
+    Threads may share the client.
+    """
 
     def __init__(self, client: Any, observer: Any, table: str) -> None:
         self._observer = observer
         self._table = table
         self._indexes = Template.load().table(stream=False)["GlobalSecondaryIndexes"]
         self._usage = Usage()
-        self._before: list[Item] = []
+        self._lock = threading.Lock()
         events = client.meta.events
         events.register("provide-client-params.dynamodb.*", self._ask_for_units)
         events.register("before-call.dynamodb.*", _note_least)
+        events.register("before-call.dynamodb.TransactWriteItems", self._note_before)
         events.register("before-send.dynamodb.*", self._count)
         events.register("after-call.dynamodb.*", self._add_units)
 
@@ -70,28 +79,35 @@ class Meter:
         if "ReturnConsumedCapacity" in model.input_shape.members:
             params["ReturnConsumedCapacity"] = "TOTAL"
 
+    def _note_before(self, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
+        actions = json.loads(params["body"])["TransactItems"]
+        context[_BEFORE] = [(action, self._stored(_key_of(action))) for action in actions]
+
     def _count(self, request: Any, event_name: str, **_: Any) -> None:
-        self._usage.requests += 1
-        self._usage.sent_bytes += len(request.body)
-        if event_name.endswith(_TRANSACTION):
-            self._actions = json.loads(request.body)["TransactItems"]
-            self._before = [self._stored(_key_of(action)) for action in self._actions]
+        with self._lock:
+            self._usage.requests += 1
+            self._usage.sent_bytes += len(request.body)
+            self._usage.kinds[_kind(event_name.rpartition(".")[2], json.loads(request.body))] += 1
 
     def _add_units(
         self, parsed: dict[str, Any], model: Any, context: Mapping[str, Any], **_: Any
     ) -> None:
         if model.name == _TRANSACTION:
-            for action, before in zip(self._actions, self._before, strict=True):
-                after = self._stored(_key_of(action))
-                self._usage.write_units += self._units(before, after, table_factor=2)
+            written = sum(
+                self._units(before, self._stored(_key_of(action)), table_factor=2)
+                for action, before in context[_BEFORE]
+            )
+            with self._lock:
+                self._usage.write_units += written
             return
         consumed = parsed.get("ConsumedCapacity", [])
         consumed = consumed if isinstance(consumed, list) else [consumed]
         units = sum(one["CapacityUnits"] for one in consumed)
-        if model.name in _WRITES:
-            self._usage.write_units += units
-        else:
-            self._usage.read_units += max(units, context[_LEAST])
+        with self._lock:
+            if model.name in _WRITES:
+                self._usage.write_units += units
+            else:
+                self._usage.read_units += max(units, context[_LEAST])
 
     def _stored(self, key: Item) -> Item:
         answer = self._observer.get_item(TableName=self._table, Key=key, ConsistentRead=True)
@@ -111,6 +127,34 @@ class Meter:
             else:
                 units += max(kilobytes(old), kilobytes(new))
         return units
+
+
+def _kind(operation: str, request: Mapping[str, Any]) -> str:
+    """Return a request's operation, its index if any, and the kinds of its items."""
+    text = json.dumps(request)
+    found = {
+        value["S"].partition("#")[0]
+        for key in _keys(json.loads(text))
+        for value in [key.get("SK", {})]
+        if "S" in value
+    }
+    index = request.get("IndexName", "")
+    values = request.get("ExpressionAttributeValues", {}) if operation == "Query" else {}
+    found |= {str(v["S"]).partition("#")[0] for v in values.values() if "S" in v and not index}
+    return " ".join(filter(None, (operation, index, ", ".join(sorted(found)))))
+
+
+def _keys(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the keys and items in a request."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _keys(each)
+    elif isinstance(value, dict):
+        if "PK" in value and "SK" in value:
+            yield value
+        else:
+            for each in value.values():
+                yield from _keys(each)
 
 
 def _note_least(params: Mapping[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:

@@ -1,0 +1,126 @@
+"""What 30 s of waiting cost at one task a second: `python -m benchmarks.cost_shared`.
+
+Each setting (1, 10, 25, external; by default all) takes five minutes. Clients send a task a second
+and look every five, as the profile `30 s agent` of `benchmarks.cost` does. Deployed handlers and
+workers run in one process, over DynamoDB Local and an SQS emulator; calls are counted, and the time
+of the worker's invocations is measured until the last has returned. Fargate's time is computed: it
+is that of the workers that fargate.yaml would keep for the load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from math import ceil
+from statistics import fmean
+
+from samtranslator.yaml_helper import yaml_parse
+
+from a2a_serverless.local.template import find_template
+from benchmarks import cost
+from benchmarks.cost import KEPT_DAYS, LOOK_EVERY_S, OWN_S, THINK_S, TRACES, Profile
+from benchmarks.cost_prices import MILLION, Counts, bill
+from benchmarks.cost_system import System, counted_system
+from benchmarks.cost_workers import PLACES, SETTINGS, Setting, workers
+
+RATE = 1.0
+"""Tasks a second."""
+LOAD_S = 240.0
+"""How long clients send; the invocations' ends after it are paid for too."""
+FILLED = 0.7
+"""The share of its places at which fargate.yaml starts another worker."""
+LINES = {
+    "25": "30 s agent, shared turns (N=25, 1/s), tracing off",
+    "external": "30 s agent, external workers, tracing off",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the settings and print Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("settings", nargs="*", choices=[[], *SETTINGS], default=[])
+    parser.add_argument("--seconds", type=float, default=LOAD_S, help="of the load")
+    chosen = parser.parse_args(arguments)
+    names = chosen.settings or list(SETTINGS)
+    with counted_system() as system:
+        system.wake(cost.echo(system))  # it connects
+        used = [measured(system, SETTINGS[name], chosen.seconds) for name in names]
+    print("\n".join(table([SETTINGS[name].name for name in names], used)))
+    for name, one in zip(names, used, strict=True):
+        if name in LINES:
+            print(f"\n{LINES[name]}: ${paid(one):,.0f} a million")
+    return 0
+
+
+def measured(system: System, setting: Setting, seconds: float) -> Counts:
+    """What one task used, on average over a load."""
+    tasks = round(seconds * RATE)
+    with system.counting() as tally:
+        with workers(system, setting, RATE * THINK_S) as billed, ThreadPoolExecutor(128) as clients:
+            began = time.monotonic()
+            sent = []
+            for number in range(tasks):
+                time.sleep(max(0.0, began + number / RATE - time.monotonic()))
+                sent.append(clients.submit(client, system))
+            ids = [one.result() for one in sent]
+        system.wake(*ids)
+    own_s = OWN_S["worker"] * tally.invocations["worker"]  # it is in what was measured
+    waits = {"worker": (sum(billed.seconds) - own_s) / tasks}
+    profile = Profile(name=setting.name, run=cost.think, tasks=tasks, waits=waits)
+    one = cost.counts(tally, profile, cost.memories())
+    each = f"mean {fmean(billed.seconds):.0f} s" if billed.seconds else "none"
+    print(
+        f"{setting.name}: {tasks} tasks, {tally.invocations['worker']} invocations of the worker"
+        f" ({each}), {sum(billed.seconds):.0f} s billed",
+        file=sys.stderr,
+    )
+    return one if setting.turns else replace(one, **fargate())
+
+
+def client(system: System) -> str:
+    """Send a task and look at it until it has ended."""
+    body = cost.send(f"think {THINK_S:g}", returnImmediately=True)
+    task = system.request("POST", "/message:send", body)["task"]
+    while task["status"]["state"] != "TASK_STATE_COMPLETED":
+        time.sleep(LOOK_EVERY_S)
+        task = system.request("GET", f"/tasks/{task['id']}")
+    return str(task["id"])
+
+
+def fargate() -> dict[str, float]:
+    """Hours of CPU, memory and a public address that one task takes, at the load's rate."""
+    text = find_template().with_name("fargate.yaml").read_text(encoding="utf-8")
+    parameters = yaml_parse(text)["Parameters"]
+    running = ceil(RATE * THINK_S / (FILLED * PLACES))
+    hours = max(running, parameters["LeastWorkers"]["Default"]) / RATE / 3600
+    return {
+        "vcpu_hours": hours * int(parameters["Cpu"]["Default"]) / 1024,
+        "gb_hours": hours * int(parameters["Memory"]["Default"]) / 1024,
+        "address_hours": hours,
+    }
+
+
+def paid(one: Counts) -> float:
+    """Dollars of a million tasks, without traces."""
+    dollars = bill(one, times=MILLION, kept_days=KEPT_DAYS)
+    return sum(dollars.values()) - dollars[TRACES]
+
+
+def table(names: Sequence[str], used: Sequence[Counts]) -> Iterator[str]:
+    """What one task uses, and what a million cost."""
+    yield from cost.header(f"{THINK_S:g} s agent, {RATE:g} a second: one task", names)
+    yield cost.row("write units", [one.write_units for one in used])
+    yield cost.row("read units", [one.read_units for one in used])
+    yield cost.row("requests to SQS", [one.sqs_requests for one in used])
+    yield cost.row("Lambda invocations", [one.invocations for one in used])
+    yield cost.row("Lambda GB-seconds", [one.gb_seconds for one in used])
+    yield ""
+    yield from cost.per_million(names, used)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
