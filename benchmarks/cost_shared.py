@@ -1,10 +1,10 @@
 """What 30 s of waiting cost at one task a second: `python -m benchmarks.cost_shared`.
 
-Each setting (1, 10, 25, external; by default all) takes five minutes. Clients send a task a second
-and look every five, as the profile `30 s agent` of `benchmarks.cost` does. Deployed handlers and
-workers run in one process, over DynamoDB Local and an SQS emulator; calls are counted, and the time
-of the worker's invocations is measured until the last has returned. Fargate's time is computed: it
-is that of the workers that fargate.yaml would keep for the load.
+Each `--setting` takes five minutes. Clients send a task a second and look every five, as the
+profile `30 s agent` of `benchmarks.cost` does. Deployed handlers and workers run in one process,
+over DynamoDB Local and an SQS emulator; calls are counted, and the time of the worker's invocations
+is measured until the last has returned. Fargate's time is computed: it is that of the workers that
+fargate.yaml would keep for the load.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ LINES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the settings and print Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("settings", nargs="*", choices=[[], *SETTINGS], default=[])
+    parser.add_argument("--setting", action="append", choices=[*SETTINGS], help="default: each")
     parser.add_argument("--seconds", type=float, default=LOAD_S, help="of the load")
     chosen = parser.parse_args(arguments)
-    names = chosen.settings or list(SETTINGS)
+    names = chosen.setting or list(SETTINGS)
     with counted_system() as system:
         system.wake(cost.echo(system))  # it connects
         used = [measured(system, SETTINGS[name], chosen.seconds) for name in names]

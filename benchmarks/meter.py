@@ -131,10 +131,9 @@ class Meter:
 
 def _kind(operation: str, request: Mapping[str, Any]) -> str:
     """Return a request's operation, its index if any, and the kinds of its items."""
-    text = json.dumps(request)
     found = {
         value["S"].partition("#")[0]
-        for key in _keys(json.loads(text))
+        for key in _keys(request)
         for value in [key.get("SK", {})]
         if "S" in value
     }
