@@ -120,7 +120,7 @@ class Client:
             async for piece in response.aiter_raw():
                 cut = left <= len(piece)
                 unread += piece[:left] if cut and not (is_first and not has_opening) else piece
-                *blocks, unread = unread.split(b"\r\n\r\n")
+                *blocks, unread = unread.split(b"\n\n")
                 for block in blocks:
                     has_opening = self._take(block.decode(), is_opening=not has_opening)
                 left -= len(piece)
@@ -128,7 +128,7 @@ class Client:
                     return
 
     def _take(self, block: str, *, is_opening: bool) -> bool:
-        fields = dict(line.split(": ", 1) for line in block.split("\r\n") if line[0] != ":")
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if line[0] != ":")
         if not fields:
             return not is_opening
         assert "event" not in fields, fields

@@ -118,7 +118,7 @@ def check_stream(answer: dict[str, Any]) -> None:
     assert answer["statusCode"] == 200
     assert answer["headers"]["content-type"].startswith("text/event-stream")
     assert not answer["isBase64Encoded"]
-    first = answer["body"].split("\r\n\r\n")[0].split("\r\n")
+    first = answer["body"].split("\n\n")[0].split("\n")
     assert first[0].startswith("id: 1.0.")
     assert json.loads(first[1].removeprefix("data: "))["task"]["id"]
 
@@ -204,8 +204,8 @@ def test_a_stream_is_cut_short_and_goes_on(
 def server_events(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Id and data of each event of a buffered stream."""
     assert answer["statusCode"] == 200
-    blocks = [block for block in answer["body"].split("\r\n\r\n") if block]
-    fields = [dict(line.split(": ", 1) for line in block.split("\r\n")) for block in blocks]
+    blocks = [block for block in answer["body"].split("\n\n") if block]
+    fields = [dict(line.split(": ", 1) for line in block.split("\n")) for block in blocks]
     return [(field["id"], json.loads(field["data"])) for field in fields]
 
 
