@@ -61,10 +61,10 @@ class LiveResponse:
     async def events(self) -> AsyncIterator[ServerEvent]:
         """Events one by one; comments are kept in `comments`.
 
-        Lines end with LF alone, because there are clients that split a stream at two of them.
+        Lines may end with CRLF, as those of the stock server do.
         """
         async for chunk in self.chunks():
-            self._buffer += chunk.decode()
+            self._buffer += chunk.decode().replace("\r\n", "\n")
             while "\n\n" in self._buffer:
                 block, _, self._buffer = self._buffer.partition("\n\n")
                 event = self._event(block)

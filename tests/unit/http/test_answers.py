@@ -57,11 +57,15 @@ async def call(backends: Backends, card: AgentCard, settings: Settings) -> Async
 
 
 async def large_task(backends: Backends, text: str, *, context: str = "c") -> str:
-    """A completed task with one artifact."""
+    """A completed task with one artifact, older than the next one: by that lists are sorted."""
     storage = Storage(backends.storage)
     task = await storage.create_task(context, request().message)
     written = ArtifactWrite(artifact("a", text))
     await storage.update_task(task.id, TaskState.TASK_STATE_COMPLETED, artifacts=[written])
+    clock = backends.storage.clock
+    ended_at = clock.now_ms()
+    while clock.now_ms() == ended_at:
+        await clock.sleep(0.001)
     return task.id
 
 

@@ -27,6 +27,8 @@ CARD = ROOT / "functions" / "api" / "agent_card.json"
 MEETING = f"{Path(__file__).parent / 'meeting_agent.py'}:agent"
 TURNS = 3
 PATIENCE_S = 60
+POLL_S = 0.2
+"""Between two looks: `dev` throttles as a deployment does."""
 KEY = "a-key-of-twenty-characters"
 FOREIGN = {"Origin": "https://elsewhere.example"}
 
@@ -82,6 +84,7 @@ def test_turns_share_a_local_worker(backend: BackendName) -> None:
             assert time.monotonic() < deadline, states
             tasks = [http.get(f"{stack.url}/tasks/{each}", headers=headers).json() for each in sent]
             states = {task["status"]["state"] for task in tasks}
+            time.sleep(POLL_S)
 
 
 def test_a_stack_with_turns_that_do_not_fit_does_not_start() -> None:
