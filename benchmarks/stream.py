@@ -8,7 +8,7 @@ Clients are plain HTTP. Prints for each number of streams at once
 - the same from the agent's `enqueue_event`, with the wait for company in it;
 - reads per stream-second, while chunks come and after 10 s of silence;
 - how long a read takes from the process that serves the streams, beside the time of the same
-  Query on DynamoDB Local when nobody else asks.
+  Query on DynamoDB Local without other requests.
 
 A missed target makes the exit status 1. It means little on a machine that does something else: the
 load is printed, too.

@@ -42,7 +42,7 @@ class Ticker(AgentExecutor):
         await task.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Nobody cancels a benchmark."""
+        """Do nothing: the benchmark cancels no task."""
         raise NotImplementedError
 
 

@@ -110,9 +110,10 @@ def report(lines: Sequence[Figures], alone: Sequence[float]) -> None:
             f"{line.active_reads:>10.1f}{idle:>7}{read[0]:>8}{read[1]:>6}"
         )
     print(
-        f"\nThe same Query on DynamoDB Local when nobody else asks: p50 {percentile(alone, 50):.1f}"
-        f" ms, p95 {percentile(alone, 95):.1f} ms. Load of the machine (1 min): before"
-        f" {LOAD_BEFORE:.1f}, now {os.getloadavg()[0]:.1f}, on {os.cpu_count()} cores."
+        "\nThe same Query on DynamoDB Local without other requests: p50"
+        f" {percentile(alone, 50):.1f} ms, p95 {percentile(alone, 95):.1f} ms."
+        f" Load of the machine (1 min): before {LOAD_BEFORE:.1f},"
+        f" now {os.getloadavg()[0]:.1f}, on {os.cpu_count()} cores."
     )
 
 

@@ -305,7 +305,7 @@ async def _canceled(trial: Trial, row: str, load: str) -> None:
     client = trial.client()
     task_id = (await client.send(load, waits=False)).task_id
     await _noted(trial, "started", task_id)
-    await asyncio.sleep(1.2)  # claimed, and between two looks of whoever looks
+    await asyncio.sleep(1.2)  # claimed, and between two looks for a cancel
     began_ns = time.monotonic_ns()
     canceling = asyncio.create_task(client.cancel(task_id))
     heard_ns = await _noted(trial, "heard", task_id)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import boto3
 import pytest
 from moto import mock_aws
+from moto.dynamodb.responses import DynamoHandler
 
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage
@@ -113,8 +116,18 @@ def emulator_client(emulator: Emulator, **config: Any) -> Any:
 
 @contextmanager
 def moto_database() -> Iterator[Database]:
-    """A table of its own on moto: single-threaded tests only."""
-    with mock_aws():
+    """A table of its own on moto, which answers one request at a time.
+
+    A transaction on moto copies the whole table, and puts the copy back when it is refused: a write
+    of another thread breaks the copying, or is lost.
+    """
+    answering, answer = threading.Lock(), DynamoHandler.call_action
+
+    def one_at_a_time(handler: DynamoHandler) -> Any:
+        with answering:
+            return answer(handler)
+
+    with mock.patch.object(DynamoHandler, "call_action", one_at_a_time), mock_aws():
         client = boto3.client(
             "dynamodb",
             region_name=REGION,

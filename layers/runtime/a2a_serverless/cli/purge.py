@@ -99,7 +99,7 @@ async def _count(place: Place, scope: str, context_id: str | None) -> Counted:
 
 
 async def _delete(place: Place, scope: str, context_id: str | None, counted: Counted) -> Deleted:
-    """Delete step by step; where a step fails say how far it was."""
+    """Delete step by step; if a step fails, print how much is gone, and raise its error."""
     from a2a_serverless.cli.progress import counting
     from a2a_serverless.inspect.wording import amounts
     from a2a_serverless.storage.deletion import Deleted
@@ -118,7 +118,7 @@ async def _delete(place: Place, scope: str, context_id: str | None, counted: Cou
 
 
 def _agreed(name: str) -> bool:
-    """Let a person type the name of whom all is deleted; False where none can answer."""
+    """Let a person type the caller's name again; return False where stdin is no terminal."""
     if not sys.stdin.isatty():
         return False
     return input(printable(f"Type {name} to delete it for good: ")).strip() == name

@@ -56,7 +56,7 @@ class Whose:
         return urlencode(self.fields)
 
     def check(self) -> None:
-        """Refuse one that names nobody.
+        """Refuse fields that name no caller.
 
         Raises:
             InvalidArgumentError: says what is wrong.

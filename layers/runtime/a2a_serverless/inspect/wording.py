@@ -162,7 +162,7 @@ def webhook(one: Webhook) -> str:
 
 
 def amounts(tasks: int, contexts: int, webhooks: int) -> str:
-    """Return how much somebody has, such as `1 task, 2 contexts with a state and no webhooks`."""
+    """Return how much a caller has, such as `1 task, 2 contexts with a state and no webhooks`."""
     return (
         f"{_number(tasks, 'task')}, {_number(contexts, 'context')} with a state and"
         f" {_number(webhooks, 'webhook')}"
