@@ -1,8 +1,8 @@
 """A task exists for its owner alone (A2A 1.0.1, sections 3.3.2 and 13.1).
 
 Every operation of every version, from every caller, in both bindings and to each function:
-whoever is not the owner gets, for what exists, the answer that somebody else gets for what does not
-exist, byte for byte, and the same requests of AWS are made for it. The owner's own answers show
+a stranger gets, for what exists, the answer that another caller gets for what does not exist, byte
+for byte, and the same requests of AWS are made for it. The owner's own answers show
 that each operation would work.
 """
 
@@ -40,7 +40,7 @@ from tests.support.stream_calls import open_stream
 
 KEYS = {f"user-{number}": f"key-{number}-of-twenty-or-more" for number in range(1000)}
 USERS = iter(KEYS)
-"""Nobody is taken twice: who has never called has nothing."""
+"""Each name is taken once, so that a new caller owns nothing yet."""
 TENANT = "acme"
 STATE = "TASK_STATE_SUBMITTED"
 LATER = {"returnImmediately": True}
@@ -313,7 +313,7 @@ class Stack:
 
 
 def leave_out_stream(table: str) -> None:
-    """Nobody reads it here, and the simulation copies all of it with every transaction."""
+    """Turn off the stream: no test here reads it, and moto copies it with every transaction."""
     for account in get_backend("dynamodb").values():
         for region in account.values():
             if table in region.tables:
@@ -537,7 +537,7 @@ NOT_FOUND = {"TASK_NOT_FOUND", "-32001"}
 async def test_somebody_elses_task_is_no_task(
     function: Function, owned: Owned, operation: Operation
 ) -> None:
-    """The same status, headers, body and requests of AWS as for a task that nobody has."""
+    """A stranger gets the same answer, with the same requests of AWS, as for an unknown task."""
     nowhere = await function.ask(new_caller(new_tenant()), operation, Ids(event=owned.ids.event))
     assert nowhere.reason() == "TASK_NOT_FOUND"
     assert nowhere.calls
@@ -555,7 +555,7 @@ async def test_somebody_elses_task_is_no_task(
 async def test_somebody_elses_contexts_and_keys_are_free(
     function: Function, owned: Owned, operation: Operation
 ) -> None:
-    """Who uses them gets what somebody new gets, with ids that nobody has used.
+    """A stranger who names the owner's ids elsewhere gets what a new caller with new ids gets.
 
     That is a new task, an empty list, or a page token that is none.
     """
@@ -577,7 +577,7 @@ async def test_somebody_elses_contexts_and_keys_are_free(
 async def test_nor_is_it_one_in_older_versions(
     older_function: Function, owned: Owned, owned_in_no_tenant: Owned, operation: Operation
 ) -> None:
-    """Neither another user's task nor one's own in a tenant, which 0.3 cannot name."""
+    """A stranger's task, and one's own in a tenant, are answered as unknown in older versions."""
     unknown = Ids(event=owned.ids.event)
     nowhere = await older_function.ask(new_caller(""), operation, unknown)
     is_status = operation.method == "tasks/status"
@@ -597,7 +597,7 @@ async def test_nor_is_it_one_in_older_versions(
 async def test_nor_are_ids_taken_in_older_versions(
     older_function: Function, owned_in_no_tenant: Owned, operation: Operation
 ) -> None:
-    """Contexts, keys, and ids that clients choose: another user's task has another one's id."""
+    """A stranger who sends with the owner's contexts, keys or ids gets what a new caller gets."""
     ids = owned_in_no_tenant.ids
     nowhere = await older_function.ask(new_caller(""), operation, Ids())
     there = await older_function.ask(new_caller(""), operation, ids)
@@ -611,9 +611,10 @@ async def test_nor_are_ids_taken_in_older_versions(
 
 
 async def test_a_page_token_opens_nothing(function: Function, owned: Owned) -> None:
-    """With another caller's place in one's own token one sees one's own tasks, and no count.
+    """A page token with another caller's place lists the caller's own tasks and their count.
 
-    Nor is there anything in a token that another caller's tokens have: no owner, no digest of one.
+    A token made for another caller is refused. Tokens of two callers have no part in common: they
+    hold neither the owner nor a digest of it.
     """
     stranger = new_caller()
     for _ in range(3):
@@ -664,7 +665,7 @@ async def test_the_owner_is_answered(function: Function) -> None:
 
 
 async def test_the_owner_is_answered_in_older_versions(older_function: Function) -> None:
-    """So do those of older versions; a second cancel is refused as that."""
+    """In older versions the owner's task is found by each operation; a second cancel is refused."""
     owned = await make_owned(older_function.stack, "")
     busy, gone = {"UNSUPPORTED_OPERATION", "-32004"}, {"TASK_NOT_CANCELABLE", "-32002"}
     is_canceled = False
@@ -680,7 +681,7 @@ async def test_the_owner_is_answered_in_older_versions(older_function: Function)
 
 
 async def test_who_deletes_deletes_his_own(stack: Stack, owned: Owned) -> None:
-    """Neither all that a stranger has nor his context of the same id is anything of the owner's."""
+    """A stranger who deletes all data, or a context of the same id, deletes none of the owner's."""
     storage = stack.backends.storage
     strangers = strangers_to(owned.owner)
     del strangers["no tenant"]  # has tasks by now, of the same context: see below
@@ -722,7 +723,7 @@ def _posted(operation: Operation, owned: Owned, ids: Ids) -> dict[str, Any]:
 
 
 async def test_the_extended_card_is_for_all_who_are_known(function: Function, owned: Owned) -> None:
-    """3.1.11, 13.3: the same for each of them, without a request of AWS; for nobody else."""
+    """3.1.11, 13.3: known callers get the same card, without requests of AWS; others get 401."""
     operation = Operation("GetExtendedAgentCard", {})
     mine = await function.ask(owned.owner, operation, Ids())
     assert "Tells another story" in mine.body

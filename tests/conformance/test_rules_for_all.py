@@ -71,7 +71,7 @@ class TestRequiredExtension:
         return card
 
     async def test_it_has_to_be_declared(self, agent: ServedAgent) -> None:
-        """3.3.4, 4.6.3: ExtensionSupportRequiredError for whoever does not declare it."""
+        """3.3.4, 4.6.3: a client that does not declare it gets ExtensionSupportRequiredError."""
         headers = {"A2A-Extensions": "urn:test:extension"}
         reasons = [(await agent.call(*call, headers)).reason for call in EVERY_CALL]
         assert set(reasons) == {"EXTENSION_SUPPORT_REQUIRED"}
@@ -84,7 +84,7 @@ class TestRequiredExtension:
 
 
 async def test_an_unknown_extension_is_ignored(agent: ServedAgent) -> None:
-    """4.6.3: one that the agent does not have takes no part, and is not named as active."""
+    """4.6.3: an extension that the agent does not have is ignored and not named as active."""
     answer = await agent.send("go", headers={"A2A-Extensions": "urn:unknown"})
     assert answer.state == "COMPLETED"
     assert "A2A-Extensions" not in answer.response.headers

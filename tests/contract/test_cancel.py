@@ -98,7 +98,7 @@ async def test_a_request_raises_the_flag(cancels: Cancels) -> None:
 
 @everywhere
 async def test_a_flag_is_about_one_task_of_one_scope(cancels: Cancels) -> None:
-    """Neither another task nor the same id in another scope is cancelled."""
+    """A cancel affects neither another task nor a task with the same id in another scope."""
     task_id, other = await cancels.task(), await cancels.task()
     await cancels.registry.request_cancel(task_id)
     assert not await cancels.registry.is_cancelled(other)
@@ -117,7 +117,7 @@ async def test_another_scopes_task_does_not_exist(cancels: Cancels) -> None:
 @everywhere
 @pytest.mark.parametrize("task_id", ["unknown", "", "no/id", "x" * 4000])
 async def test_an_unknown_task_is_not_found(cancels: Cancels, task_id: str) -> None:
-    """So is an id that no task can have; no flag is left."""
+    """A cancel of an unknown or impossible id raises TaskNotFoundError and leaves no flag."""
     with pytest.raises(TaskNotFoundError):
         await cancels.registry.request_cancel(task_id)
     assert not await cancels.registry.is_cancelled(task_id)
@@ -125,7 +125,7 @@ async def test_an_unknown_task_is_not_found(cancels: Cancels, task_id: str) -> N
 
 @everywhere
 async def test_a_cleanup_spares_the_flag_of_a_later_task(cancels: Cancels) -> None:
-    """Whoever ends a task removes the flag of that incarnation alone."""
+    """A cleanup for an earlier incarnation leaves the flag of a later task with the same id."""
     opened = await cancels.storage.open_task("context", request(), task_id="reused")
     await cancels.storage.delete_task("reused")
     await cancels.storage.open_task("context", request(), task_id="reused")
@@ -138,7 +138,7 @@ async def test_a_cleanup_spares_the_flag_of_a_later_task(cancels: Cancels) -> No
 
 @everywhere
 async def test_an_overdue_cancel_names_its_incarnation(cancels: Cancels) -> None:
-    """So that the sweeper does not cancel a successor with the same id."""
+    """An overdue cancel names its incarnation, so that no successor with the id is canceled."""
     opened = await cancels.storage.open_task("context", request())
     await cancels.registry.request_cancel(opened.head.task_id)
     cancels.clock.advance(TIMEOUT_S)
@@ -182,7 +182,7 @@ async def test_a_task_that_ended_under_its_flag_refuses_a_repetition(cancels: Ca
 
 @everywhere
 async def test_cleanup_removes_the_flag(cancels: Cancels) -> None:
-    """It may be repeated, and touches no other task."""
+    """A cleanup removes the flag of its own task alone, and may be repeated."""
     task_id, other = await cancels.task(), await cancels.task()
     await cancels.registry.request_cancel(task_id)
     await cancels.registry.request_cancel(other)
@@ -196,7 +196,7 @@ async def test_cleanup_removes_the_flag(cancels: Cancels) -> None:
 
 @everywhere
 async def test_cleanup_without_a_flag_does_nothing(cancels: Cancels) -> None:
-    """Most tasks end without a cancel."""
+    """A cleanup of a task without a flag, or of an unknown one, does nothing."""
     await cancels.registry.cleanup(await cancels.task())
     await cancels.registry.cleanup("unknown")
 
@@ -216,7 +216,7 @@ async def test_a_deleted_task_is_not_cancelled(cancels: Cancels) -> None:
 
 @everywhere
 async def test_a_flag_is_overdue_from_its_deadline_on(cancels: Cancels) -> None:
-    """Not a millisecond before; then until somebody cleans up."""
+    """A cancel is overdue from its deadline on, not a millisecond before, until its cleanup."""
     task_id = await cancels.task()
     await cancels.registry.request_cancel(task_id)
     cancels.clock.advance(TIMEOUT_S - 0.001)
@@ -243,7 +243,7 @@ async def test_the_deadline_is_that_of_the_settings(clock: ManualClock) -> None:
 
 @everywhere
 async def test_a_repeated_request_keeps_the_first_deadline(cancels: Cancels) -> None:
-    """An impatient client does not put the end off."""
+    """A repeated cancel keeps the deadline of the first one."""
     task_id = await cancels.task()
     await cancels.registry.request_cancel(task_id)
     cancels.clock.advance(TIMEOUT_S - 1)
@@ -373,7 +373,7 @@ async def test_one_poll_serves_many_scopes(cancels: Cancels) -> None:
 async def test_a_backend_failure_sets_no_scope(
     cancels: Cancels, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged, and polling goes on until the flag is seen."""
+    """A failed look at the flags is logged, and polling goes on until the flag is seen."""
     task_id = await cancels.task()
     broken = {"BatchGetItem"}
 
@@ -412,7 +412,7 @@ async def test_a_flag_of_an_earlier_incarnation_does_not_count(cancels: Cancels)
 
 @on_dynamodb
 async def test_a_request_replaces_the_flag_of_an_earlier_incarnation(cancels: Cancels) -> None:
-    """It gets a deadline of its own."""
+    """A cancel that replaces the flag of an earlier incarnation has a deadline of its own."""
     task_id = await stale_flag(cancels)
     cancels.clock.advance(TIMEOUT_S / 2)
     await cancels.registry.request_cancel(task_id)
@@ -437,7 +437,7 @@ async def stale_flag(cancels: Cancels) -> str:
 
 @on_dynamodb
 async def test_a_flag_expires_with_its_task(cancels: Cancels) -> None:
-    """Whatever crashes, a flag does not outlive the task's items."""
+    """A flag expires at the same time as its task and names its incarnation."""
     task_id = await cancels.task()
     await cancels.registry.request_cancel(task_id)
     flag, head = await cancels.flag(task_id), await cancels.storage.head(task_id)
@@ -452,7 +452,7 @@ async def test_a_flag_expires_with_its_task(cancels: Cancels) -> None:
 
 @atomic
 async def test_a_cancel_and_an_end_at_once(cancels: Cancels) -> None:
-    """Whoever wins, a loser gets the documented answer, and no flag is left after the cleanup."""
+    """A cancel beside the task's end succeeds or raises TaskTerminalStateError; no flag is left."""
     for _ in range(10):
         task_id = await cancels.task()
 

@@ -85,7 +85,7 @@ async def count_all(
 
 
 async def is_gone(storage: DurableStorage, head: Head) -> bool:
-    """Whether nobody finds anything of a task."""
+    """Whether no look-up finds anything of a task."""
     task_id, far = head.task_id, storage.clock.now_ms() + 10**9
     due = [*await storage.due(far, limit=1000), *await storage.overdue_cancels(far, limit=1000)]
     return (
@@ -132,7 +132,7 @@ async def test_one_context(storage: DurableStorage, limit: int) -> None:
 
 
 async def test_deleting_twice_is_harmless(storage: DurableStorage) -> None:
-    """What is done stays done, also for a scope or a context that never had anything."""
+    """A second deletion, and one of an unknown context, is done at once and deletes nothing."""
     await fill(storage)
     await delete_all(storage)
     for context in (None, "a", "unknown"):
@@ -141,7 +141,7 @@ async def test_deleting_twice_is_harmless(storage: DurableStorage) -> None:
 
 @pytest.mark.parametrize("limit", [1, 1000])
 async def test_no_list_shows_a_total_from_before(storage: DurableStorage, limit: int) -> None:
-    """What lists have counted goes too: the next total is that of what is there then."""
+    """A deletion removes stored totals: the next list counts the tasks that exist then."""
     await fill(storage)
     page = ListTasksQuery(page_size=1)
     assert (await storage.list_tasks(page)).total_size == 3
@@ -276,7 +276,7 @@ def dies_at(database: Database, number: int) -> Callable[[], None]:
 
 
 async def test_a_deletion_that_dies_anywhere_is_finished(moto: Database) -> None:
-    """Before whichever request a process dies: the next one leaves no item of the scope behind."""
+    """If a process dies before any request of a deletion, the next one deletes all that is left."""
     number, is_whole = 0, False
     while not is_whole:
         number += 1
@@ -328,7 +328,7 @@ def moto_items(database: Database, storage: DynamoStorage) -> list[Any]:
 
 @pytest.mark.parametrize("lost", ["incarnation", "turn", "expires_at"])
 async def test_a_damaged_task_is_deleted(moto: Database, lost: str) -> None:
-    """What cannot be read can be deleted: no attribute of HEAD but its keys is needed."""
+    """A task whose HEAD lacks an attribute is deleted: only HEAD's keys are needed."""
     storage = moto.storage()
     head, *_ = await fill(storage)
     moto.client.update_item(

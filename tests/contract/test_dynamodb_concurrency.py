@@ -31,7 +31,7 @@ THREADS = 64
 
 @pytest.mark.parametrize("conflicts", [0.0, 0.3])
 def test_64_threads_create_with_one_key(database: Database, conflicts: float) -> None:
-    """One task, one winner, and everyone gets the same one, also when transactions conflict."""
+    """64 creations with one key make one task, which all of them get, also under conflicts."""
     storage = database.storage()
     if conflicts:
         Faults(seed=3, rate=conflicts).attach(database.client)
@@ -160,7 +160,7 @@ def check(race: Race, log: Log) -> None:
         for entry in record.entries
         if isinstance(entry, StatusChanged)
     ]
-    # Writers that expect a version may all lose: then nobody ends the task.
+    # Writers that expect a version may all lose: then the task does not end.
     ends = [place for place, state in enumerate(states) if state in TERMINAL]
     assert ends in ([], [len(states) - 1])
     assert race.ended == [states[place] for place in ends]
@@ -185,7 +185,7 @@ async def play(database: Database, seed: int) -> tuple[list[TaskState], tuple[in
 
 
 async def test_interleavings(database: Database) -> None:
-    """Whatever the order of requests: one end, no gap, no lost and no repeated chunk."""
+    """In every order of requests a task has one end, no gap, no lost and no repeated chunk."""
     played = [await play(database, seed) for seed in range(INTERLEAVINGS)]
     assert {state for ended, _ in played for state in ended} == set(TERMINAL)
     assert len({order for _, order in played}) > INTERLEAVINGS * 0.99

@@ -79,7 +79,7 @@ async def cursors(storage: DurableStorage, task_id: str) -> dict[str, tuple[int,
 
 
 async def test_a_configuration_is_found_as_it_was_put(storage: DurableStorage) -> None:
-    """It has its ids, what the client gave, and a cursor at the task's version."""
+    """A configuration is found with its ids, the given fields and the task's version as cursor."""
     head = (await storage.open_task("ctx", request())).head
     await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
     given = config(head.task_id, "mine")
@@ -105,7 +105,7 @@ async def test_an_id_is_made_where_there_is_none(storage: DurableStorage) -> Non
 
 
 async def test_what_is_returned_is_a_copy(storage: DurableStorage) -> None:
-    """Nobody changes what is stored by changing what was given or read."""
+    """A change to a configuration that was given or returned does not change the stored one."""
     task = await Storage(storage).create_task("ctx", message())
     given = config(task.id, "a")
     put = await storage.put_push(given)
@@ -128,7 +128,7 @@ async def test_a_replaced_configuration_hands_its_cursor_on(storage: DurableStor
 
 
 async def test_a_task_has_room_for_ten(storage: DurableStorage) -> None:
-    """One more is refused, also with a message, which is then not accepted; one out, one in."""
+    """An 11th configuration is refused, also in a message, until another one is deleted."""
     task_id = await paused(storage)
     for number in range(MAX_CONFIGS):
         await storage.put_push(config(task_id, f"c{number}"))
@@ -189,7 +189,7 @@ async def test_refusals_count_for_a_url(storage: DurableStorage) -> None:
 
 @pytest.mark.parametrize("task_id", ["unknown", "", "no/id"])
 async def test_an_unknown_task_has_none(storage: DurableStorage, task_id: str) -> None:
-    """There is nothing to find and nowhere to put one."""
+    """An unknown task has no configurations, and one for it raises TaskNotFoundError."""
     assert await storage.pushes(task_id) == []
     assert await storage.push(task_id, "a") is None
     with pytest.raises(TaskNotFoundError):
@@ -197,7 +197,7 @@ async def test_an_unknown_task_has_none(storage: DurableStorage, task_id: str) -
 
 
 async def test_another_scope_sees_nothing(storage: DurableStorage) -> None:
-    """Whoever does not own the task neither finds nor changes its configurations."""
+    """Another scope neither finds nor changes the configurations of a task."""
     other = storage.for_scope(new_scope())
     task = await Storage(storage).create_task("ctx", message())
     mine = await storage.put_push(config(task.id, "a"))
@@ -211,7 +211,7 @@ async def test_another_scope_sees_nothing(storage: DurableStorage) -> None:
 
 
 async def test_a_task_that_has_ended_takes_one(storage: DurableStorage) -> None:
-    """It is stored, as the protocol's kit has it, and is owed nothing."""
+    """A configuration for an ended task is stored, as the kit asks, and is owed nothing."""
     task = await Storage(storage).create_task("ctx", message())
     await Storage(storage).update_task(task.id, TaskState.TASK_STATE_COMPLETED)
     await storage.put_push(config(task.id, "late"))
@@ -222,7 +222,7 @@ async def test_a_task_that_has_ended_takes_one(storage: DurableStorage) -> None:
 
 
 async def test_a_cursor_moves_from_where_it_stands(storage: DurableStorage) -> None:
-    """A move is stored if nobody else has moved it since it was read; the configuration stays."""
+    """A move is stored only if the cursor is as it was read; the stored configuration stays."""
     task = await Storage(storage).create_task("ctx", message())
     start = await storage.put_push(config(task.id, "a"))
     other = await storage.put_push(config(task.id, "b"))
@@ -256,7 +256,7 @@ async def test_a_move_meets_a_replacement(storage: DurableStorage) -> None:
 
 
 async def test_an_inline_configuration_comes_with_the_creation(storage: DurableStorage) -> None:
-    """It is there with the task and is owed the task's first event."""
+    """A configuration in the first message is stored with the task and is owed its first event."""
     given = config()
     opened = await storage.open_task("ctx", request(), push=given)
     (push,) = await storage.pushes(opened.head.task_id)
@@ -267,7 +267,7 @@ async def test_an_inline_configuration_comes_with_the_creation(storage: DurableS
 
 
 async def test_a_repeated_creation_keeps_the_first_configuration(storage: DurableStorage) -> None:
-    """A creation that meets its own task stores nothing."""
+    """A repeated creation stores no configuration, whether the first one had one or not."""
     first = await storage.open_task("ctx", request(), idempotency_key="key", push=config())
     before = await storage.pushes(first.head.task_id)
     other = config(config_id="other", url="https://other.example/")
@@ -280,7 +280,7 @@ async def test_a_repeated_creation_keeps_the_first_configuration(storage: Durabl
 
 
 async def test_an_inline_configuration_comes_with_a_turn(storage: DurableStorage) -> None:
-    """It is owed the commit that it came with, and nothing of what was before."""
+    """A configuration in a later message is owed that message's commit and nothing earlier."""
     task_id = await paused(storage)
     head = await storage.head(task_id)
     assert head is not None
@@ -409,7 +409,7 @@ def spoiled(field: str, value: str) -> TaskPushNotificationConfig:
     ],
 )
 def test_what_no_request_can_carry_is_refused(field: str, value: str) -> None:
-    """The error names the field and repeats nothing of it."""
+    """A field that no request can carry is refused by an error that names it, not its value."""
     with pytest.raises(InvalidArgumentError, match=rf"\b{field}\b") as caught:
         checked(spoiled(field, value))
     assert SECRET not in str(caught.value)
@@ -442,7 +442,7 @@ def test_what_can_be_sent_is_taken(good: TaskPushNotificationConfig) -> None:
 
 
 async def test_a_refused_configuration_leaves_nothing(storage: DurableStorage) -> None:
-    """Neither a configuration, nor the task or turn that it would have come with."""
+    """With a refused configuration neither it nor its task or turn is stored."""
     bad = spoiled("token", "\n")
     with pytest.raises(InvalidArgumentError):
         await storage.open_task("ctx", request(), task_id="task", push=bad)
@@ -561,7 +561,7 @@ async def test_the_log_has_no_secrets(desk: Desk) -> None:
 
 
 async def test_secrets_are_in_no_repr(storage: DurableStorage) -> None:
-    """What ends in a log by accident has no secrets in it."""
+    """The repr of stored and given configurations holds neither token nor credentials."""
     task = await Storage(storage).create_task("ctx", message())
     push = await storage.put_push(config(task.id))
     shown = repr((push, answer(config())))

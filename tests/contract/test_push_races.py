@@ -51,7 +51,7 @@ def config(task_id: str, config_id: str, host: str = "receiver") -> TaskPushNoti
 
 @threaded
 def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
-    """Of more than a task has room for, exactly as many get in as there is room for."""
+    """Of more simultaneous puts than a task has room for, exactly as many as fit are stored."""
     task_id = asyncio.run(Storage(storage).create_task("ctx", message())).id
 
     def put(number: int) -> bool:
@@ -70,7 +70,7 @@ def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
 
 @threaded
 def test_two_puts_of_one_id(storage: DurableStorage) -> None:
-    """One of them replaces the other; neither is half of each."""
+    """Of two simultaneous puts of one id one is stored whole, never a mix of both."""
     task_id = asyncio.run(Storage(storage).create_task("ctx", message())).id
     hosts = ("first", "second")
 
@@ -211,7 +211,7 @@ class Race:
 
 @pytest.mark.emulators
 async def test_a_commit_is_before_the_cursor_or_delivered(database: Database) -> None:
-    """Whatever the order: whoever a commit behind the cursor wakes finds the configuration."""
+    """In any order, a reader that a commit behind the cursor wakes finds the configuration."""
     races = [Race(database, seed) for seed in range(INTERLEAVINGS)]
     for race in races:
         await race.run()
@@ -239,7 +239,7 @@ def faulty(client: Any, clock: ManualClock) -> DynamoStorage:
 
 @pytest.mark.emulators
 async def test_moves_and_puts_under_faults(faulty: DynamoStorage, client: Any) -> None:
-    """Whatever happens to requests and answers, each move is known as done, and done once."""
+    """With failing requests and lost answers each move is done once and reported as done."""
     task = await Storage(faulty).create_task("ctx", message())
     other = await Storage(faulty).create_task("ctx", message())
     faults = Faults(seed=5, rate=0.4)
@@ -302,7 +302,7 @@ def lose(request: Any) -> None:
 async def test_a_put_that_dies_half_way(
     faulty: DynamoStorage, database: Database, client: Any
 ) -> None:
-    """It is stored, and its cursor stands where it was put, whenever somebody reads it.
+    """A put that dies half-way is stored; each later read has the cursor where it was put.
 
     A query that shows HEAD as it was before the put is completed.
     """
@@ -332,7 +332,7 @@ async def test_a_put_that_dies_half_way(
 async def test_a_slow_reader_does_not_take_a_cursor_back(
     faulty: DynamoStorage, database: Database, client: Any
 ) -> None:
-    """Whoever comes late to a new configuration finds the cursor where a delivery has moved it."""
+    """A put that a delivery overtakes returns the cursor where the delivery has moved it."""
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
     task = await Storage(healthy).create_task("ctx", message())
     loop = asyncio.get_running_loop()
@@ -406,7 +406,7 @@ async def test_a_put_that_always_loses_gives_up(
 async def test_a_put_that_meets_the_tasks_deletion(
     faulty: DynamoStorage, database: Database, client: Any, *, is_used_again: bool
 ) -> None:
-    """It finds no task, and is never stored for the deleted one; a new one of the id takes it."""
+    """A put beside its task's deletion finds no task, or is stored for a new task of the id."""
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
     old = (await healthy.open_task("ctx", request(), task_id="t")).head
     loop = asyncio.get_running_loop()

@@ -58,7 +58,7 @@ async def test_a_context_is_deleted_with_its_tasks(storage: DurableStorage) -> N
 
 
 async def test_a_deleted_task_is_not_due(storage: DurableStorage) -> None:
-    """Nobody has to look at a deleted task."""
+    """The sweeper finds no deleted task among those that are due."""
     task = await Storage(storage).create_task("ctx", message())
     await Storage(storage).delete_task(task.id)
     due = await storage.due(storage.clock.now_ms() + 10**9)

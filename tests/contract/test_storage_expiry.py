@@ -59,7 +59,7 @@ async def test_expiry_is_a_whole_second(storage: DurableStorage, clock: ManualCl
 
 
 async def test_updates_do_not_prolong_a_task(storage: DurableStorage, clock: ManualClock) -> None:
-    """Expiry is fixed at creation."""
+    """An update does not change when a task expires."""
     task_id = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head.task_id
     clock.advance(HOUR - 1)
     await Storage(storage).update_task(task_id, artifacts=[chunk("a", "x")])
@@ -80,7 +80,7 @@ async def test_an_expired_task_is_not_written(storage: DurableStorage, clock: Ma
 
 
 async def test_an_expired_turn_is_not_due(storage: DurableStorage, clock: ManualClock) -> None:
-    """It may stay stored for days; the sweeper's time goes to those that are alive."""
+    """An expired turn is not due, though it may stay stored for days; a live one is."""
     gone = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head
     alive = (await storage.open_task("ctx", request())).head
     clock.advance(HOUR)
@@ -129,7 +129,7 @@ async def test_a_late_writer_of_an_expired_task_is_refused(
 async def test_an_expired_turn_is_not_postponed(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """Also where its items are still stored: nobody sends what nobody could run."""
+    """Postponing an expired turn is refused, also while its items are still stored."""
     opened = await storage.open_task("ctx", request(), ttl_s=HOUR)
     clock.advance(HOUR)
     assert await storage.postpone(opened.head, due_at=clock.now_ms() + 1, sends=1) is False

@@ -216,7 +216,7 @@ async def test_a_restart_discards_what_attempts_wrote(storage: DurableStorage) -
 
 
 async def test_a_turn_ends_once(storage: DurableStorage) -> None:
-    """A finished turn cannot be claimed, and nobody has to look at it any more."""
+    """A finished turn is not due, and can be neither claimed nor written by its attempt."""
     head = await opened(storage)
     head = await storage.commit(head, claim("t1", status(INPUT_REQUIRED)))
     assert (head.turn_is_open, head.token, head.due_at) == (False, None, None)

@@ -35,7 +35,7 @@ async def committed(storage: DurableStorage) -> Head:
 async def test_a_whole_task_is_what_a_read_returns(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """On every backend; nobody finds one that is not there, or has expired."""
+    """A survey has what a read returns; an unknown or expired task has none."""
     head = await committed(storage)
     log = await storage.read(head.task_id)
     assert log is not None
@@ -65,7 +65,7 @@ async def test_half_a_transaction_is_no_damage(
 
 
 async def test_commits_behind_head_are_left_out(table: Database, clock: ManualClock) -> None:
-    """They were made while the task was read."""
+    """Commits newer than HEAD, made while the task was read, are left out and not reported."""
     storage = table.storage(clock=clock)
     head = await committed(storage)
     set_attributes(table, head_key(head), {"version": {"N": "2"}})
@@ -75,7 +75,7 @@ async def test_commits_behind_head_are_left_out(table: Database, clock: ManualCl
 
 
 async def test_a_lost_part_leaves_its_commit_out(table: Database, clock: ManualClock) -> None:
-    """What stays so after several reads is named."""
+    """A commit that lacks a part in several reads is left out and named as unreadable."""
     storage = table.storage(clock=clock)
     head = await committed(storage)
     second_part = event_key(head, 3)
@@ -105,7 +105,7 @@ async def test_a_head_without_incarnation(table: Database, clock: ManualClock) -
 
 
 async def test_a_damaged_task_is_found_by_its_id(table: Database, clock: ManualClock) -> None:
-    """Until it expires, like any other."""
+    """A task whose HEAD lacks attributes is found by its id until it expires."""
     storage = table.storage(clock=clock)
     head = await committed(storage)
     remove_attributes(table, head_key(head), "turn", "state")

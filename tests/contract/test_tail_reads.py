@@ -1,4 +1,4 @@
-"""How often a tail reads, counted on the wire; the clock is set, nobody waits."""
+"""How often a tail reads, counted on the wire; the clock is set, so the tests do not wait."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ FAULTS: dict[str, Handle] = {
 async def test_a_turn_that_the_runtime_fails_leaves_the_state(
     run: Run, backends: Backends, fault: str, *, is_stale: bool
 ) -> None:
-    """It fails on its first attempt, whoever has changed the state meanwhile."""
+    """The task fails on its first attempt, and its own update of the state is not stored."""
     await Storage(backends.storage).update_context("ctx", "before")
 
     async def handle(ctx: TaskContext) -> None:

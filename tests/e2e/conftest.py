@@ -43,7 +43,7 @@ def emulators(installed_emulators: None) -> Iterator[dict[str, str]]:
 
 
 def names_of_queues() -> dict[str, str]:
-    """Queues that nobody has."""
+    """Names of queues that no other test has."""
     prefix = f"e2e-{uuid.uuid4().hex[:8]}"
     return {
         "A2A_QUEUE": f"{prefix}-operations.fifo",
@@ -54,7 +54,7 @@ def names_of_queues() -> dict[str, str]:
 
 @pytest.fixture
 def fresh_names() -> dict[str, str]:
-    """Names of a table and queues that nobody has."""
+    """Names of a table and queues that no other test has."""
     return {"A2A_TABLE": f"e2e-{uuid.uuid4().hex[:8]}-tasks", **names_of_queues()}
 
 
@@ -68,8 +68,8 @@ def provisioned(emulators: dict[str, str]) -> dict[str, str]:
 def own_queues(provisioned: dict[str, str]) -> dict[str, str]:
     """The same with queues that no worker has read from.
 
-    A worker that was ended leaves a long poll behind, and the emulator does not see that nobody
-    waits for it any more: what it hands over there comes again a minute later.
+    A worker that was ended leaves a long poll behind, and the emulator does not see that its client
+    is gone: a message that it hands over there comes again a minute later.
     """
     return provision({**provisioned, **names_of_queues()})
 

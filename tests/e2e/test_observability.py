@@ -368,7 +368,7 @@ def test_a_pause_is_no_end(deployment: Deployment) -> None:
 
 
 def test_a_refused_request_is_counted_by_its_reason(deployment: Deployment) -> None:
-    """The protocol's error is the reason, whoever finds it out; a client's words are nowhere."""
+    """A refusal is logged and counted once, by the protocol's error, without the client's words."""
     refused = {
         "/tasks/no-such-task-Lisbon": "TaskNotFound",
         "/tasks?status=LISBON": "InvalidParams",

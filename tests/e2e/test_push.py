@@ -257,7 +257,7 @@ async def test_dev_tells_a_webhook_on_this_machine(backend: str, tmp_path: Path)
 
 
 def check_signature(request: Request, issuer: str, webhook: str) -> None:
-    """What a receiver does that trusts nobody: the keys are where the issuer is."""
+    """Check a notification as a careful receiver does, by the keys that the issuer publishes."""
     token = request.headers["x-a2a-signature"]
     key = jwt.PyJWKClient(f"{issuer}/.well-known/jwks.json").get_signing_key_from_jwt(token)
     claims = jwt.decode(

@@ -27,7 +27,7 @@ CHUNKS = 4
 LOOKED_AT = 20
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 WEBHOOK = "http://127.0.0.1:9/hook"
-"""Stored with what a release that pushes accepts; nobody is told here."""
+"""A webhook that the newer release stores; no receiver is told of anything here."""
 
 
 @pytest.fixture(scope="module")

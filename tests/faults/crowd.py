@@ -65,7 +65,7 @@ async def number_of_tasks(world: World) -> int:
 
 
 async def at_rest(world: World, *, within_s: float) -> None:
-    """Wait until no queue holds a message, no flag is up, and nobody watches any task."""
+    """Wait until no queue holds a message, no cancel flag is up, and no turn is due."""
     await world.drained(within_s)
 
     async def nothing_due() -> bool:

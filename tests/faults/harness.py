@@ -60,7 +60,7 @@ round after `A2A_WAITING_S`: 2 s + 0.3 s here, 60 s + a minute by default.
 """
 
 SHORT_VISIBILITY_S = 2
-"""Of the queues whose messages nobody prolongs; deployed it is the function's timeout and 30 s."""
+"""Of queues whose messages no consumer prolongs; deployed, the function's timeout and 30 s."""
 
 
 class NotReachedError(AssertionError):
@@ -283,7 +283,7 @@ class World:
             await until(is_empty, f"{queue} is empty", within_s)
 
     async def lose(self) -> None:
-        """Delete what is in the queue by hand, as soon as nobody holds it."""
+        """Delete the message in the queue by hand, as soon as no consumer holds it."""
 
         async def is_lost() -> bool:
             message = await self.receive(visibility_s=30, must=False)

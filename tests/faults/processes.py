@@ -34,7 +34,7 @@ PRELOADED = [
     "a2a_serverless.local.pushing",
     "a2a_serverless.local.stack",
 ]
-"""What the fork server loads, whoever starts it."""
+"""The modules that the fork server loads before it starts any process."""
 START_S = 30.0
 STOP_S = 20.0
 

@@ -126,7 +126,7 @@ async def _replace_api(client: Patient, old: Running) -> Running:
 
 
 async def _all_told(world: World, receiver: Receiver, sent: Mapping[str, str]) -> None:
-    """Wait until the webhooks were told of every state; nobody was told out of order."""
+    """Wait until the webhooks were told of every state, and check that each was told in order."""
     for task_id, path in sent.items():
         owed = await states(world, task_id) if path else []
 

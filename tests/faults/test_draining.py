@@ -73,7 +73,7 @@ async def test_a_spot_worker_gives_back_what_cannot_end(
 async def test_an_observed_worker_logs_json_and_metrics(
     emulators: Emulators, tmp_path: Path
 ) -> None:
-    """With a service's name its lines are objects, and its counts are written at the end."""
+    """With a service's name a worker logs JSON objects, and writes its counts at the end."""
     settings = {
         "POWERTOOLS_SERVICE_NAME": "external",
         "POWERTOOLS_METRICS_NAMESPACE": "A2AServerless",
@@ -91,7 +91,7 @@ async def test_an_observed_worker_logs_json_and_metrics(
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port on which no process listens."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

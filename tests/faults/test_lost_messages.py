@@ -25,7 +25,7 @@ pytestmark = pytest.mark.emulators
 async def test_a_message_that_was_lost_after_the_claim(
     emulators: Emulators, tmp_path: Path
 ) -> None:
-    """Beyond the longest run nobody works on the turn any more: the sweeper sends it again.
+    """After the longest run the sweeper sends a claimed turn again whose message was lost.
 
     The longest run is 1 s here, and the turn is looked at a second after it; by default it is
     15 minutes and one.
@@ -50,7 +50,7 @@ async def test_a_message_that_was_lost_after_the_claim(
 async def test_a_long_queue_gets_a_bounded_number_of_copies(
     emulators: Emulators, tmp_path: Path
 ) -> None:
-    """Tasks that wait for an hour cost the queue six copies each, whoever sweeps how often."""
+    """Tasks that wait for an hour cost six copies each at most, however often a sweeper runs."""
     tasks = 1000 if IS_LONG else 60
     clock = ManualClock()
     queue = _Counting()

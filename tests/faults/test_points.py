@@ -36,7 +36,7 @@ def test_every_point_is_in_the_flow() -> None:
 
 
 def test_nothing_arms_the_package() -> None:
-    """In production a point does nothing, whatever the environment says."""
+    """A point in the package does nothing by itself, whatever the environment's variables are."""
     variables = {traps.POINT_VARIABLE: "after-send:1"}
     passed = run(variables, "faults.point('after-send'); print('alive')")
     assert passed.stdout == "alive\n"
@@ -44,7 +44,7 @@ def test_nothing_arms_the_package() -> None:
 
 @pytest.mark.parametrize("wanted", ["after-lunch:1", "after-send", "after-send:0", "after-send:x"])
 def test_an_unknown_point_stops_the_process(wanted: str) -> None:
-    """Whoever misspells a point learns it at the start, and not by a test that passes."""
+    """A process with an unknown point does not start, and the error names the known points."""
     with pytest.raises(traps.UnknownFaultPointError, match="after-create"):
         traps.Trap(wanted)
     started = run({traps.POINT_VARIABLE: wanted}, ARM)
@@ -59,7 +59,7 @@ def test_an_armed_process_knows_its_points() -> None:
 
 
 def test_the_process_dies_at_the_passage_that_was_asked_for(tmp_path: Path) -> None:
-    """By SIGKILL, after the mark is on the disk, and nothing after it happens."""
+    """An armed process writes its mark and dies by SIGKILL at the passage that was asked for."""
     mark = tmp_path / "mark"
     variables = {traps.POINT_VARIABLE: "after-send:2", traps.MARK_VARIABLE: str(mark)}
     passes = ARM + "".join(
@@ -73,7 +73,7 @@ def test_the_process_dies_at_the_passage_that_was_asked_for(tmp_path: Path) -> N
 
 
 def test_the_hook_needs_the_standard_library_alone() -> None:
-    """So that every module may pass a point, whatever it must not import."""
+    """The hook imports the standard library alone, so that every module may use it."""
     tree = ast.parse(Path(faults.__file__).read_text(encoding="utf-8"))
     modules = {
         name.partition(".")[0]

@@ -146,7 +146,7 @@ async def _settled(world: World, hooks: Webhooks, owed: list[Told]) -> None:
 
 
 def _check(told: Told, hooks: Webhooks, runs: Runs) -> None:
-    """Whoever was told of an event again was told before of none behind it."""
+    """Note events that were lost, doubled, told out of order or never accepted."""
     requests = hooks.requests[told.path]
     order = [event_id for event_id, _ in groupby(request.event_id for request in requests)]
     state_of = {request.event_id: request.state for request in requests}
@@ -187,6 +187,6 @@ async def _letters(world: World) -> list[str]:
 
 
 def test_every_push_point_is_killed_at() -> None:
-    """No point of push is left out."""
+    """The kills cover every point of push that the package has."""
     assert {*STREAM, *DELIVERY} == {p for p in faults.POINTS if p.startswith("push-")}
     assert len(DELIVERY) == 8

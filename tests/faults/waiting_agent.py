@@ -46,7 +46,7 @@ class Waiting(AgentExecutor):
         await event_queue.enqueue_event(more)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Nobody cancels it."""
+        """Do nothing: no test cancels this agent."""
 
 
 agent = Waiting

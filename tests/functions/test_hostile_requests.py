@@ -106,7 +106,7 @@ GOOD = {
     "x-forwarded-for": {"letters", "two colons", "a port of letters", "a negative port", "many"}
     | {"a port that is none", "half of a bracket", "brackets of letters"},
 }
-"""Those that a header may hold: of addresses nobody reads more than the letters."""
+"""Garbage that each header may hold: of X-Forwarded-For only the characters are checked."""
 
 
 def about_hosts() -> Iterator[Request]:
@@ -345,7 +345,7 @@ def functions() -> Iterator[dict[str, Ask]]:
 
 
 def test_there_are_three_hundred() -> None:
-    """For each of the two functions."""
+    """There are at least 300 hostile requests, each sent to both functions."""
     assert len(REQUESTS) >= 300
 
 

@@ -94,7 +94,7 @@ def event(name: str) -> dict[str, Any]:
 
 
 def ended_task(backends: Backends, receiver: Receiver) -> Head:
-    """A completed task of which nobody has been told."""
+    """A completed task of whose end no receiver has been told."""
     config = TaskPushNotificationConfig(id="mine", url=receiver.url())
 
     async def end() -> Head:
@@ -215,14 +215,14 @@ def test_what_is_gone_is_done(function: ModuleType, provisioned: Provisioned) ->
 
 
 def test_a_message_that_is_no_job_is_kept(function: ModuleType, provisioned: Provisioned) -> None:
-    """It goes to the dead letters, where somebody may look, and leaves the queue."""
+    """A message that is no job leaves the queue and is kept in the dead letter queue."""
     undecodable = event("push-sqs-undecodable")
     assert function.handler(undecodable, LambdaContext()) == ALL_DONE
     assert messages(provisioned.push_dead_letter_queue) == [undecodable["Records"][0]["body"]]
 
 
 def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:
-    """What nobody meant to send here is an error."""
+    """An event of another source raises InvalidArgumentError."""
     with pytest.raises(InvalidArgumentError):
         function.handler(event("sweeper-schedule"), LambdaContext())
 

@@ -140,7 +140,7 @@ def test_a_dead_letter_of_no_task_is_dropped(function: ModuleType) -> None:
 def test_a_dead_letter_with_attempts_left_is_sent_again(
     function: ModuleType, deployed: Provisioned
 ) -> None:
-    """Its task does not fail: the next schedule event sends the turn, long before it was due."""
+    """The task does not fail: the next schedule event sends its turn, before it was due."""
     head = open_task(function)
     assert function.handler({"Records": [dead(head)]}, None) == {"batchItemFailures": []}
     assert state_of(function, head) == TaskState.TASK_STATE_SUBMITTED
@@ -182,14 +182,14 @@ def test_the_functions_setting_gives_a_turn_up(
 
 
 def test_a_dead_letter_fails_its_task(function: ModuleType) -> None:
-    """Its attempts are used up: the task ends, and no record is kept."""
+    """A dead letter of a turn without attempts left fails the task and is acknowledged."""
     head = used_up(function)
     assert function.handler({"Records": [dead(head)]}, None) == {"batchItemFailures": []}
     assert state_of(function, head) == TaskState.TASK_STATE_FAILED
 
 
 def test_an_undecodable_dead_letter_is_moved(function: ModuleType, deployed: Provisioned) -> None:
-    """It goes to the queue without consumer, and the other records of the batch are handled."""
+    """An undecodable message goes to the queue without consumer; other records are handled."""
     head = used_up(function)
     poison = event("worker-sqs-undecodable")["Records"][0]
     assert function.handler({"Records": [poison, dead(head)]}, None) == {"batchItemFailures": []}
@@ -201,7 +201,7 @@ def test_an_undecodable_dead_letter_is_moved(function: ModuleType, deployed: Pro
 def test_a_failure_keeps_the_rest_of_its_group(
     function: ModuleType, deployed: Provisioned, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From the failed record on its group stays in the queue, in order; other groups are done."""
+    """After a failed record the rest of its group stays in the queue; other groups are done."""
     aws.client("sqs").delete_queue(QueueUrl=deployed.undecodable_queue)
     first, behind, other = used_up(function), used_up(function), used_up(function)
     records = [
@@ -236,7 +236,7 @@ def test_an_overdue_cancel_is_ended(function: ModuleType, monkeypatch: pytest.Mo
 
 
 def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:
-    """What nobody meant to send here is an error, not a sweep."""
+    """An event of another source raises InvalidArgumentError."""
     with pytest.raises(InvalidArgumentError):
         function.handler({"source": "aws.s3"}, None)
 

@@ -175,7 +175,7 @@ def test_what_api_gateway_would_refuse_is_refused_before(
     ],
 )
 def test_public_url_has_no_slash_at_its_end(document: Json, url: str, *, is_taken: bool) -> None:
-    """Paths are added to it."""
+    """PublicUrl is an https URL without query, fragment or slash at its end: paths are added."""
     pattern = document["Parameters"]["PublicUrl"]["AllowedPattern"]
     assert (re.search(pattern, url) is not None) is is_taken
 
@@ -197,7 +197,7 @@ def test_a_domain_leads_to_the_stages_root(transformed: Json) -> None:
 def test_a_domain_is_the_only_address(
     document: Json, transformed: Json, parameters: Json, *, is_off: bool
 ) -> None:
-    """With a domain, and a WAF before it perhaps, nobody gets past it by API Gateway's own URL."""
+    """With a domain, API Gateway's own URL is off, so that no request bypasses the domain's WAF."""
     (server,) = transformed["RestApi"]["Properties"]["Body"]["servers"]
     configuration = server["x-amazon-apigateway-endpoint-configuration"]
     assert resolved(document, configuration, **parameters) == {"disableExecuteApiEndpoint": is_off}
@@ -223,7 +223,7 @@ def test_both_kinds_of_addresses_are_recorded(transformed: Json) -> None:
 
 
 def test_the_waf_stands_before_the_stage(document: Json, transformed: Json) -> None:
-    """The web ACL inspects what comes to the one stage."""
+    """The web ACL is attached to the API's stage."""
     properties = transformed["WebAcl"]["Properties"]
     assert properties["WebACLArn"] == {"Ref": "WebAclArn"}
     assert resolved(document, properties["ResourceArn"]) == (
@@ -244,7 +244,7 @@ def test_the_waf_stands_before_the_stage(document: Json, transformed: Json) -> N
 def test_what_is_not_asked_for_is_not_made(
     document: Json, transformed: Json, resource: str, parameter: str
 ) -> None:
-    """Without the parameter there is no such resource."""
+    """The resource is made only if its parameter is set, which by default it is not."""
     condition = document["Conditions"][transformed[resource]["Condition"]]
     assert condition == {"Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, ""]}]}
     assert document["Parameters"][parameter]["Default"] == ""
@@ -322,7 +322,7 @@ def refused(document: Json, **chosen: str) -> list[str]:
 def test_parameters_that_cannot_work_are_refused(
     document: Json, chosen: dict[str, str], words: list[str]
 ) -> None:
-    """Before anything is made, in words that name what is missing."""
+    """CloudFormation refuses such parameters before it makes anything, and names the problem."""
     assert refused(document, **chosen) == words
 
 
@@ -373,7 +373,7 @@ def answers(template: Template) -> dict[str, Refusal]:
 def test_its_answers_have_the_form_of_ours(
     answers: dict[str, Refusal], kind: str, status: int, name: str
 ) -> None:
-    """An error of HTTP itself looks the same, whoever answers; an unknown path is 404."""
+    """API Gateway's own errors have the application's form; an unknown path is 404."""
     body = json.loads(answers[kind].body)
     own = http_error(status, name, body["error"]["message"])
     assert (answers[kind].status, body) == (own.status_code, json.loads(bytes(own.body)))
@@ -403,7 +403,7 @@ def test_what_is_too_long_is_told_both_limits(answers: dict[str, Refusal]) -> No
 def test_it_says_when_to_try_again(
     answers: dict[str, Refusal], transformed: Json, kind: str
 ) -> None:
-    """A client that comes too early learns when to come back."""
+    """Answers of 429 and 5xx have a Retry-After of 1 s, in the template and locally."""
     gateway = transformed["RestApi"]["Properties"]["Body"]["x-amazon-apigateway-gateway-responses"]
     assert answers[kind].headers == {"Retry-After": "1"}
     assert gateway[kind]["responseParameters"]["gatewayresponse.header.Retry-After"] == "'1'"

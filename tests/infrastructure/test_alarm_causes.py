@@ -101,7 +101,7 @@ async def run_tasks(watched: Watched, agent: AgentExecutor, *callers: Caller) ->
 async def test_failing_agents_ring(
     watched: Watched, execute: Callable[[RequestContext, EventQueue], Awaitable[None]]
 ) -> None:
-    """Tasks of two callers that fail are the agent's fault."""
+    """Failing tasks of two callers ring, because that is taken for the agent's fault."""
     await run_tasks(watched, Agent(execute), ALICE, BOB)
     assert watched.rung() == {"FailedTasksAlarm"}
 
@@ -110,7 +110,7 @@ async def test_failing_agents_ring(
 async def test_one_callers_failures_do_not_ring(
     watched: Watched, execute: Callable[[RequestContext, EventQueue], Awaitable[None]]
 ) -> None:
-    """Whatever one caller makes an agent fail on, under any number of tenants."""
+    """Failing tasks of a single caller do not ring, under however many tenants."""
     await run_tasks(watched, Agent(execute), *TENANTS)
     assert watched.rung() == set()
 
@@ -177,7 +177,7 @@ async def test_attempts_that_die_ring(
 
 
 async def test_the_attempts_begin_is_told_before_the_agent_runs(watched: Watched) -> None:
-    """An attempt counts also if its process dies of it."""
+    """An attempt is counted before its agent runs, so that it counts if the process dies."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         assert ("A2AServerless", "Attempts", frozenset({("service", STACK)})) in watched.seen.points
@@ -223,7 +223,7 @@ async def test_turns_that_wait_for_busy_workers_do_not_ring(watched: Watched) ->
 
 
 async def test_a_backlog_of_several_callers_rings(watched: Watched) -> None:
-    """There are too few workers for all: turns of two callers began late."""
+    """A backlog rings when turns of two callers have begun late."""
     bench = Bench(Agent(complete), clock=watched.clock)
     for caller in (ALICE, BOB):
         await bench.send(caller=caller)
@@ -248,7 +248,7 @@ async def test_a_turn_that_is_given_up_rings(watched: Watched) -> None:
 async def test_a_task_that_works_for_too_long_rings(
     watched: Watched, minutes: int, rings: set[str]
 ) -> None:
-    """Its worker is gone, and in twice the time of all its attempts none has ended it."""
+    """A task whose worker is gone rings after twice the time of all its attempts, not before."""
     bench = Bench(Agent(complete), clock=watched.clock)
     await die(bench, await bench.send(), 1)
     watched.clock.advance(minutes * MINUTE_S)
@@ -276,7 +276,7 @@ async def test_repairs_that_fail_ring(watched: Watched, monkeypatch: pytest.Monk
 async def test_operations_that_cannot_be_sent_ring(
     watched: Watched, failures: int, rings: set[str]
 ) -> None:
-    """The queue refuses: turns begin late. One failure is repaired and calls no one."""
+    """Three sends that the queue refuses ring the alarm; one, which is repaired, does not."""
     bench = Bench(Agent(complete), clock=watched.clock)
     head = await bench.send()
 
@@ -290,7 +290,7 @@ async def test_operations_that_cannot_be_sent_ring(
 
 
 async def test_a_dead_letter_that_failed_its_task_rings(watched: Watched) -> None:
-    """Its attempts were used up, and no worker could write the end."""
+    """A dead letter that fails its task, because its attempts are used up, rings."""
     bench = Bench(Agent(complete), clock=watched.clock)
     head = await bench.send()
     await die(bench, head, 3)
@@ -362,7 +362,7 @@ def test_functions_that_fail_ring(watched: Watched, function: str) -> None:
 
 
 def test_a_function_that_dies_once_does_not_ring(watched: Watched) -> None:
-    """Lambda loses an environment now and then."""
+    """A function that fails twice in one minute, as Lambda loses an environment, does not ring."""
     watched.model("AWS/Lambda", "Invocations", 5, FunctionName="ApiFunction")
     watched.model("AWS/Lambda", "Errors", 2, FunctionName="ApiFunction")
     assert watched.rung() == set()
@@ -408,7 +408,7 @@ def test_server_errors_ring_by_their_rate(watched: Watched, requests: int, rings
 
 
 def test_5xx_answers_ring(watched: Watched) -> None:
-    """Also those that API Gateway gives by itself."""
+    """Answers of 5xx ring, also those that API Gateway gives by itself."""
     watched.model("AWS/ApiGateway", "Count", 40, ApiName=STACK)
     watched.model("AWS/ApiGateway", "5XXError", 3, ApiName=STACK)
     assert watched.rung() == {"ServerErrorsAlarm"}
@@ -463,7 +463,7 @@ def test_alarms_on_awss_own_metrics(
 
 
 def test_a_callers_number_is_its_own() -> None:
-    """It depends on the name alone, and two names have two numbers."""
+    """A caller's number depends on the name alone, and two names rarely share one."""
     numbers = {caller_number(f"caller-{number}") for number in range(100)}
     assert len(numbers) > 98
     assert all(1 <= number <= 1_000_000 for number in numbers)

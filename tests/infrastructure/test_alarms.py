@@ -94,7 +94,7 @@ def test_every_alarm_is_known(transformed: Json) -> None:
 
 
 def test_alarms_are_explained(project: Path) -> None:
-    """Whoever is called finds out what an alarm means and what to do first; no other is named."""
+    """Each alarm, and no other, has a meaning and a first action in docs/operations.md."""
     page = (project / "docs/operations.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+Alarm)` \| (.+) \| (.+) \|$", page, re.MULTILINE)
     assert sorted(name for name, _, _ in rows) == sorted(ALARMS)
@@ -143,7 +143,7 @@ def test_once_is_enough(transformed: Json, name: str) -> None:
 
 
 def test_a_dead_letter_calls_when_it_has_failed_its_task(transformed: Json) -> None:
-    """What the sweeper drops or cancels is no alarm, and what it cannot read has another one."""
+    """The dead letter alarm counts only letters that have failed their task."""
     alarm = properties(transformed, "FailedDeadLetterAlarm")
     assert {"Name": "outcome", "Value": "failed"} in alarm["Dimensions"]
     assert "failed" in get_args(Settled)
@@ -204,7 +204,7 @@ def test_backlog_is_two_of_the_longest_runs(document: Json) -> None:
 def test_alarms_and_dashboard_show_what_is_emitted(
     transformed: Json, dashboard: Json, emitted: Mapping[str, set[Dimensions]]
 ) -> None:
-    """No alarm and no graph waits for a metric that nobody emits."""
+    """Each metric of ours that an alarm or a graph reads is emitted by the code."""
     alarms = {
         metric["MetricName"]
         for name in ALARMS
@@ -225,12 +225,12 @@ def test_alarms_and_dashboard_show_what_is_emitted(
 def test_the_dashboard_shows_what_is_counted(
     dashboard: Json, emitted: Mapping[str, set[Dimensions]]
 ) -> None:
-    """What the runtime counts of tasks, turns and notifications can be seen, all of it."""
+    """The dashboard shows every metric that the code emits."""
     text = json.dumps(dashboard)
     assert {name for name in emitted if f'"{name}' not in text} == set()
 
 
 def test_metrics_are_explained(project: Path, emitted: Mapping[str, set[Dimensions]]) -> None:
-    """Whoever reads a graph finds out what was counted."""
+    """Every metric that the code emits is named in docs/operations.md."""
     text = (project / "docs/operations.md").read_text(encoding="utf-8")
     assert {name for name in emitted if f"`{name}`" not in text} == set()

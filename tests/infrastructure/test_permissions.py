@@ -93,13 +93,13 @@ def test_queues_have_one_consumer(permissions: set[Permission], queue: str) -> N
 
 @pytest.mark.parametrize("queue", SENDERS)
 def test_queues_have_their_senders(permissions: set[Permission], queue: str) -> None:
-    """Who may put something on a queue; the worker may send nothing at all."""
+    """Only the functions in SENDERS may send to each queue; the worker may send nothing."""
     assert holders(permissions, "sqs:SendMessage", queue) == SENDERS[queue]
 
 
 @pytest.mark.parametrize("secret", READERS)
 def test_secrets_have_their_readers(permissions: set[Permission], secret: str) -> None:
-    """The API reads who may call, PushFunction what it signs with; nobody reads the other's."""
+    """The API alone reads its keys, PushFunction its signing secret, the worker the agent's."""
     assert holders(permissions, "secretsmanager:GetSecretValue", secret) == READERS[secret]
 
 
@@ -137,7 +137,7 @@ def test_the_agents_parameters_reach_the_worker_alone(document: Json) -> None:
 
 
 def test_event_sources_can_poll(transformed: Json, permissions: set[Permission]) -> None:
-    """What pollers, the runtime and the release before call in a function's name, it may do."""
+    """Each function has the permissions that its event sources and its runtime need."""
     assert implied(transformed) <= permissions
 
 

@@ -233,7 +233,7 @@ def test_links_and_addresses_are_of_the_place(
 @pytest.mark.parametrize("partition", REGIONS)
 @pytest.mark.parametrize("name", SETS)
 def test_no_name_collides(whole: Json, partition: str, name: str) -> None:
-    """One name in two regions, and two names in one region: four stacks of one account."""
+    """Stacks of one account, in two regions or of two names, share no name of a resource."""
     stacks = [
         Deployed(whole, partition, region, name, stack)
         for region in REGIONS[partition]
@@ -250,7 +250,7 @@ def test_a_partition_without_a_console_is_not_guessed(document: Json) -> None:
 
 
 def test_the_partitions_are_named(project: Path) -> None:
-    """Whoever deploys finds the partitions that the template knows."""
+    """The partitions aws, aws-cn and aws-us-gov each have a row in docs/operations.md."""
     page = (project / "docs/operations.md").read_text(encoding="utf-8")
     assert all(f"| `{name}` |" in page for name in ("aws", "aws-cn", "aws-us-gov"))
 
@@ -309,7 +309,7 @@ def test_tracing_is_a_choice(whole: Json, document: Json, chosen: str) -> None:
 
 
 def test_what_a_failed_first_deployment_leaves(document: Json) -> None:
-    """What outlives its stack does not outlive a stack that was never made."""
+    """Table and undecodable queue outlive a deleted stack, but not a failed first creation."""
     kept = {
         name: resource["DeletionPolicy"]
         for name, resource in document["Resources"].items()

@@ -47,7 +47,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("which", CHOICES)
 def test_the_filter_drops_what_the_function_would_drop(which: PushEvents) -> None:
-    """Whatever is chosen: a record wakes PushFunction if, and only if, it means something to it."""
+    """For each choice a record wakes PushFunction exactly if the function would use it."""
     passes = stream_filter(Settings(push_events=which)).passes
     for each in [*COMMITS, *OTHERS]:
         assert passes(each) is bool(list(committed_by([each], which))), each
@@ -121,12 +121,12 @@ def test_a_webhook_may_fail_as_long_as_its_parameter_says(document: Json) -> Non
 
 
 def test_private_webhooks_are_not_allowed_by_default(document: Json) -> None:
-    """A fresh deployment calls public addresses alone."""
+    """By default the list of webhooks that may be private is empty."""
     assert document["Parameters"]["PushAllowedHosts"]["Default"] == ""
 
 
 def test_the_generated_secret_is_a_key(transformed: Json) -> None:
-    """What Secrets Manager generates is good for a signing key without anybody's doing."""
+    """A text as long as Secrets Manager generates makes a signing key."""
     generated = transformed["SigningSecret"]["Properties"]["GenerateSecretString"]
     assert generated == {"PasswordLength": 64, "ExcludePunctuation": True}
     assert signing_key("k" * generated["PasswordLength"]).kid
@@ -134,7 +134,7 @@ def test_the_generated_secret_is_a_key(transformed: Json) -> None:
 
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
 def test_both_endpoints_offer_push(transformed: Json, function: str) -> None:
-    """They check receivers by the rules of whoever calls them, and never see the secret."""
+    """Both endpoints have PushFunction's rules for receivers, but not its signing secret."""
     own = transformed[function]["Properties"]["Environment"]["Variables"]
     push = transformed["PushFunction"]["Properties"]["Environment"]["Variables"]
     for name in ("A2A_PUSH_QUEUE", "A2A_PUSH_EVENTS", "A2A_PUSH_ALLOWED_HOSTS"):

@@ -335,7 +335,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         name="cleanup-incarnation",
-        does="whoever has ended a task removes that task's flag, not its successor's",
+        does="a process that has ended a task removes that task's flag, not its successor's",
         without=replace(ON, may_remove=unguarded.removes_any_flag),
         scenario="both incarnations are canceled",
         breaks="the cancel flag of a task that has not ended is removed",

@@ -436,7 +436,7 @@ _AFTER = {
 
 
 def _sent(state: State, op: Op) -> State:
-    """After a send that nobody repeats where the queue does not answer: the due index has it."""
+    """After a send that is not repeated if the queue does not answer: the due index has it."""
     return state if state.outage == "queue" else send(state, op)
 
 

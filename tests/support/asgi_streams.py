@@ -38,7 +38,7 @@ class LiveResponse:
             await self.messages.put(message)
 
     def abandon(self) -> None:
-        """Read no more; whoever waits for that goes on."""
+        """Read no more; a writer that waits for a reader goes on."""
         self._is_read = False
         while not self.messages.empty():
             self.messages.get_nowait()

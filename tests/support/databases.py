@@ -46,7 +46,7 @@ class Database:
     table: str = TABLE
 
     def storage(self, **options: Any) -> DynamoStorage:
-        """A storage in a scope that nobody else has."""
+        """A storage in a scope that no other test has."""
         options.setdefault("scope", new_scope())
         options.setdefault("client", self.client)
         return DynamoStorage(self.table, **options)

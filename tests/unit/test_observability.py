@@ -32,7 +32,7 @@ logger = logging.getLogger("a2a_serverless.test")
 
 
 def test_a_line_says_what_the_code_works_on() -> None:
-    """Every line inside of a context has its fields, whoever logs; the line's own count more."""
+    """Each logger's lines inside of a context have its fields; a line's own fields win."""
     with logged() as lines, log_context(task_id="task-1", turn=1, attempt=None):
         logger.info("first", extra={"action": "one"})
         with log_context(turn=4, attempt=2):
@@ -60,7 +60,7 @@ def test_a_line_has_what_lambda_filters_by() -> None:
 
 
 async def test_tasks_and_threads_inherit_the_context() -> None:
-    """What runs on behalf of the code logs its fields: tasks, and boto3's calls."""
+    """Tasks and AWS calls in threads log the fields of the code that started them."""
 
     async def concurrent(number: int) -> None:
         with log_context(turn=number):
@@ -108,7 +108,7 @@ def test_other_peoples_exceptions_are_shown_without_their_texts() -> None:
 
 
 def test_texts_of_ours_are_shown_and_all_of_them_on_demand() -> None:
-    """What this runtime raises has no content in its texts; A2A_LOG_ERROR_TEXTS shows the rest."""
+    """The runtime's own error texts are logged; others need A2A_LOG_ERROR_TEXTS."""
     with logged() as lines:
         logger.error("ours", exc_info=UnavailableError("No answer from AWS after 12 attempts"))
     assert lines[0]["exception"].endswith("No answer from AWS after 12 attempts")
@@ -141,7 +141,7 @@ def test_libraries_do_not_log_requests() -> None:
 
 
 def test_nothing_starts_outside_of_lambda() -> None:
-    """In any other process neither loggers nor metrics are touched, whatever the environment."""
+    """Outside of Lambda, start() changes no logger and counting does nothing."""
     with root_logger() as root:
         before = root.handlers[:]
         observability.start({"POWERTOOLS_METRICS_NAMESPACE": "A2AServerless"})
@@ -184,7 +184,7 @@ def test_a_function_starts_by_its_environment(
 
 
 def test_counts_are_summed_and_times_are_kept() -> None:
-    """One line for each set of dimensions; a count is one value, every time is its own."""
+    """Counts are added up and times are kept one by one; a set of dimensions is one line."""
     with counted() as seen:
         metrics.count("Attempts")
         metrics.count("Attempts", 2)
@@ -265,7 +265,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     ],
 )
 def test_a_header_is_read_with_care(text: str, read: str | None) -> None:
-    """What X-Ray wrote is kept, and what anybody else wrote instead is left out."""
+    """A trace header in X-Ray's form is kept; anything else is left out."""
     header = TraceHeader.parse(text)
     assert (None if header is None else str(header)) == read
 
@@ -308,7 +308,7 @@ def test_a_document_has_the_form_of_the_x_ray_sdk(daemon: Daemon, x_ray: Any) ->
 
 
 def test_pieces_are_chained(daemon: Daemon) -> None:
-    """What a piece causes is a part of it, in its own process and in the next one."""
+    """A segment is a child of the one that caused it, in the same process and the next."""
     assert tracing.carried() == {}
     with tracing.segment("a2a send", {**SAMPLED, "traceparent": "00-1-2-01"}):
         carried = tracing.carried()
@@ -383,7 +383,7 @@ def test_what_is_not_traced_is_carried_all_the_same(
 
 
 def test_a_daemon_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has to take the documents."""
+    """Segments raise no error where no daemon takes their documents."""
     gone = Daemon()
     gone.close()
     for address in (gone.address, f"tcp:127.0.0.1:1 udp:{gone.address}"):
@@ -402,7 +402,7 @@ def test_sqs_gets_a_well_formed_header_or_none() -> None:
 
 
 def test_a_number_is_a_value_without_a_unit() -> None:
-    """It is neither added up nor a time: each value stays, in a metric without a unit."""
+    """Each value of a number is kept, without a sum, in a metric without a unit."""
     with counted() as seen:
         metrics.number("Callers", 17, whose="failed")
         metrics.number("Callers", 4, whose="failed")

@@ -77,7 +77,7 @@ async def test_a_fenced_attempt_is_counted() -> None:
 async def test_resends_are_counted_and_stuck_turns_told_apart(
     backends: Backends, clock: ManualClock
 ) -> None:
-    """A turn that nobody takes is sent again; from the third time on it counts as stuck."""
+    """An unclaimed turn is sent again by each sweep; the third one counts it as stuck."""
     await backends.storage.open_task("ctx", request())
     with counted() as seen:
         for _ in range(STUCK_AFTER - 1):
@@ -93,7 +93,7 @@ async def test_resends_are_counted_and_stuck_turns_told_apart(
 async def test_a_task_that_cannot_be_repaired_is_counted(
     backends: Backends, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sweeper goes on, and says how many it had to leave."""
+    """A task that the sweeper cannot repair counts as a failure of the sweep."""
     await backends.storage.open_task("ctx", request())
 
     async def broken(*_: object, **__: object) -> None:
@@ -106,7 +106,7 @@ async def test_a_task_that_cannot_be_repaired_is_counted(
 
 
 async def test_a_cancel_without_the_agent_is_counted(backends: Backends) -> None:
-    """Whoever ends the cancel that no agent has ended: the API here, which waits in vain."""
+    """A cancel that the API ends, because no agent did, counts as a forced cancel."""
     backends = memory_backends(Settings())
     head = (await backends.storage.open_task("ctx", request())).head
     with counted() as seen:
@@ -172,7 +172,7 @@ async def test_a_cancel_that_cannot_be_sent_is_counted(monkeypatch: pytest.Monke
 
 
 async def test_an_overdue_cancel_is_counted(backends: Backends, clock: ManualClock) -> None:
-    """The sweeper is the other one that ends cancels."""
+    """A cancel that the sweeper ends counts as forced."""
     head = (await backends.storage.open_task("ctx", request())).head
     await backends.storage.request_cancel(head.task_id)
     with counted() as seen:
@@ -196,7 +196,7 @@ async def test_dead_letters_are_counted_by_their_outcome(backends: Backends) -> 
 
 
 async def test_a_turn_that_is_given_up_is_counted(backends: Backends, clock: ManualClock) -> None:
-    """No worker could start it for a day."""
+    """A turn that no worker claims for a day is counted as given up, and its task as failed."""
     await backends.storage.open_task("ctx", request())
     with counted() as seen:
         await sweep(backends, clock, after_s=25 * 3600)

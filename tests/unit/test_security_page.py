@@ -16,7 +16,7 @@ ROWS = [
 
 
 def test_every_threat_names_a_test() -> None:
-    """A row of the threat model without a test would be a promise that nobody checks."""
+    """Every row of the threat model in SECURITY.md names a test."""
     page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     table = page.partition("## Threats")[2].partition("## Limits")[0]
     threats = [line for line in table.splitlines() if line.startswith("| ")][1:]

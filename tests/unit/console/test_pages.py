@@ -43,7 +43,7 @@ async def person(storage: MemoryStorage) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_webhooks_tell_of_refusals(storage: MemoryStorage, person: httpx.AsyncClient) -> None:
-    """In the facts and in the lane: what was refused, what is given up, and who sets it again."""
+    """Facts and timeline show a webhook's refusals and that its client has to set it again."""
     head = (await storage.open_task("c", request(), task_id="t")).head
     for name, refusals in (("gone", 10), ("picky", 3), ("fine", 0)):
         hook = TaskPushNotificationConfig(
@@ -76,7 +76,7 @@ async def test_webhooks_tell_of_refusals(storage: MemoryStorage, person: httpx.A
 async def test_all_that_a_caller_has_is_deleted(
     storage: MemoryStorage, person: httpx.AsyncClient
 ) -> None:
-    """From the list of a caller: counted, confirmed by its name, then nothing is left."""
+    """A purge shows counts, asks for the caller's name, and deletes all tasks of this caller."""
     for _ in range(3):
         await storage.open_task("c", request())
     other = storage.for_scope(Scope.of("", "ann"))
@@ -103,7 +103,7 @@ async def test_all_that_a_caller_has_is_deleted(
 
 
 async def test_what_cannot_be_purged(storage: MemoryStorage, person: httpx.AsyncClient) -> None:
-    """Nobody is not everybody; another page's form and a GET delete nothing."""
+    """A purge without a caller, by another page's form or by GET deletes nothing."""
     await storage.open_task("c", request())
     for path in ("/_console/purge", "/_console/purge?scope=%2F", "/_console/purge?tenant=acme"):
         answer = await person.get(path)

@@ -58,7 +58,7 @@ async def test_without_a_key_nothing_is_answered(
 
 
 async def test_json_rpc_gets_its_own_form(client: httpx.AsyncClient) -> None:
-    """The same 401, with JSON-RPC's envelope; the id is null, as nobody has read the body."""
+    """The 401 has JSON-RPC's envelope; its id is null, because the body has not been read."""
     body = {"jsonrpc": "2.0", "id": 7, "method": "ListTasks", "params": {}}
     response = await client.post("/", json=body)
     assert response.status_code == 401
@@ -79,7 +79,7 @@ async def test_json_rpc_gets_its_own_form(client: httpx.AsyncClient) -> None:
     ],
 )
 async def test_a_key_is_let_in(agent: Agent, headers: dict[str, str]) -> None:
-    """In either header, and one right key is enough."""
+    """A right key in either header is accepted, also beside a wrong one."""
     answer = await agent.call("ListTasks", {}, headers)
     assert answer.result["totalSize"] == 0
 
@@ -122,7 +122,7 @@ async def test_no_cache_keeps_an_answer(client: httpx.AsyncClient) -> None:
 async def test_refusals_are_logged_without_the_credential(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line each, with a reason that a machine reads; neither the key nor the path."""
+    """Each refusal is one log line with a fixed reason, and has neither the key nor the path."""
     with caplog.at_level(logging.INFO, "a2a_serverless"):
         await client.get("/tasks/sesame", headers={"X-API-Key": "sesame-open"})
         await client.get("/tasks/sesame")
@@ -139,7 +139,7 @@ async def test_refusals_are_logged_without_the_credential(
 async def test_unknown_paths_and_methods_are_refusals(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are logged and counted like any other, by a word of ours."""
+    """An unknown path and an unknown method are each logged as a refusal with a fixed reason."""
     with caplog.at_level(logging.INFO, "a2a_serverless"):
         assert (await client.get("/nothing", headers={"X-API-Key": KEY})).status_code == 404
         assert (await client.delete("/tasks", headers={"X-API-Key": KEY})).status_code == 405
@@ -178,7 +178,7 @@ async def test_unknown_paths_and_methods_are_refusals(
 def test_an_undecided_deployment_does_not_start(
     settings: Settings, complaint: str, backends: Backends, card: AgentCard
 ) -> None:
-    """One sentence names the variable: an endpoint is never open by mistake."""
+    """With missing or wrong settings of authentication the start fails; one sentence names them."""
     with pytest.raises(ConfigurationError, match=complaint) as caught:
         create_app(settings, backends, card)
     assert "\n" not in str(caught.value)

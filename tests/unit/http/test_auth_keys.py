@@ -76,7 +76,7 @@ def test_ways_to_write_keys(text: str) -> None:
     ],
 )
 def test_keys_that_nobody_can_read(text: str, complaint: str) -> None:
-    """One sentence says where, and never shows a key, not in its cause either."""
+    """Unreadable keys raise an error that says where, and shows no key, also not in its cause."""
     with pytest.raises(ConfigurationError, match=complaint) as caught:
         KeyRing.parse(text)
     assert KEY not in repr(caught.value)
@@ -85,14 +85,14 @@ def test_keys_that_nobody_can_read(text: str, complaint: str) -> None:
 
 
 def test_the_keys_themselves_are_not_kept() -> None:
-    """What the process holds is their SHA-256."""
+    """The process holds keys as SHA-256 digests; no repr shows a key."""
     ring = KeyRing.parse(f"alice={KEY}")
     assert KEY not in repr(list(ring._entries))
     assert KEY not in repr(Settings(api_keys=SecretStr(f"alice={KEY}")))
 
 
 def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all digests, by hmac.compare_digest, whichever is right and however near a key is."""
+    """Each key is compared with all digests by hmac.compare_digest, wherever the match is."""
     compared: list[tuple[bytes, bytes]] = []
 
     def compare(one: bytes, other: bytes) -> bool:
@@ -222,7 +222,7 @@ async def test_a_broken_secret_locks_nobody_out(
 
 
 async def test_an_empty_secret_lets_in_nobody(secrets: Any, clock: ManualClock) -> None:
-    """Whoever takes out all keys means it."""
+    """After all keys are taken out of the secret, every key is refused."""
     keys = stored_keys(clock)
     secrets.put_secret_value(SecretId="keys", SecretString="{}")
     clock.advance(MAX_AGE_S)
@@ -231,13 +231,13 @@ async def test_an_empty_secret_lets_in_nobody(secrets: Any, clock: ManualClock) 
 
 @pytest.mark.usefixtures("secrets")
 def test_a_secret_that_cannot_be_read_stops_the_start(clock: ManualClock) -> None:
-    """One sentence names it and AWS's reason."""
+    """An unreadable secret stops the start with a sentence that names it and AWS's reason."""
     with pytest.raises(ConfigurationError, match=r"nowhere cannot be read: ResourceNotFound\w+\.$"):
         stored_keys(clock, "nowhere")
 
 
 def test_a_secret_without_text_stops_the_start(secrets: Any, clock: ManualClock) -> None:
-    """Bytes are no keys."""
+    """A secret of bytes stops the start with an error that names it."""
     secrets.create_secret(Name="bytes", SecretBinary=b"\x00")
     with pytest.raises(ConfigurationError, match="bytes has no text"):
         stored_keys(clock, "bytes")
@@ -245,7 +245,7 @@ def test_a_secret_without_text_stops_the_start(secrets: Any, clock: ManualClock)
 
 @pytest.mark.parametrize("broken", ["{", json.dumps({"default": "short"}), KEY])
 def test_a_broken_secret_stops_the_start(secrets: Any, clock: ManualClock, broken: str) -> None:
-    """A new process would let in everybody or nobody; one sentence says why, and shows no key."""
+    """A secret that holds no usable keys stops the start; the sentence shows no key."""
     secrets.put_secret_value(SecretId="keys", SecretString=broken)
     with pytest.raises(ConfigurationError, match=r"^The API keys.+\.$") as caught:
         stored_keys(clock)
@@ -256,7 +256,7 @@ def test_a_broken_secret_stops_the_start(secrets: Any, clock: ManualClock, broke
 async def test_the_application_reads_them_again(
     secrets: Any, clock: ManualClock, card: AgentCard, entrypoint: Entrypoint
 ) -> None:
-    """In either function, as part of the first request that finds them old."""
+    """Either function reads the keys again in the first request that finds them too old."""
     settings = Settings(auth="api-key", api_keys_secret="keys")
     app = create_app(settings, memory_backends(settings, clock), card, entrypoint=entrypoint)
     secrets.put_secret_value(SecretId="keys", SecretString=json.dumps({"default": OTHER}))

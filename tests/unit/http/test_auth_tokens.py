@@ -109,7 +109,7 @@ async def test_asymmetric_algorithms(
 async def test_issuer_and_subject_are_who_it_is(
     authenticator: Authenticator, issuer: Issuer, settings: Settings, clock: ManualClock
 ) -> None:
-    """Neither subject alone nor anything that a user chooses (name, email) is an identity."""
+    """A caller is its issuer and its subject, in exact case; name and email do not count."""
     same = await shown(authenticator, issuer.token({"name": "root", "email": "a@b.example"}))
     other = await shown(authenticator, issuer.token({"sub": "Alice"}))
     assert same == alice(issuer)
@@ -129,7 +129,7 @@ async def test_issuer_and_subject_are_who_it_is(
 async def test_clocks_may_differ_a_little(
     authenticator: Authenticator, issuer: Issuer, claims: dict[str, Any]
 ) -> None:
-    """By up to 60 seconds; and a token may be for others, too."""
+    """A token is accepted with a clock off by up to 60 s, more audiences, or no time of issue."""
     assert await shown(authenticator, issuer.token(claims)) == alice(issuer)
 
 
@@ -150,7 +150,7 @@ async def test_without_kid_the_only_key_is_meant(
 
 
 async def test_the_scheme_is_in_any_case(authenticator: Authenticator, issuer: Issuer) -> None:
-    """RFC 9110, section 11.1."""
+    """`bearer` is accepted in any case (RFC 9110, section 11.1)."""
     assert await who(authenticator, f"bearer  {issuer.token()}") == alice(issuer)
 
 
@@ -213,7 +213,7 @@ async def test_claims_that_open_nothing(
 
 
 async def test_a_subject_is_a_text(authenticator: Authenticator, issuer: Issuer) -> None:
-    """A number, a list or nothing is nobody."""
+    """A token whose `sub` is not a text, or is empty, is refused with 401."""
     for subject in (7, ["alice"], {"a": 1}):
         # PyJWT itself makes no such token.
         payload = {"iss": issuer.url, "aud": AUDIENCE, "sub": subject, "exp": NOW + HOUR}
@@ -272,7 +272,7 @@ async def test_the_algorithm_is_the_keys(authenticator: Authenticator, issuer: I
 
 
 async def test_signatures(authenticator: Authenticator, issuer: Issuer) -> None:
-    """Of another key under the right id, of other content, cut, or repeated."""
+    """A signature by another key, of other content, cut off, empty or of zeros is refused."""
     good = issuer.token()
     head, body, signature = good.split(".")
     claims = segment({"iss": issuer.url, "aud": AUDIENCE, "sub": "bob", "exp": NOW + HOUR})
@@ -326,7 +326,7 @@ async def test_headers_that_mean_more_than_we_know(
 async def test_nested_headers_cost_nothing(
     authenticator: Authenticator, issuer: Issuer, name: str, nested: str
 ) -> None:
-    """They are refused by their type, and never put into words, which takes ever longer."""
+    """Nested values in a header are refused within 0.2 s of CPU, however deep they are."""
     fields = {"alg": '"ES256"', "kid": '"first"', "typ": '"JWT"'} | {name: nested}
     header = "{" + ",".join(f'"{field}":{value}' for field, value in fields.items()) + "}"
     token = f"{segment(header.encode())}.{issuer.token().partition('.')[2]}"
@@ -339,7 +339,7 @@ async def test_nested_headers_cost_nothing(
 
 
 class Loud:
-    """What takes long to be put into words."""
+    """A value that must not be converted to a text, which would take long."""
 
     def __str__(self) -> str:
         raise AssertionError("put into words")
@@ -348,7 +348,7 @@ class Loud:
 async def test_a_type_that_is_no_text_is_never_put_into_words(
     authenticator: Authenticator, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of nested lists takes time with the square of their depth, before any signature."""
+    """A `typ` that is not a text is refused and never converted to one, which may take long."""
     header = {"alg": "ES256", "kid": "first", "typ": Loud()}
     monkeypatch.setattr(jwt, "get_unverified_header", lambda _: header)
     assert await shown(authenticator, issuer.token()) == "401 UnsupportedToken"
@@ -357,7 +357,7 @@ async def test_a_type_that_is_no_text_is_never_put_into_words(
 async def test_keys_that_a_token_brings_along_are_not_looked_at(
     authenticator: Authenticator, issuer: Issuer
 ) -> None:
-    """`jku`, `x5u`, `jwk` and `x5c` lead nowhere: the issuer is asked, nobody else."""
+    """Keys named in `jku`, `x5u`, `jwk` or `x5c` are not used: the issuer's own keys decide."""
     evil = {
         "jku": f"{issuer.url}/evil",
         "x5u": f"{issuer.url}/evil",
@@ -457,7 +457,7 @@ async def test_unknown_ids_ask_the_issuer_once_in_a_while(
 async def test_an_odd_key_takes_no_other_with_it(
     authenticator: Authenticator, issuer: Issuer, clock: ManualClock, odd: object
 ) -> None:
-    """What is no key is left out, and asks the issuer for nothing more."""
+    """An odd key in the set is left out: good keys work, and the issuer is not asked more often."""
     issuer.keys = [odd, *issuer.keys]
     assert await shown(authenticator, issuer.token()) == alice(issuer)
     issuer.asked.clear()
@@ -479,7 +479,7 @@ async def test_an_issuer_that_is_down(
     status: int,
     body: bytes | None,
 ) -> None:
-    """The keys stay good for a day, with a warning; after that nobody is let in: 503."""
+    """The issuer's keys stay good for a day, with a warning; after that every token gets 503."""
     assert await shown(authenticator, issuer.token()) == alice(issuer)
     good_status, issuer.status, issuer.body = issuer.status, status, body
     clock.advance(MAX_AGE_S)
@@ -527,7 +527,7 @@ async def test_discovery_is_not_believed_everything(
 
 
 async def test_keys_without_discovery(issuer: Issuer, settings: Settings) -> None:
-    """A2A_OIDC_JWKS_URL says where they are."""
+    """With A2A_OIDC_JWKS_URL the keys are read from it, without discovery."""
     direct = settings.model_copy(update={"oidc_jwks_url": f"{issuer.url}/keys"})
     authenticator = authenticator_of(direct, ManualClock())
     assert authenticator is not None
@@ -538,7 +538,7 @@ async def test_keys_without_discovery(issuer: Issuer, settings: Settings) -> Non
 async def test_one_bad_key_does_not_take_the_others_with_it(
     authenticator: Authenticator, issuer: Issuer
 ) -> None:
-    """What nobody can read, private halves and keys that are too short are left out."""
+    """Unreadable, private and too short keys are left out; the good key still works."""
     short = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - that is the point
     algorithm = jwt.get_algorithm_by_name("RS256")
     short_jwk = algorithm.to_jwk(short.public_key(), as_dict=True)
@@ -587,7 +587,7 @@ class TestScope:
     async def test_it_is_there(
         self, authenticator: Authenticator, issuer: Issuer, claims: dict[str, Any]
     ) -> None:
-        """In RFC 9068's claim, or as other issuers write it."""
+        """A scope is found in RFC 9068's claim or where other issuers write it."""
         assert await shown(authenticator, issuer.token(claims)) == alice(issuer)
 
     @pytest.mark.parametrize(
@@ -597,7 +597,7 @@ class TestScope:
     async def test_it_is_missing(
         self, client: httpx.AsyncClient, issuer: Issuer, claims: dict[str, Any]
     ) -> None:
-        """403, with what is missing (RFC 6750, section 3.1)."""
+        """A token without a needed scope gets 403, which names it (RFC 6750, section 3.1)."""
         headers = {"Authorization": f"Bearer {issuer.token(claims)}"}
         response = await client.get("/tasks", headers=headers)
         assert response.status_code == 403
@@ -616,11 +616,11 @@ class TestTenant:
     async def test_a_token_without_one(
         self, authenticator: Authenticator, issuer: Issuer, org: Any
     ) -> None:
-        """Is nobody's: there is no tenant by default."""
+        """A token whose tenant is missing, empty or not a text is refused: there is no default."""
         assert await shown(authenticator, issuer.token({"org": org})) == "401 NoTenant"
 
     async def test_the_own_tenant(self, agent: Agent, issuer: Issuer, backends: Backends) -> None:
-        """May be named or not: the tasks are the same, and its agent learns it."""
+        """A caller may name its tenant or not: the task is the same, and its log has the tenant."""
         mine = {"Authorization": f"Bearer {issuer.token({'org': 'acme'})}"}
         later = {"returnImmediately": True}
         sent = await agent.send("go", headers=mine, configuration=later)
@@ -635,9 +635,9 @@ class TestTenant:
         assert caller.tenant == "acme"
 
     async def test_another_tenant(self, agent: Agent, issuer: Issuer) -> None:
-        """Whoever names it finds nothing there and leaves nothing there, whether it is real or not.
+        """A caller that names another tenant, real or not, finds no tasks there and makes none.
 
-        Not even the same subject's tasks, of the time when it was in that tenant.
+        That holds also for the same subject's own tasks, from when it was in that tenant.
         """
         here = {"Authorization": f"Bearer {issuer.token({'org': 'acme'})}"}
         there = {"Authorization": f"Bearer {issuer.token({'org': 'other'})}"}
@@ -682,7 +682,7 @@ async def test_the_answer_of_a_refusal(client: httpx.AsyncClient, issuer: Issuer
 async def test_tokens_are_not_logged(
     client: httpx.AsyncClient, issuer: Issuer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A refusal's reason, and nothing of what came."""
+    """A refusal logs its reason, and nothing of the token."""
     tokens = [issuer.token({"exp": 1, "secret": "sesame"}), issuer.token(kid="sesame"), "sesame"]
     with caplog.at_level(logging.DEBUG, "a2a_serverless"):
         for token in tokens:

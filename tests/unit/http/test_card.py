@@ -69,7 +69,7 @@ async def test_interfaces(
 
 
 async def test_security_follows_the_deployment(backends: Backends, card: AgentCard) -> None:
-    """With keys the card says which headers; without it says nothing."""
+    """With keys the card names their headers; without keys it names no security."""
     closed = Settings(auth="api-key", api_keys=SecretStr(f"alice={'k' * 20}"))
     fetched = await fetch(closed, backends, card)
     assert fetched["securitySchemes"]["apiKey"]["apiKeySecurityScheme"]["name"] == "X-API-Key"
@@ -120,7 +120,7 @@ async def test_a_card_may_name_tenants(backends: Backends, card: AgentCard) -> N
 
 
 async def test_push_is_not_offered(backends: Backends, card: AgentCard) -> None:
-    """Whatever the file says: nobody would be notified. The card given is not changed."""
+    """Without push the served card offers none, and the card given keeps its own value."""
     card.capabilities.push_notifications = True
     fetched = await fetch(Settings(auth="none"), backends, card)
     assert fetched["capabilities"]["pushNotifications"] is False
@@ -165,7 +165,7 @@ class TestFile:
         assert load_card("card.json", folder=tmp_path) == card
 
     def test_a_missing_card_is_named(self, tmp_path: Path) -> None:
-        """One sentence with the path."""
+        """A card that cannot be read raises an error that names its path."""
         with pytest.raises(ConfigurationError, match=r"nowhere\.json cannot be read"):
             load_card(tmp_path / "nowhere.json")
 

@@ -65,7 +65,7 @@ async def test_it_is_promised_and_given(agent: Agent) -> None:
 
 
 async def test_nobody_else_gets_it(agent: Agent) -> None:
-    """13.3: authentication is a must."""
+    """13.3: a call without a key or with a wrong one gets 401 and nothing of the card."""
     for headers in ({}, {"X-API-Key": "x" * 30}):
         response = (await agent.call("GetExtendedAgentCard", {}, headers)).response
         assert response.status_code == 401
@@ -73,13 +73,13 @@ async def test_nobody_else_gets_it(agent: Agent) -> None:
 
 
 async def test_no_cache_keeps_it(agent: Agent) -> None:
-    """13.3: caching headers; what is for known callers is kept by nobody in between."""
+    """13.3: the extended card comes with `no-store`, so that no cache on the way keeps it."""
     response = (await agent.call("GetExtendedAgentCard", {}, MINE)).response
     assert response.headers["cache-control"] == "no-store"
 
 
 async def test_clients_of_0_3_get_it(client: httpx.AsyncClient) -> None:
-    """In both of its bindings, and in its form."""
+    """A client of 0.3 gets the card with its skills by REST and by JSON-RPC."""
     plain = await client.get("/v1/card", headers=MINE)
     assert [skill["id"] for skill in plain.json()["skills"]] == ["tell", "secret"]
     body = {"jsonrpc": "2.0", "id": 1, "method": "agent/getAuthenticatedExtendedCard"}
@@ -90,7 +90,7 @@ async def test_clients_of_0_3_get_it(client: httpx.AsyncClient) -> None:
 def test_an_open_endpoint_has_none(
     backends: Backends, card: AgentCard, extended: AgentCard
 ) -> None:
-    """Where nobody is known there is nobody to give it to: the start says so."""
+    """Without authentication an extended card stops the start: it is for known callers."""
     settings = Settings(auth="none", extended_card="extended.json")
     with pytest.raises(ConfigurationError, match="A2A_EXTENDED_CARD needs callers"):
         create_app(settings, backends, card, extended_card=extended)
@@ -98,7 +98,7 @@ def test_an_open_endpoint_has_none(
 
 class TestFile:
     def test_it_is_found_beside_the_handler(self, tmp_path: Path, extended: AgentCard) -> None:
-        """As the public card is."""
+        """The file is looked for beside the handler; without the setting there is no card."""
         path = tmp_path / "extended.json"
         path.write_text(json.dumps(MessageToDict(extended)), encoding="utf-8")
         settings = Settings(extended_card="extended.json")
@@ -106,6 +106,6 @@ class TestFile:
         assert load_extended_card(Settings(), folder=tmp_path) is None
 
     def test_a_missing_one_stops_the_start(self, tmp_path: Path) -> None:
-        """One sentence names the file."""
+        """An extended card that cannot be read stops the start; the error names the file."""
         with pytest.raises(ConfigurationError, match=r"extended\.json cannot be read"):
             load_extended_card(Settings(extended_card="extended.json"), folder=tmp_path)

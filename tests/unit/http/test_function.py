@@ -127,7 +127,7 @@ def test_paths_are_those_that_a_server_reads(target: str) -> None:
 
 
 def test_repeated_parameters_all_arrive() -> None:
-    """Each value of a name that is repeated in the query."""
+    """Every value of a repeated query parameter arrives."""
     answer = lambda_handler(echo)(rest_event("GET", "/tasks?a=1&a=2&b=3"), None)
     assert json.loads(answer["body"])["query"] == "a=1&a=2&b=3"
 
@@ -142,7 +142,7 @@ def test_bodies_are_text(media_type: str) -> None:
 
 
 def test_a_header_that_is_repeated(handler: LambdaHandler) -> None:
-    """Its values are one: of a version that is said in two ways none is taken."""
+    """Repeated headers become one value, so that two versions are refused as an unknown one."""
     headers = [("A2A-Version", "0.3"), ("A2A-Version", "1.0")]
     answer = handler(rest_event("GET", "/tasks", None, headers), None)
     assert answer["statusCode"] == 400
@@ -199,7 +199,7 @@ def test_answers_are_text(answers: dict[str, dict[str, Any]]) -> None:
 
 
 def test_no_type_is_binary() -> None:
-    """What an answer says is text, also of a type that nobody has thought of here."""
+    """A body is sent as text, also under a media type that the adapter does not know."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await Response("é", media_type="application/of-tomorrow")(scope, receive, send)

@@ -96,7 +96,7 @@ async def test_long_bodies(agent: Agent, length: str) -> None:
 
 @pytest.mark.parametrize("length", ["-1", "x", "1e9", "", "0x10"])
 async def test_a_length_that_is_none(client: httpx.AsyncClient, length: str) -> None:
-    """What the header says is not believed: the body itself is counted."""
+    """A wrong Content-Length is ignored: the body itself is counted and gets 413."""
     headers = {"A2A-Version": "1.0", "Content-Type": "application/json", "Content-Length": length}
     response = await client.post("/message:send", content=b"x" * 200_000, headers=headers)
     assert response.status_code == 413
@@ -141,7 +141,7 @@ async def test_parts(
 
 
 async def test_parts_within_the_limits(agent: Agent, worker: ScriptedWorker) -> None:
-    """As many and as long as they may be."""
+    """A message with as many and as long parts as the limits allow is accepted."""
     parts = [*([{"text": "x"}] * 4), {"text": "x" * 990}]
     answer = await agent.send("go", parts=parts, configuration=LATER)
     assert answer.reason == ""
@@ -181,7 +181,7 @@ async def test_history_is_bounded(agent: Agent, worker: ScriptedWorker) -> None:
 async def test_more_history_than_there_is(
     agent: Agent, method: str, params: dict[str, Any]
 ) -> None:
-    """Who asks for more is told the limit, before a message does anything."""
+    """A historyLength above the limit is refused with the limit, and starts nothing."""
     answer = await agent.call(method, params)
     assert (answer.reason, answer.message) == (
         "INVALID_PARAMS",
@@ -225,7 +225,7 @@ class TestRate:
         assert (await agent.call("ListTasks", {}, alice)).response.status_code == 429
 
     async def test_nobody_uses_up_what_is_somebody_elses(self, agent: Agent) -> None:
-        """Requests without a good key count for nobody."""
+        """Requests with a wrong key do not use up any caller's limit."""
         for _ in range(10):
             await agent.call("ListTasks", {}, {"X-API-Key": f"{KEY}x"})
         assert (await agent.call("ListTasks", {}, {"X-API-Key": KEY})).reason == ""
@@ -233,7 +233,7 @@ class TestRate:
     async def test_where_nobody_is_known_all_are_one(
         self, backends: Backends, card: AgentCard, settings: Settings
     ) -> None:
-        """And what is public is not counted: neither the card nor a probe uses anything up."""
+        """Without authentication all requests share one limit; health checks are not counted."""
         open_to_all = settings.model_copy(update={"auth": "none"})
         async with asking(open_to_all, backends, card) as ask:
             for _ in range(10):
@@ -326,7 +326,7 @@ async def test_every_refusal_is_logged_with_its_reason(
 async def test_no_refusal_is_left_to_the_sdk(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever method, version, parameters and id come together: an error is a refusal, once.
+    """Every error of JSON-RPC is counted once as a refusal, by method, version and parameters.
 
     And never an internal one: the mistake is the client's. What is not refused is not counted.
     """

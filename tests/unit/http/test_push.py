@@ -85,7 +85,7 @@ async def test_a_name_is_looked_up(agent: Agent, task_id: str, resolver: Resolve
 async def test_no_name_is_looked_up_in_vain(
     agent: Agent, task_id: str, resolver: Resolver, whose: str, change: Mapping[str, Any]
 ) -> None:
-    """What is refused for another reason asks no name server, least of all for a foreign task."""
+    """A configuration refused for another reason, or of a foreign task, asks no name server."""
     config = {"url": "https://receiver.example.com/hook", **change}
     refused = await agent.call(CREATE, {"taskId": task_id if whose == "mine" else "t", **config})
     assert refused.reason in {"TASK_NOT_FOUND", "INVALID_PARAMS"}
@@ -111,7 +111,7 @@ async def test_no_name_is_looked_up_for_a_message_in_vain(
     change: Mapping[str, Any],
     reason: str,
 ) -> None:
-    """So too with a message's own configuration: the task is looked at first, after the form."""
+    """A message that is refused for another reason asks no name server for its webhook."""
     config = {"url": "https://receiver.example.com/hook", **change}
     configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
     addressed = message(taskId=task_id if whose == "mine" else "nobody")
@@ -121,7 +121,7 @@ async def test_no_name_is_looked_up_for_a_message_in_vain(
 
 
 async def test_a_messages_receiver_is_looked_up(agent: Agent, resolver: Resolver) -> None:
-    """Once, for a new task as for a task that there is."""
+    """A message's receiver is looked up once, both with a new task and with an old one."""
     config = {"url": "https://receiver.example.com/hook"}
     configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
     sent = await agent.send("ask", configuration=configuration)
@@ -162,7 +162,7 @@ class TestAnUnknownName:
         monkeypatch.setattr(socket, "getaddrinfo", unknown)
 
     async def test_it_is_refused(self, agent: Agent, task_id: str) -> None:
-        """In a sentence that tells nothing of the network that was asked."""
+        """An unknown name is refused in a sentence without any address of the network."""
         config = {"taskId": task_id, "url": "https://receiver.example.com/hook"}
         refused = await agent.call(CREATE, config)
         assert refused.reason == "INVALID_PARAMS"
@@ -183,7 +183,7 @@ class TestAnUnknownName:
 async def test_secrets_are_kept_for_the_deliverer(
     agent: Agent, task_id: str, backends: Backends
 ) -> None:
-    """What nobody is shown is what is stored, beside the task and not in it."""
+    """Token and credentials are stored in the configuration, and not in the task's log."""
     secrets = {"token": "t", "authentication": {"scheme": "Bearer", "credentials": "c"}}
     config = {"id": "mine", "url": f"https://{PUBLIC}/", **secrets}
     await agent.call(CREATE, {"taskId": task_id, **config})
@@ -212,7 +212,7 @@ class TestKeySet:
     async def test_an_empty_set_is_not_kept(
         self, store: MemoryKeyStore, clock: ManualClock
     ) -> None:
-        """The first key signs as soon as it is published: whoever asks then finds it."""
+        """An empty set is not cached, so that the first key is found as soon as it is published."""
         served = KeySet(store, clock)
         assert await fetched(served) == (200, [], "no-store")
         await store.publish(KEY)

@@ -69,7 +69,7 @@ async def test_a_slow_agents_task_comes_back_working(
 
 
 async def test_return_immediately_answers_with_the_submitted_task(agent: Agent) -> None:
-    """Nobody works here, and still the answer comes: the task after its creation."""
+    """Without any worker the answer comes at once: the submitted task."""
     answer = await agent.send("go", configuration=IMMEDIATELY)
     assert answer.state == "SUBMITTED"
 
@@ -116,7 +116,7 @@ async def test_the_agent_learns_who_sent_the_message(agent: Agent, worker: Scrip
 
 
 async def test_tenants_do_not_see_each_other(agent: Agent, worker: ScriptedWorker) -> None:
-    """Another tenant's task does not exist."""
+    """A task is not found under another tenant."""
     task_id = (await agent.send("go")).task["id"]
     if agent.binding == "jsonrpc":
         answer = await agent.call("GetTask", {"id": task_id, "tenant": "acme"})
@@ -145,7 +145,7 @@ class TestFollowUps:
     async def test_a_working_task_takes_no_message(
         self, agent: Agent, worker: ScriptedWorker
     ) -> None:
-        """A task that waits for nobody says so in a sentence."""
+        """A message to a task that does not wait for one is refused with a sentence."""
         waiting = await agent.send("wait", configuration=IMMEDIATELY)
         answer = await agent.send("more", taskId=waiting.task["id"], messageId="message-2")
         assert answer.reason == "UNSUPPORTED_OPERATION"
@@ -183,7 +183,7 @@ class TestIdempotency:
     async def test_a_key_of_another_message_is_an_error(
         self, agent: Agent, worker: ScriptedWorker
     ) -> None:
-        """Whoever reuses a key for something else is told, and nothing happens."""
+        """A key that was used for another message is refused, and no second turn starts."""
         headers = {"Idempotency-Key": "key-1"}
         await agent.send("go", headers=headers)
         answer = await agent.send("something else", headers=headers)
@@ -214,7 +214,7 @@ class TestIdempotency:
     async def test_other_content_under_a_message_id_is_another_message(
         self, agent: Agent, worker: ScriptedWorker, text: str
     ) -> None:
-        """It opens a task of its own, as it opens a turn of its own; its copies find that one."""
+        """Other content under a messageId opens another task; copies of each find their own."""
         first = await agent.send("go", contextId="ours")
         other = await agent.send(text, contextId="ours", configuration=IMMEDIATELY)
         copies = [await agent.send(said, contextId="ours") for said in ("go", text)]
@@ -241,7 +241,7 @@ class TestIdempotency:
     async def test_a_follow_up_after_whose_turn_the_agent_has_asked_again(
         self, agent: Agent, worker: ScriptedWorker
     ) -> None:
-        """With a key a repetition gets the question; without one it is the answer to it."""
+        """A repeated message with a key gets the question again; without one it starts a turn."""
         asked = await agent.send("ask")
         headers = {"Idempotency-Key": "key-2"}
         for _ in range(2):
@@ -336,7 +336,7 @@ class TestSendingTheTurn:
 
 
 def test_the_log_holds_no_push_credentials() -> None:
-    """What is stored of a request has no push configuration: its token is a secret."""
+    """The stored form of a request has no push configuration, whose token is a secret."""
     request = SendMessageRequest()
     request.configuration.task_push_notification_config.token = "secret"
     request.configuration.return_immediately = True
@@ -451,7 +451,7 @@ class TestUpgrade:
     async def test_another_callers_task_is_not_found(
         self, agent: Agent, backends: Backends
     ) -> None:
-        """The look-up is in the caller's own scope."""
+        """A task from before the upgrade is not found by the same key under another tenant."""
         await self.opened(backends, self.KEYED_IN_OURS, "ours")
         body = {"message": message(contextId="ours"), "configuration": IMMEDIATELY}
         headers = {"Idempotency-Key": "key-1", "A2A-Version": "1.0"}

@@ -33,7 +33,7 @@ TEN_MINUTES = 600.0
 
 
 class PolledStorage(MemoryStorage):
-    """Memory that wakes nobody: a reader polls, by the clock, as on DynamoDB."""
+    """Memory without wake-ups: a reader polls by the clock, as on DynamoDB."""
 
     wakes = False
 
@@ -311,7 +311,7 @@ async def test_a_foreign_task_does_not_exist(
 async def test_garbage_for_an_id_is_refused_before_the_stream(
     agent: Agent, worker: ScriptedWorker, garbage: str
 ) -> None:
-    """What was never an id of an event is an invalid parameter, also on a running task."""
+    """A Last-Event-ID that is no cursor is refused as invalid, also on a running task."""
     sent = await agent.send("wait", configuration={"returnImmediately": True})
     params, headers = {"id": sent.task["id"]}, {"Last-Event-ID": garbage}
     answer = await agent.call("SubscribeToTask", params, headers)

@@ -68,7 +68,7 @@ async def test_a_text_breaks_no_line(app: FastAPI, binding: str, worker: Scripte
 async def test_the_first_event_comes_before_the_agent_has_done_anything(
     app: FastAPI, binding: str
 ) -> None:
-    """Nobody works here; the stream is open and shows the task."""
+    """Without any worker the stream opens at once, and its first event is the task."""
     params = {"message": message("go")}
     async with open_stream(app, binding, "SendStreamingMessage", params) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -92,7 +92,7 @@ async def test_events_come_as_they_happen(
 async def test_a_senders_stream_ends_when_the_agent_asks(
     app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
-    """The turn is over at input-required, and so is the stream of whoever sent its message."""
+    """The stream of the message's sender ends at input-required, with the turn."""
     events = await all_events(app, binding, "SendStreamingMessage", {"message": message("ask")})
     assert payload(events[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
 
@@ -137,7 +137,7 @@ class TestSubscriptions:
     async def test_a_subscription_stays_through_a_pause(
         self, app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
     ) -> None:
-        """It opens with the Task, stays open at input-required, and ends with the task (3.1.6)."""
+        """A subscription opens with the Task and stays through a pause to the end (3.1.6)."""
         asked = await agent.send("ask")
         params = {"id": asked.task["id"]}
         async with open_stream(app, binding, "SubscribeToTask", params) as response:
@@ -171,7 +171,7 @@ class TestSubscriptions:
     async def test_a_finished_task_can_be_read_on_from_any_event(
         self, app: FastAPI, binding: str, worker: ScriptedWorker, last: int
     ) -> None:
-        """With Last-Event-ID: the Task as of that event, then what followed, then the end."""
+        """With Last-Event-ID a finished task's stream has the Task then and what followed it."""
         params = {"message": message("go")}
         events = await all_events(app, binding, "SendStreamingMessage", params)
         task_id, seen = payload(events[0])["task"]["id"], events[last]
@@ -255,7 +255,7 @@ async def test_a_quiet_stream_is_kept_alive(
 async def test_a_buffered_stream_ends_resumably_at_its_limit(
     backends: Backends, card: AgentCard, binding: str, worker: ScriptedWorker
 ) -> None:
-    """From ApiFunction a stream ends at the blocking limit with what there is."""
+    """A stream of ApiFunction ends at the blocking limit and is resumed from its last event."""
     settings = Settings(auth="none", blocking_limit_s=0.1, stream_limit_s=100)
     app = create_app(settings, backends, card, entrypoint="api")
     events = await all_events(app, binding, "SendStreamingMessage", {"message": message("wait")})
@@ -371,7 +371,7 @@ class TestOlderDialect:
     async def test_its_errors_before_the_stream_are_answers(
         self, client: httpx.AsyncClient
     ) -> None:
-        """An unknown task is a 404 and not a stream that breaks."""
+        """An unknown task is answered by 404, not by a stream that breaks."""
         response = await client.post("/v1/tasks/nobody:subscribe", headers={"A2A-Version": "0.3"})
         assert response.status_code == 404
         assert "TASK_NOT_FOUND" in response.text

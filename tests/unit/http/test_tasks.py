@@ -34,7 +34,7 @@ class TestGet:
     async def test_history_length(
         self, agent: Agent, worker: ScriptedWorker, length: int, kept: int
     ) -> None:
-        """0 is none, n the last n (3.2.4)."""
+        """A historyLength of 0 returns no messages, one of n the last n (3.2.4)."""
         asked = await agent.send("ask")
         await agent.send("go", taskId=asked.task["id"])
         answer = await agent.call("GetTask", {"id": asked.task["id"], "historyLength": length})
@@ -49,7 +49,7 @@ class TestGet:
             assert answer.response.status_code in (200, 404)
 
     async def test_a_negative_history_length(self, agent: Agent, worker: ScriptedWorker) -> None:
-        """InvalidParams (3.2.4)."""
+        """A negative historyLength is refused with InvalidParams (3.2.4)."""
         sent = await agent.send("go")
         answer = await agent.call("GetTask", {"id": sent.task["id"], "historyLength": -1})
         assert answer.reason == "INVALID_PARAMS"
@@ -136,7 +136,7 @@ class TestCancel:
         assert not await backends.storage.is_cancelled(sent.task["id"])
 
     async def test_a_paused_task_is_canceled(self, agent: Agent, worker: ScriptedWorker) -> None:
-        """Input-required is no end: a worker commits canceled."""
+        """A task at input-required is canceled by a worker."""
         asked = await agent.send("ask")
         answer = await agent.call("CancelTask", {"id": asked.task["id"]})
         assert answer.state == "CANCELED"
@@ -144,7 +144,7 @@ class TestCancel:
     async def test_a_queued_task_is_canceled_without_a_worker(
         self, agent_with: Callable[..., Agent]
     ) -> None:
-        """Nobody works, and the task is canceled at the cancel's deadline."""
+        """Without any worker the API cancels the task at the cancel's deadline."""
         agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
         sent = await agent.send("go", configuration=IMMEDIATELY)
         answer = await agent.call("CancelTask", {"id": sent.task["id"]})
@@ -156,7 +156,7 @@ class TestCancel:
         backends: Backends,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The flag and the deadline do without the queue."""
+        """A cancel whose operation cannot be sent is done at the deadline."""
 
         async def refuse(*_: Any, **__: Any) -> None:
             raise UnavailableError
@@ -201,7 +201,7 @@ class TestCancel:
         assert answer.code in (0, -32002)
 
     async def test_an_unknown_task(self, agent: Agent) -> None:
-        """TaskNotFoundError."""
+        """A cancel of an unknown task is refused with TaskNotFoundError."""
         answer = await agent.call("CancelTask", {"id": "nobody"})
         assert answer.reason == "TASK_NOT_FOUND"
 
@@ -239,7 +239,7 @@ async def test_what_the_card_does_not_offer(
 
 
 async def test_an_inline_push_configuration_is_refused(agent: Agent) -> None:
-    """Nobody would be notified: better said than silently dropped."""
+    """Without push a configuration in a message is refused with an error, not dropped."""
     configuration = {"taskPushNotificationConfig": {"url": "https://example.com"}}
     answer = await agent.send("go", configuration=configuration)
     assert answer.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"

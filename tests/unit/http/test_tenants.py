@@ -66,7 +66,7 @@ async def test_ways_to_name_a_tenant(client: httpx.AsyncClient, path: str, body:
     ],
 )
 async def test_a_request_is_in_one_tenant(client: httpx.AsyncClient, path: str, body: Any) -> None:
-    """Two names are a mistake: whoever checks one of them must not find the other one used."""
+    """A request that names two tenants, or one that is not a text, is refused."""
     answer = await post(client, path, body)
     assert answer.reason == "INVALID_PARAMS"
 
@@ -81,7 +81,7 @@ async def test_long_names(agent: Agent) -> None:
 
 
 async def test_0_3_has_no_tenants(client: httpx.AsyncClient) -> None:
-    """Its requests are in no tenant, whatever a newer client writes into them."""
+    """A request of 0.3 is in no tenant, whatever its body or query says."""
     said = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "go"}]}
     body = {"message": said, "tenant": "acme", "configuration": {"blocking": False}}
     response = await client.post("/v1/message:send?tenant=acme", json=body)

@@ -1,4 +1,4 @@
-"""Open streams in an account whose functions answer 1,000 requests at a time: they stop nobody."""
+"""Open streams leave room for others in an account that answers 1,000 requests at a time."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_streams_of_one_caller_stop_nobody() -> None:
 
 
 async def test_streams_of_all_callers_stop_nobody() -> None:
-    """Of 1,000 callers with a stream each, as many are kept as are allowed in all."""
+    """Of 1,000 callers with a stream each, only as many streams stay open as are allowed in all."""
     with deployed() as gateway:
         async with streams_of_all(gateway) as streams:
             await ended(streams, STREAMS - Settings().streams_in_all)
@@ -152,7 +152,7 @@ async def test_streams_of_all_callers_stop_nobody() -> None:
 
 
 async def test_without_leases_streams_stop_everybody() -> None:
-    """That is what leases are for: 1,000 streams are all that the account's functions answer."""
+    """Without leases 1,000 streams take all concurrency: other callers get 503 until they end."""
     with deployed(**UNLIMITED) as gateway:
         async with streams_of_one(gateway) as streams:
             await ended(streams, 0)

@@ -75,7 +75,7 @@ def test_the_nearest_resource_takes_a_request(
     ],
 )
 def test_path_and_method_are_settled_together_or_not(method: str, path: str, together: str) -> None:
-    """Where the nearest resource lacks the method, a more general one takes it, or nobody."""
+    """A method that the nearest resource lacks goes to a more general one, if `falls_back`."""
     found = TABLE.find(method, path)
     assert found is not None
     assert found.function == together
@@ -92,7 +92,7 @@ def test_what_nobody_takes(method: str, path: str) -> None:
 
 
 def test_names_may_be_compared_as_they_come() -> None:
-    """Without decoding an encoded name is a variable's value."""
+    """Without decoding, an encoded name is the value of a variable as it came."""
     route = TABLE.find("GET", "/users/%6De", decodes=False)
     assert route is not None
     assert route.path_parameters == {"user": "%6De"}
@@ -107,7 +107,7 @@ def test_names_may_be_compared_as_they_come() -> None:
     ],
 )
 def test_tables_that_api_gateway_would_not_take(paths: Json, named: str) -> None:
-    """They are refused with the resources' names."""
+    """A table that API Gateway would not take is refused with the names of its resources."""
     with pytest.raises(TemplateError, match=named):
         Routes(paths)
 
@@ -122,7 +122,7 @@ def test_a_stream_is_one_in_mode_and_uri(mode: str) -> None:
 
 
 def test_a_template_without_the_api() -> None:
-    """It is an error that names what is missing."""
+    """A template without the API, or without a part of it, raises an error that names the part."""
     with pytest.raises(TemplateError, match="no RestApi"):
         Routes.of(Template({}))
     with pytest.raises(TemplateError, match="RestApi has no DefinitionBody"):
@@ -140,7 +140,7 @@ def limited(**settings: Json) -> Template:
 
 
 def test_limits_of_requests_are_the_templates() -> None:
-    """Those for all methods count; what is not set is what an account may have."""
+    """Limits are those set for all methods; what is not set there is an account's default."""
     every: Json = {"HttpMethod": "*"}
     both: Json = {"ThrottlingRateLimit": "2.5", "ThrottlingBurstLimit": 7}
     assert request_limits(limited(**{"/*": {**every, **both}})) == (2.5, 7)

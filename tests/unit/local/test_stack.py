@@ -43,7 +43,7 @@ def test_timeouts_are_those_of_the_functions() -> None:
 
 @pytest.mark.parametrize("auth", ["none", "api-key"])
 def test_pages_are_refused_where_callers_are_not_known(auth: str) -> None:
-    """Whoever has a key may ask from anywhere; a page has none."""
+    """Without keys a request of another origin's page gets 403; with a key it is answered."""
     settings = Settings.model_validate({"auth": auth, "api_keys": SecretStr(f"ann={KEY}")})
     options = Options(agent=AGENT, card=CARD)
     with Stack(settings, options) as stack, httpx.Client(trust_env=False) as http:
@@ -54,7 +54,7 @@ def test_pages_are_refused_where_callers_are_not_known(auth: str) -> None:
 
 
 def test_a_stack_may_stand_below_a_stage() -> None:
-    """Its URL has the stage then, and so has its card; beside the stage is nothing."""
+    """Below a stage the URL and those of the card have the stage; a path beside it gets 403."""
     options = Options(agent=AGENT, card=CARD, stage="a2a")
     with Stack(Settings(auth="none"), options) as stack, httpx.Client(trust_env=False) as http:
         card = http.get(f"{stack.url}/.well-known/agent-card.json").json()

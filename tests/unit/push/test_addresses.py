@@ -22,7 +22,7 @@ NOBODY = AllowedHosts()
 
 @pytest.mark.parametrize("url", hostile.URLS, ids=lambda url: ascii(url)[:60])
 async def test_a_hostile_url_is_not_registered(url: str) -> None:
-    """One sentence refuses it, and tells nothing of what the name resolves to."""
+    """A hostile URL is refused in one sentence without the addresses of its name."""
     with pytest.raises(InvalidArgumentError) as refusal:
         await check_receiver(url, NOBODY, resolve=resolve)
     sentence = str(refusal.value)
@@ -72,7 +72,7 @@ def test_path_and_query_are_sent_as_given(url: str, target: str) -> None:
 
 
 async def test_a_refusal_by_form_asks_no_dns_server() -> None:
-    """Whoever sends such a URL cannot have the deployment look up names of its own network."""
+    """A URL that is refused by its form is refused without a look-up of its name."""
 
     async def never(host: str, port: int) -> Sequence[str]:
         raise AssertionError(host)
@@ -95,7 +95,7 @@ async def test_a_silent_resolver_refuses(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_a_name_without_addresses_is_refused() -> None:
-    """Nothing to connect to is nothing to register."""
+    """A receiver whose name has no address is refused."""
 
     async def empty(host: str, port: int) -> Sequence[str]:
         return []
@@ -260,7 +260,7 @@ def test_an_unreadable_list_stops_the_start(text: str) -> None:
 
 
 def test_an_empty_list_allows_nobody() -> None:
-    """That is the setting's default."""
+    """An empty text, as in the setting's default, is an empty list."""
     assert AllowedHosts.parse("") == AllowedHosts.parse(" , ") == NOBODY
 
 

@@ -58,7 +58,7 @@ async def post(
 
 @pytest.mark.parametrize("url", hostile.URLS, ids=lambda url: ascii(url)[:60])
 async def test_a_hostile_url_is_never_connected_to(url: str) -> None:
-    """Whatever was registered, the connection has the last word, and no one tries again."""
+    """No connection is made to a hostile URL, and the event is not tried again."""
     network = RecordingNetwork()
     client = PushClient(NOBODY, resolve=hostile.resolve, network=network, tls=TLS)
     outcome = await post(client, url)
@@ -67,7 +67,7 @@ async def test_a_hostile_url_is_never_connected_to(url: str) -> None:
 
 
 async def test_no_hostile_url_reaches_a_server_on_this_machine() -> None:
-    """The same with the real network, and a server that listens where the URLs lead."""
+    """No URL that leads to this machine is connected to, although a server listens there."""
     with listening() as [receiver]:
         for host in ("127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]", "localhost", "x.a"):
             for scheme in ("http", "https"):
@@ -164,7 +164,7 @@ class _Silent:
 async def test_a_name_that_is_rebound_is_refused_at_connect(
     rebinding: Callable[..., Rebinding],
 ) -> None:
-    """Public when it was registered, private when it is called: nobody is called."""
+    """A name that was public at registration and is private at the call is not connected to."""
     dns = rebinding(hostile.PUBLIC, "127.0.0.1", "127.0.0.1")
     with listening() as [receiver]:
         url = f"https://rebound.example:{receiver.port}/hook"
@@ -191,7 +191,7 @@ async def test_nobody_asks_again_between_check_and_connect(
 
 
 async def test_the_real_network_resolves_nothing(rebinding: Callable[..., Rebinding]) -> None:
-    """From name to answer there is exactly one question to a DNS server."""
+    """A delivery asks the DNS server exactly once for its name."""
     dns = rebinding("127.0.0.1", "127.0.0.2")
     with Receiver() as receiver:
         outcome = await post(PushClient(LOCAL), f"http://hooks.example:{receiver.port}/")
@@ -200,7 +200,7 @@ async def test_the_real_network_resolves_nothing(rebinding: Callable[..., Rebind
 
 
 async def test_a_name_that_is_gone_may_come_back(rebinding: Callable[..., Rebinding]) -> None:
-    """A DNS error is the network's, and tried again."""
+    """After a DNS error the event is tried again."""
     rebinding()
     outcome = await post(PushClient(NOBODY), "https://gone.example/")
     assert outcome.meaning is Meaning.AGAIN
@@ -208,7 +208,7 @@ async def test_a_name_that_is_gone_may_come_back(rebinding: Callable[..., Rebind
 
 
 async def test_a_redirect_is_not_followed() -> None:
-    """It is no success, and its target, which nobody checked, is not called."""
+    """A redirect is a final failure, and its target, which was not checked, is not called."""
     with listening(2) as [receiver, elsewhere]:
         for code in (301, 302, 303, 307, 308):
             receiver.script = lambda _, code=code: status(code, Location=elsewhere.url())  # type: ignore[misc]
@@ -219,7 +219,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
 
 async def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy would resolve the name again, behind the check."""
+    """Proxies of the environment are ignored: they would resolve the name again, unchecked."""
     with listening(2) as [receiver, proxy]:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
             monkeypatch.setenv(name, proxy.url(path=""))
@@ -252,7 +252,7 @@ async def test_the_certificate_has_the_urls_name(authority: Authority, tmp_path:
 async def test_a_certificate_of_another_name_gets_no_request(
     names: list[str], authority: Authority, tmp_path: Path
 ) -> None:
-    """Nothing is sent to whoever cannot show the name; he may get his certificate right yet."""
+    """With a certificate of another name no request is sent; the event is tried again later."""
     client = PushClient(LOCAL, resolve=at_home, tls=authority.trusting())
     with Receiver(tls=authority.server(tmp_path, names)) as receiver:
         outcome = await post(client, receiver.url("hooks.example"))
@@ -320,7 +320,7 @@ async def test_an_endless_body_is_left() -> None:
 
 
 async def test_a_body_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever answers, but never finishes, has answered."""
+    """An answer whose body never ends counts by its status and its Retry-After."""
     monkeypatch.setattr(module, "DRAIN_S", 0.02)
     half = b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 10\r\n\r\nhalf"
     with Receiver(lambda _: _hanging(half)) as receiver:
@@ -376,7 +376,7 @@ async def test_the_whole_request_has_its_time(answer: Callable[[Request], Any]) 
 
 
 async def test_a_closed_port_is_a_failure_to_be_repeated() -> None:
-    """The receiver may be about to start."""
+    """A refused connection is tried again: the receiver may be about to start."""
     with listening() as [receiver]:
         url = receiver.url()
     outcome = await post(PushClient(LOCAL), url)
@@ -432,7 +432,7 @@ async def test_a_request_is_what_it_should_be() -> None:
 
 
 async def test_a_retry_after_date_counts_from_the_clock() -> None:
-    """The pause is what is left until the date."""
+    """The pause of a Retry-After date is what is left until it by the clock."""
     clock = ManualClock(1_700_000_000_000)  # Tue, 14 Nov 2023 22:13:20 GMT
     busy = status(503, Retry_After="Tue, 14 Nov 2023 22:15:20 GMT")
     with Receiver(lambda _: busy) as receiver:

@@ -70,7 +70,7 @@ class Outage:
 
 
 async def _silence() -> AsyncIterator[bytes]:
-    await asyncio.sleep(3600)  # the loop holds on to who sleeps, and to nobody who merely waits
+    await asyncio.sleep(3600)  # the loop keeps a task that sleeps, but not one that only waits
     yield b""
 
 
@@ -122,7 +122,7 @@ async def test_without_secrets_there_are_no_headers_for_them() -> None:
 
 
 async def test_a_trace_goes_on_to_the_receiver() -> None:
-    """The trace headers of whoever committed come with the notification."""
+    """A notification carries the trace headers of the commit, as its job has them."""
     world = World()
     with Receiver() as receiver:
         head = await world.open(receiver.url())
@@ -175,7 +175,7 @@ async def test_a_job_of_nothing_owed_sends_nothing() -> None:
     [("all", ["a:1", "b:2", "b:2", "WORKING", "a:4"]), ("statuses", ["WORKING", "WORKING"])],
 )
 async def test_a_restart_is_counted_as_subscribers_count_it(which: str, told: list[str]) -> None:
-    """What a new attempt restores is told as replacements, and a cursor among them holds.
+    """A restart's events are told as replacements; after a failure the next delivery goes on.
 
     The second request of the restart's commit fails: only a fold of the whole log knows which
     event comes after it.
@@ -206,7 +206,7 @@ async def test_a_restart_is_counted_as_subscribers_count_it(which: str, told: li
 
 
 async def test_two_callers_with_one_key_are_told_of_two_tasks() -> None:
-    """What is signed for one caller's webhook never names another caller's task."""
+    """Of two callers with one key each one's task is told once, under its own id."""
     world = World(push_events="ends")
     opened = set()
     with Receiver() as receiver:
@@ -309,7 +309,7 @@ async def test_a_receiver_names_its_pause(form: str) -> None:
     ["Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 01 Jan 0000 00:00:00 GMT", "-5", "soon", "1e9"],
 )
 async def test_a_garbled_pause_counts_for_nothing(garbled: str) -> None:
-    """Whatever a receiver sends as `Retry-After`, its failures are counted and end in a letter."""
+    """With any garbled `Retry-After` failures are counted, and end in one dead letter."""
     world = World(push_retry_s=600)
     with Receiver(lambda _: status(503, Retry_After=garbled)) as receiver:
         head = await world.open(receiver.url())
@@ -321,7 +321,7 @@ async def test_a_garbled_pause_counts_for_nothing(garbled: str) -> None:
 
 
 async def test_a_final_answer_is_an_answer() -> None:
-    """It ends a series of failures: the next event has all its time, not a single attempt."""
+    """A final answer ends a series of failures: the next event is retried for its full time."""
     world, answers = World(push_retry_s=600), iter([503, 400, 503, 200])
     with Receiver(lambda _: status(next(answers))) as receiver:
         head = await world.open(receiver.url())
@@ -373,7 +373,7 @@ async def test_a_url_that_refuses_ten_times_is_given_up(caplog: pytest.LogCaptur
 
 
 async def test_events_that_wait_are_not_sent_to_a_url_that_is_given_up() -> None:
-    """Nor are those that one delivery finds together, or a job that was sent before."""
+    """A URL that is given up gets no more events of the same delivery or of jobs sent before."""
     world = World()
     with Receiver(lambda _: status(403)) as receiver:
         head = await world.open(receiver.url())
@@ -387,7 +387,7 @@ async def test_events_that_wait_are_not_sent_to_a_url_that_is_given_up() -> None
 
 
 async def test_a_configuration_that_is_set_again_begins_anew() -> None:
-    """Its client has repaired it: the next event brings those that were kept meanwhile."""
+    """After a configuration is set again, the next event brings those that were kept meanwhile."""
     world, code = World(), 401
     with Receiver(lambda _: status(code)) as receiver:
         head = await world.open(receiver.url())
@@ -401,7 +401,7 @@ async def test_a_configuration_that_is_set_again_begins_anew() -> None:
 
 
 async def test_an_event_that_is_taken_ends_a_row_of_refusals() -> None:
-    """A receiver that takes some events is told of all."""
+    """A receiver that takes one event in ten is told of all: it is not given up."""
     world, answers = World(), cycle([410] * 9 + [200])
     with Receiver(lambda _: status(next(answers))) as receiver:
         head = await world.open(receiver.url())
@@ -435,7 +435,7 @@ async def test_failures_and_own_refusals_are_no_refusals() -> None:
 
 
 async def test_a_url_that_may_not_be_called_any_more() -> None:
-    """What is refused at connect is given up at once; a list can change after a registration."""
+    """A URL that may not be called any more is given up at once, without a connection."""
     world = World()
     with listening() as [receiver]:
         head = await world.open(receiver.url("127.0.0.2"))
@@ -540,7 +540,7 @@ async def test_jobs_in_any_order_tell_in_the_logs_order() -> None:
 
 
 async def test_two_deliveries_of_one_job_at_once() -> None:
-    """Both may send the event, under the same id; the cursor moves once, and nothing is lost."""
+    """Two deliveries of a job may both send an event, under one id; none is lost."""
     world = World()
     both = threading.Barrier(2, timeout=5)
 
@@ -645,7 +645,7 @@ async def test_a_task_that_is_gone_is_done() -> None:
 
 
 async def test_a_deleted_configuration_is_told_no_more() -> None:
-    """Also between two events of one delivery (A2A 1.0.1, section 3.1.10)."""
+    """A deleted configuration gets no more events, not even of the same delivery (A2A 3.1.10)."""
     world = World()
     with Receiver() as receiver:
         head = await world.open(receiver.url())
@@ -702,7 +702,7 @@ async def test_what_was_told_counts_whoever_replaces_the_configuration() -> None
 
 
 async def test_a_delivery_ends_before_its_time() -> None:
-    """With no time for another request the rest is given back at once, and goes on from there."""
+    """A delivery without time for another request gives the rest back, to go on from there."""
     world = World()
     with Receiver() as receiver:
         head = await world.open(receiver.url())
@@ -777,7 +777,7 @@ async def test_nothing_is_given_up_without_a_record() -> None:
 async def test_no_secret_and_no_content_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever happens, lines have ids and reasons, also those of the libraries below.
+    """Log lines have ids and reasons, and no secret or content, also those of libraries.
 
     What a receiver answers is his; our lines repeat it as little as what he was sent.
     """

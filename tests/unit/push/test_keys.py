@@ -63,7 +63,7 @@ def remove_keys(client: Any, table: str) -> None:
 
 
 async def test_a_store_begins_empty(store: KeyStore) -> None:
-    """Nobody has signed yet: the document has no key."""
+    """Before the first signature the store and the published document have no key."""
     assert await store.keys() == []
     assert await jwks(store) == {"keys": []}
 
@@ -105,7 +105,7 @@ async def test_a_damaged_key_hides_no_other(
 
 
 async def test_keys_are_listed_by_age(store: KeyStore, clock: ManualClock) -> None:
-    """The longest published first, each as it was given."""
+    """Keys are listed with the longest published one first, each as it was given."""
     for kid in ("b", "c", "a"):
         await store.publish(jwk(kid))
         clock.advance(60)

@@ -1,4 +1,4 @@
-"""Places of slow requests: who has many slow webhooks delays nobody else's."""
+"""Places of slow requests: a caller with many slow webhooks does not delay those of others."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_quick_request_needs_no_place() -> None:
-    """It is made and answered though its caller has no place left."""
+    """A quick request is made and answered although its caller has no place left."""
     made, slow = limited(1), Slow()
     holder = asyncio.create_task(during(made, slow, again=True))
     await slow.until(1, 0)
@@ -86,7 +86,7 @@ async def test_a_quick_request_needs_no_place() -> None:
 
 @pytest.mark.usefixtures("no_grace")
 async def test_slow_requests_are_as_many_as_places() -> None:
-    """Those above are ended; another caller has its own; a place that is given back is free."""
+    """Slow requests beyond a caller's places are ended; other callers have places of their own."""
     made, slow = limited(2), Slow()
     mine = [asyncio.create_task(during(made, slow)) for _ in range(5)]
     ended: set[asyncio.Task[Outcome]] = set()
@@ -112,7 +112,7 @@ async def test_slow_requests_are_as_many_as_places() -> None:
 
 
 async def test_one_that_has_failed_is_not_made_without_a_place() -> None:
-    """Its last attempt has shown how slow it is: it needs a place from the beginning."""
+    """A request that failed before is not made while its caller has no place left."""
     made, slow = limited(1), Slow()
     holder = asyncio.create_task(during(made, slow, again=True))
     await slow.until(1, 0)

@@ -214,7 +214,7 @@ async def test_a_receiver_survives_a_rotation(
 
 
 async def test_the_first_key_signs_at_once() -> None:
-    """There is no other; nobody can have a document without it that he trusts."""
+    """The first key is published and signs at once, as no receiver knows an older one."""
     clock = ManualClock()
     store = MemoryKeyStore(clock)
     token = await sign(Signer(Values(secret()), store, issuer=ISSUER, clock=clock))
@@ -224,7 +224,7 @@ async def test_the_first_key_signs_at_once() -> None:
 
 
 async def test_a_new_key_waits_until_everybody_can_know_it() -> None:
-    """Until then the previous one signs, and it stays published for what it has signed."""
+    """A new key signs once all receivers can know it; until then the previous one signs."""
     clock = ManualClock()
     store = MemoryKeyStore(clock)
     values = Values(secret(1))
@@ -260,14 +260,14 @@ async def test_a_key_in_use_never_runs_out() -> None:
 
 
 async def test_after_a_long_silence_the_current_key_signs() -> None:
-    """Rotated while nobody signed: none is published, and the previous one would gain nothing."""
+    """While no key is published, the current key signs at once, also after a rotation."""
     clock = ManualClock()
     signer = Signer(Values(secret(2), secret(1)), MemoryKeyStore(clock), issuer=ISSUER, clock=clock)
     assert jwt.get_unverified_header(await sign(signer))["kid"] == signing_key(secret(2)).kid
 
 
 async def test_two_rotations_in_a_row() -> None:
-    """Of two new keys the one that was published first signs, until one is known everywhere."""
+    """Of two new keys the first published one signs, until the second is known everywhere."""
     clock = ManualClock()
     store = MemoryKeyStore(clock)
     first, second = signing_key(secret(1)), signing_key(secret(2))
@@ -295,7 +295,7 @@ async def test_a_rotation_to_what_is_no_key_stops_nothing(caplog: pytest.LogCapt
 
 
 async def test_a_secret_that_is_gone_does_not_stop_the_signer() -> None:
-    """It signs with what it has; one that has nothing says that it is unavailable."""
+    """Without its secret a signer uses the key that it has; without a key it is unavailable."""
     clock = ManualClock()
     values = Values(secret())
     signer = Signer(values, MemoryKeyStore(clock), issuer=ISSUER, clock=clock)
@@ -323,7 +323,7 @@ def test_a_secret_makes_one_key() -> None:
     """Every process makes the same key of it, and another secret makes another one."""
     assert signing_key(secret()).jwk == signing_key(secret()).jwk
     assert len({signing_key(secret(n)).kid for n in range(20)}) == 20
-    # Fixed for good: another derivation would be a rotation that nobody asked for.
+    # Fixed for good: another derivation would rotate the keys of every deployment.
     assert signing_key(secret()).kid == "lc-PI-gaMOd2S_mBv0FrBPx8TcB3y-liXim4DR5oiAk"
 
 
@@ -352,14 +352,14 @@ def test_a_pem_key_is_used_as_it_is() -> None:
     ids=["empty", "short", "31", "P-384", "RSA", "broken"],
 )
 def test_a_secret_that_is_no_key(text: str) -> None:
-    """It is refused, and the error does not repeat it."""
+    """A secret that is no key is refused, and the error does not repeat its text."""
     with pytest.raises(ConfigurationError) as refusal:
         signing_key(text)
     assert not text or text[:20] not in str(refusal.value)
 
 
 def test_the_key_id_is_the_thumbprint() -> None:
-    """RFC 7638: whoever has the key can compute its id."""
+    """RFC 7638: the key's id is its thumbprint, which can be computed from the public key."""
     jwk = signing_key(secret()).jwk
     required = '{"crv":"%s","kty":"%s","x":"%s","y":"%s"}' % tuple(  # noqa: UP031 - braces
         jwk[name] for name in ("crv", "kty", "x", "y")

@@ -66,7 +66,7 @@ class Bench:
 
 
 async def test_each_configuration_of_a_task_has_a_job() -> None:
-    """By ids alone: what there is to tell is not in the message."""
+    """Each configuration of a task has one job, which holds ids and no content."""
     bench = Bench()
     head = await bench.world.open(URL, URL)
     bench.records()
@@ -119,7 +119,7 @@ async def test_records_again_are_the_same_job() -> None:
     [("ends", {4, 6}), ("statuses", {1, 2, 4, 5, 6}), ("all", {1, 2, 3, 4, 5, 6})],
 )
 async def test_which_commits_count(which: str, versions: set[int]) -> None:
-    """A commit without an event to push makes no job."""
+    """Only commits with an event to push, by the setting, count."""
     bench = Bench(push_events=which)
     storage = bench.world.storage
     head = await bench.world.open(push=config(URL))
@@ -159,7 +159,7 @@ async def test_other_items_and_changes_make_no_job() -> None:
 
 
 async def test_a_configuration_that_is_told_already_has_no_job() -> None:
-    """Whoever registers after a commit is owed nothing of it."""
+    """A configuration that was registered after a commit gets no job for that commit."""
     bench = Bench()
     head = await bench.world.open()
     await bench.world.say(head, WORKING)
@@ -185,7 +185,7 @@ async def test_an_earlier_incarnation_gets_no_job() -> None:
 
 
 async def test_scopes_are_apart() -> None:
-    """A task id that two owners have is two tasks."""
+    """A commit to another owner's task of the same id makes no job."""
     bench = Bench()
     mine = await bench.world.open(URL)
     others = bench.world.storage.for_scope(Scope.of("", "other"))

@@ -33,40 +33,40 @@ def test_how_a_task_is_canceled(head: Head, by_run: Canceled, by_cancel: Cancele
 
 
 def test_a_flag_is_raised_on_an_open_task() -> None:
-    """Waiting, running or paused."""
+    """A flag is accepted on a task that waits, runs or is paused."""
     for head in (opened(), claimed(), PAUSED):
         assert check_open(head) is head
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL))
 def test_a_task_that_has_ended_takes_no_flag(state: TaskState) -> None:
-    """Nobody would remove it."""
+    """A flag on an ended task is refused, because no process would remove it."""
     with pytest.raises(TaskTerminalStateError):
         check_open(moved(claimed(), state))
 
 
 def test_a_task_that_is_gone_takes_no_flag() -> None:
-    """There is nothing to cancel."""
+    """A flag on a task that is gone raises TaskNotFoundError."""
     with pytest.raises(TaskNotFoundError):
         check_open(None)
 
 
 def test_a_flag_counts_for_its_own_task() -> None:
-    """Not for a later one of the same id, and not where there is none."""
+    """A flag counts for the incarnation that it names, and for no other task of the id."""
     assert counts_for("i", "i")
     assert not counts_for("i", "j")
     assert not counts_for("i", None)
 
 
 def test_the_end_of_a_task_removes_its_own_flag() -> None:
-    """A later task keeps its flag; who names no task removes any."""
+    """A cleanup that names an incarnation removes its flag alone; one without removes any."""
     assert may_remove("i", "i")
     assert not may_remove("j", "i")
     assert may_remove("i", None)
 
 
 def test_a_cancel_is_overdue_from_its_deadline_on() -> None:
-    """Not a millisecond before."""
+    """A cancel is overdue from its deadline on, and not a millisecond before."""
     deadline = deadline_ms(1_000, 2.5)
     assert deadline == 3_500
     assert [is_overdue(deadline, now_ms=now) for now in (3_499, 3_500, 9_999)] == [

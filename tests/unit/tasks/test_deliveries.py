@@ -52,20 +52,20 @@ def test_a_delivery_works_on_the_current_turn() -> None:
 def test_only_the_first_delivery_of_a_turn_starts_without_a_claim(
     copy: int, receives: int, wanted: Delivered
 ) -> None:
-    """Beside a redelivery, or a copy, an attempt may run that has written nothing yet."""
+    """Only the first message's first delivery starts at once; redeliveries and copies claim."""
     sent = Operation(operation="run", params=OperationParams.of(opened(), 1, copy))
     assert on_delivery(opened(), sent, receives=receives, is_cancelled=False) is wanted
 
 
 def test_a_delivery_goes_on_with_the_turn_that_it_names() -> None:
-    """Once the current one is done; a delivery of the current turn, or of a cancel, does not."""
+    """After the current turn a run goes on with the later turn that it names; a cancel does not."""
     assert waits_behind(WITH_NEXT, operation("run"))
     assert not waits_behind(WITH_NEXT, operation("cancel"))
     assert not waits_behind(WITH_NEXT, Operation(operation="run", params=FIRST))
 
 
 def test_nothing_waits_behind_a_turn_that_is_over() -> None:
-    """The task has ended, and the later turn never comes."""
+    """Where the task has ended, a delivery does not go on with a later turn."""
     assert not waits_behind(COMPLETED, operation("run"))
 
 
@@ -74,18 +74,18 @@ def test_nothing_waits_behind_a_turn_that_is_over() -> None:
 def test_a_refused_writer_stops_where_its_task_has_ended(
     head: Head | None, token: str | None
 ) -> None:
-    """An attempt, and a writer outside of any."""
+    """On a task that is gone or has ended, a refused write is over, inside an attempt or not."""
     assert on_refusal(head, FIRST, token=token) is Refused.OVER
 
 
 def test_a_refused_attempt_stops_where_its_turn_is_over() -> None:
-    """A writer outside of any attempt needs no turn."""
+    """After the turn's end an attempt stops; a writer outside of any attempt writes again."""
     assert on_refusal(PAUSED, FIRST, token="A") is Refused.OVER
     assert on_refusal(PAUSED, FIRST, token=None) is Refused.REBASE
 
 
 def test_a_refused_attempt_is_fenced_by_another_owner() -> None:
-    """It goes on where the turn is its own or nobody's; a writer outside of any attempt does."""
+    """A refused attempt writes again unless another one owns the turn, which fences it."""
     assert on_refusal(claimed(token="B"), FIRST, token="A") is Refused.FENCED
     assert on_refusal(claimed(token="A"), FIRST, token="A") is Refused.REBASE
     assert on_refusal(opened(), FIRST, token="A") is Refused.REBASE
@@ -94,18 +94,18 @@ def test_a_refused_attempt_is_fenced_by_another_owner() -> None:
 
 @pytest.mark.parametrize("head", [*OVER, pytest.param(PAUSED, id="finished")])
 def test_a_lost_claim_ends_with_its_turn(head: Head | None) -> None:
-    """There is nothing left to claim."""
+    """A claim of a turn that is over, or of a task that is gone, is not repeated."""
     assert on_lost_claim(head, FIRST, RETRY) is Refused.OVER
 
 
 def test_a_lost_claim_is_repeated_while_there_are_attempts() -> None:
-    """It takes the turn from whoever has it, but not one whose attempts are used up."""
+    """A lost claim is tried again on another's turn, unless its attempts are used up."""
     assert on_lost_claim(claimed(token="B"), FIRST, RETRY) is Refused.REBASE
     assert on_lost_claim(claimed(claimed(), token="B"), FIRST, RETRY) is Refused.FENCED
 
 
 def test_a_turn_is_given_up_by_who_has_seen_its_last_attempt() -> None:
-    """Not where the turn is over, or somebody has taken it since."""
+    """A turn is not given up if it is over or another attempt has taken it since."""
     seen = claimed(claimed(), token="C")
     assert may_give_up(replace(seen, version=9), FIRST, seen=seen)
     assert not may_give_up(claimed(seen, token="D"), FIRST, seen=seen)
@@ -117,38 +117,38 @@ def test_a_turn_is_given_up_by_who_has_seen_its_last_attempt() -> None:
 def test_a_dead_letter_of_a_turn_that_is_over_is_dropped(
     head: Head | None, *, is_cancelled: bool
 ) -> None:
-    """A cancel flag still ends a paused task."""
+    """A letter of a finished turn is dropped; with a cancel flag a paused task is canceled."""
     wanted = DeadLettered.CANCEL if is_cancelled and head is PAUSED else DeadLettered.DROP
     assert dead_letter(head, is_cancelled=is_cancelled) is wanted
 
 
 @pytest.mark.parametrize("head", [opened(), claimed(), claimed(claimed(), "B"), WITH_NEXT])
 def test_a_dead_letter_of_a_task_that_is_being_canceled_cancels_it(head: Head) -> None:
-    """A flag says so, or the operation, however many attempts are left."""
+    """A letter with a cancel flag, or of a cancel, cancels the task, whatever attempts are left."""
     assert dead_letter(head, is_cancelled=True) is DeadLettered.CANCEL
     assert dead_letter(head, kind="cancel") is DeadLettered.CANCEL
 
 
 @pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT])
 def test_a_dead_letter_fails_nothing_while_there_are_attempts(head: Head) -> None:
-    """Before the first claim, after a claim, and with a message that waits."""
+    """A letter is sent again before and after a claim, and with a message that waits."""
     assert dead_letter(head) is DeadLettered.RESEND
 
 
 def test_a_dead_letter_fails_a_turn_whose_attempts_are_used_up() -> None:
-    """The last claim was the last attempt."""
+    """A letter of a turn that was claimed as often as allowed fails the task."""
     assert dead_letter(claimed(claimed(), "B")) is DeadLettered.FAIL
 
 
 def test_a_dead_letter_of_a_message_that_waits_is_about_the_current_turn() -> None:
-    """As any delivery of it is."""
+    """A letter of a message that waits is decided by the current turn's attempts."""
     assert dead_letter(WITH_NEXT, turn=NEXT.turn) is DeadLettered.RESEND
     exhausted = replace(WITH_NEXT, attempts=RETRY.max_attempts)
     assert dead_letter(exhausted, turn=NEXT.turn) is DeadLettered.FAIL
 
 
 def test_an_attempt_counts_itself() -> None:
-    """HEAD counts those that have claimed the turn; one that has not is one more."""
+    """Attempts are the claims that HEAD counts, plus the current one if it has not claimed."""
     assert attempts_started(opened(), is_claimed=False) == 1
     assert attempts_started(claimed(), is_claimed=True) == 1
     assert attempts_started(claimed(), is_claimed=False) == 2
@@ -160,22 +160,22 @@ NEWER = Operation(operation="archive", params=FIRST)
 @pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT, PAUSED, COMPLETED])
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_an_operation_of_a_newer_release_is_given_back(head: Head, *, is_cancelled: bool) -> None:
-    """Also where its task has ended: only that release knows what it asks for."""
+    """An operation of a newer release is given back, also where its task has ended."""
     wanted = on_delivery(head, NEWER, receives=1, is_cancelled=is_cancelled)
     assert wanted is Delivered.GIVE_BACK
 
 
 @pytest.mark.parametrize("head", [None, opened("j")])
 def test_an_operation_of_a_newer_release_is_dropped_with_its_task(head: Head | None) -> None:
-    """What it was about is there for no release."""
+    """An operation of a newer release is dropped where its task is gone."""
     assert on_delivery(head, NEWER, receives=1, is_cancelled=False) is Delivered.DROP
 
 
 @pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT])
 def test_a_dead_letter_for_a_newer_release_leaves_its_turn(head: Head) -> None:
-    """It stays due as the sweeper has set it, whose waits double.
+    """A letter that this release cannot run leaves its turn as it is, due as the sweeper set it.
 
-    Because of a damaged log, of the task's format, or of the operation.
+    The reason may be a damaged log, the task's format, or the operation.
     """
     run = operation("run")
     left = DeadLettered.LEAVE
@@ -186,7 +186,7 @@ def test_a_dead_letter_for_a_newer_release_leaves_its_turn(head: Head) -> None:
 
 
 def test_a_dead_letter_of_a_damaged_log_ends_what_may_be_ended() -> None:
-    """A turn whose attempts are used up, and a task that is being canceled."""
+    """With a damaged log a used-up turn fails its task, and a cancel flag cancels it."""
     used_up = claimed(claimed(), "B")
     for is_cancelled, wanted in ((False, DeadLettered.FAIL), (True, DeadLettered.CANCEL)):
         decided = on_dead_letter(
@@ -196,7 +196,7 @@ def test_a_dead_letter_of_a_damaged_log_ends_what_may_be_ended() -> None:
 
 
 def test_a_dead_letter_for_a_newer_release_without_an_open_turn_is_dropped() -> None:
-    """Nothing is to be sent again."""
+    """A letter of a newer release's operation is dropped where no turn is open."""
     for head in (PAUSED, COMPLETED):
         assert on_dead_letter(head, NEWER, is_cancelled=False, retry=RETRY) is DeadLettered.DROP
 

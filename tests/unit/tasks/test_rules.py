@@ -87,7 +87,7 @@ def test_a_new_task_is_submitted_due_and_expires() -> None:
 
 
 def test_every_commit_adds_one_to_the_version() -> None:
-    """Also a commit without entries."""
+    """A commit adds one to the version, also one without entries."""
     assert step(opened()).version == 2
 
 
@@ -108,7 +108,7 @@ def test_a_claim_with_a_status_of_its_own_adds_none() -> None:
 
 
 def test_a_second_claim_restarts_the_turn() -> None:
-    """It discards what the first attempt did, shows the task working, and counts on."""
+    """A second claim discards the first attempt's work, shows the task working, and counts two."""
     made = advance(claimed(), Commit(token="B", claims=True), now_ms=NOW, timing=TIMING)
     assert made.entries[0] == Restarted(1)
     assert isinstance(made.entries[1], StatusChanged)
@@ -173,7 +173,7 @@ def test_a_question_that_its_answer_has_archived_is_there_once() -> None:
 
 
 def test_an_attempt_that_lost_its_turn_is_fenced() -> None:
-    """Whatever it wants to write, a status or a chunk."""
+    """An attempt that lost its turn can write neither a chunk nor a status."""
     head = claimed(claimed(), "B")
     chunk = ArtifactWritten(Artifact(artifact_id="x", parts=[Part(text="late")]))
     for entry in (chunk, status(TaskState.TASK_STATE_COMPLETED)):
@@ -182,7 +182,7 @@ def test_an_attempt_that_lost_its_turn_is_fenced() -> None:
 
 
 def test_an_attempt_is_fenced_after_its_turn_has_ended() -> None:
-    """A finished turn has no owner."""
+    """After its turn has ended an attempt is fenced, because the turn has no owner."""
     with pytest.raises(FencedError):
         step(paused(), status(TaskState.TASK_STATE_COMPLETED), token="A")
 
@@ -210,7 +210,7 @@ def test_a_finished_turn_cannot_be_claimed() -> None:
     ],
 )
 def test_terminal_states_end_the_turn_and_admit_no_transition(state: TaskState) -> None:
-    """Not even to the same state; appends without a transition pass."""
+    """After a terminal state each status and message is refused; merging metadata is not."""
     head = step(claimed(), status(state), token="A")
     assert not head.turn_is_open
     assert (head.due_at, head.token) == (None, None)
@@ -224,7 +224,7 @@ def test_terminal_states_end_the_turn_and_admit_no_transition(state: TaskState) 
 
 
 def test_input_required_ends_the_turn_by_itself() -> None:
-    """The log says so too, and nobody has to look after the task any more."""
+    """Input-required ends the turn, also in the log, and the task is not due any more."""
     made = advance(
         claimed(),
         Commit(token="A", entries=(status(TaskState.TASK_STATE_INPUT_REQUIRED, "which?"),)),
@@ -253,7 +253,7 @@ def test_a_message_opens_the_next_turn_of_a_paused_task() -> None:
 
 
 def test_a_working_task_takes_no_message() -> None:
-    """The client waits until the task asks."""
+    """A message to a working task raises TaskNotAcceptingMessagesError."""
     with pytest.raises(TaskNotAcceptingMessagesError):
         step(claimed(), follow_up())
 
@@ -276,14 +276,14 @@ def test_one_message_at_most_waits_behind_a_running_attempt() -> None:
 
 
 def test_a_task_that_ends_drops_the_turn_that_waited() -> None:
-    """A terminal state ends the task, whatever was queued."""
+    """A terminal state also drops a queued turn, and the task is not due any more."""
     head = step(waiting_for_credentials(), follow_up())
     ended = step(head, status(TaskState.TASK_STATE_CANCELED))
     assert (ended.turn_is_open, ended.next_turn, ended.due_at) == (False, 0, None)
 
 
 def test_status_times_rise_strictly_even_when_the_clock_stands_still() -> None:
-    """Listing order and cursors rely on it."""
+    """Each status has a later time than the one before, also while the clock stands still."""
     head = claimed()
     times = [head.status_at]
     for _ in range(3):
@@ -293,7 +293,7 @@ def test_status_times_rise_strictly_even_when_the_clock_stands_still() -> None:
 
 
 def test_the_agents_own_timestamp_is_replaced() -> None:
-    """The time of a status is when it was committed."""
+    """A status gets the time of its commit, not that of the agent's own timestamp."""
     early = TaskStatus(state=TaskState.TASK_STATE_WORKING)
     early.timestamp.FromMilliseconds(5)
     head = step(claimed(), StatusChanged(early), token="A", now_ms=NOW + 500)
@@ -332,14 +332,14 @@ def test_a_restart_forgets_the_metadata_of_the_dead_attempt() -> None:
 
 
 def test_a_restart_takes_back_a_reply() -> None:
-    """What a dead attempt answered was never the answer."""
+    """A second claim discards the reply that the first attempt made."""
     head = step(claimed(), Replied(message()), token="A")
     assert head.replied
     assert not claimed(head, "B").replied
 
 
 def test_the_latest_message_is_remembered_for_recognition() -> None:
-    """Its content counts, not the ids that the server bound to it."""
+    """HEAD keeps a digest of the latest message's content, with the server's ids left out."""
     head = step(paused(), follow_up(), idempotency_key="k")
     bound = message("more", "m2")
     bound.task_id, bound.context_id = "t", "c"

@@ -83,7 +83,7 @@ async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
 
 
 async def test_an_expired_delivery_is_lost() -> None:
-    """Once the queue refuses a renewal nobody may write any more."""
+    """A delivery whose renewal the queue refuses counts as lost."""
     handle, lost = Delivery(None, ConcurrencyError()), asyncio.Event()
     async with heartbeat(handle, lost) as beat, asyncio.timeout(WAIT_S):
         await lost.wait()
@@ -106,7 +106,7 @@ async def test_a_delivery_without_renewals_is_lost_before_it_expires(handle: Del
 
 
 async def test_a_failed_renewal_is_tried_again() -> None:
-    """One lost renewal costs nothing: the next one comes before the delivery counts as lost."""
+    """After one failed renewal the next one succeeds, and the delivery is not lost."""
     handle = Delivery(None, UnavailableError())
     async with heartbeat(handle) as beat:
         assert handle.thrice.wait(WAIT_S)
@@ -114,7 +114,7 @@ async def test_a_failed_renewal_is_tried_again() -> None:
 
 
 async def test_a_delivery_is_not_renewed_beyond_its_limit() -> None:
-    """It is lost at the limit, also under an agent that blocks its loop: others may go on then."""
+    """A delivery is lost at its limit and not renewed after it, even if the loop is blocked."""
     handle, clock = Delivery(), SystemClock()
     until = clock.monotonic() + 1.5 * BEAT_S
     beat = Heartbeat(
@@ -226,7 +226,7 @@ async def test_a_cancel_keeps_its_delivery() -> None:
 
 
 async def test_a_cancel_that_has_lost_its_delivery_writes_nothing() -> None:
-    """Whoever has the delivery now ends the task; until then it is as it was."""
+    """A cancel() whose delivery was lost writes nothing, and the task stays as it was."""
 
     async def late(context: RequestContext, queue: EventQueue) -> None:
         for thread in beating():

@@ -127,7 +127,7 @@ def group(*errors: Exception) -> ExceptionGroup[Exception]:
     ],
 )
 async def test_a_final_exception_fails_the_task_at_once(error: Exception) -> None:
-    """What cannot be helped by another attempt gets none; what was emitted before is kept.
+    """A final error fails the task on its first attempt; what was emitted before is kept.
 
     In a group one final exception is enough, beside whatever else went wrong.
     """
@@ -161,7 +161,7 @@ async def test_an_exception_after_the_end_changes_nothing(
 
 
 async def test_an_agent_that_cancels_itself_is_retried() -> None:
-    """A CancelledError that nobody asked for is a failure like any other."""
+    """A CancelledError that the agent raises by itself is a failed attempt like any other."""
 
     async def confused(_context: RequestContext, _queue: EventQueue) -> None:
         raise asyncio.CancelledError
@@ -205,7 +205,7 @@ async def test_what_a_failed_attempt_had_not_committed_is_gone() -> None:
 async def test_an_unanswered_commit_is_left_to_the_next_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """When nobody knows whether a commit was applied, the turn is given back, not repeated."""
+    """A commit without an answer gives the turn back, and the next attempt completes it."""
     bench = Bench(Agent(complete), retry_base_s=0)
     task = await bench.send()
 
@@ -253,7 +253,7 @@ async def test_a_commit_that_was_applied_without_an_answer_counts_once(
 async def test_an_unexpected_error_gives_the_delivery_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever goes wrong around an agent, the operation is not lost and the worker lives."""
+    """An unexpected error outside of the agent is logged, and the next delivery succeeds."""
     bench = Bench(Agent(complete), retry_base_s=0)
     await bench.send()
 

@@ -85,7 +85,7 @@ def stack() -> Stack:
 
 
 async def test_nothing_is_overdue(stack: Stack) -> None:
-    """A young turn is left alone."""
+    """A turn younger than the waiting time is not sent."""
     await stack.open()
     stack.clock.advance(WAITING_S - 0.001)
     assert await stack.sweep() == SweepReport()
@@ -139,7 +139,7 @@ async def test_the_bound_holds_after_any_number_of_sends(stack: Stack) -> None:
 
 
 async def test_a_claimed_turn_is_sent_again_too(stack: Stack) -> None:
-    """A message may be lost after the claim; beyond the longest run nobody works on the turn."""
+    """A claimed turn is sent again after the longest run, as its message may be lost."""
     head = await stack.claim(await stack.open())
     stack.clock.advance(LEASE_S - 1)
     assert await stack.sweep() == SweepReport()
@@ -160,7 +160,7 @@ async def test_a_finished_turn_is_not_watched(stack: Stack) -> None:
 async def test_an_index_that_lags_costs_nothing(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the index still shows, but HEAD does not, is passed over."""
+    """Turns that the index still shows are passed over if HEAD says that they are not due."""
     finished, postponed, deleted = [await stack.open() for _ in range(3)]
     stack.clock.advance(WAITING_S)
     stale = await stack.storage.due(stack.clock.now_ms())
@@ -228,7 +228,7 @@ async def test_an_unforeseen_error_of_the_queue_costs_no_wait_either(
 
 
 async def test_a_turn_that_cannot_be_sent_is_tried_once_in_a_run(stack: Stack) -> None:
-    """It goes behind those that are overdue for longer, so that it never holds them up."""
+    """A turn that cannot be sent goes behind those that are overdue for longer."""
     first, second = [await stack.open() for _ in range(2)]
     stack.clock.advance(WAITING_S)
     stack.queue.is_down = True
@@ -298,7 +298,7 @@ async def text_of(stack: Stack, head: Head) -> str:
 async def test_a_turn_that_was_never_claimed_fails_in_the_end(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not a moment before its time; with a reason, an entry in the log, and no further copy."""
+    """An unclaimed turn fails its task after a day, not before, with a reason and a log line."""
     head = await stack.open()
     stack.clock.advance(DAY_S - 0.001)
     assert await stack.sweep() == SweepReport(sent=1)
@@ -316,14 +316,14 @@ async def test_a_turn_that_was_never_claimed_fails_in_the_end(
 
 
 async def test_a_claimed_turn_is_not_given_up(stack: Stack) -> None:
-    """Its attempts bound it: it is sent again."""
+    """A claimed turn is sent again and not given up, however long ago it was opened."""
     await stack.claim(await stack.open())
     stack.clock.advance(10 * DAY_S)
     assert await stack.sweep() == SweepReport(sent=1)
 
 
 async def test_a_later_turn_has_its_own_time(stack: Stack) -> None:
-    """It counts from the message that opened the turn, not from the task's creation."""
+    """A later turn's time counts from the message that opened it, not from the creation."""
     head = await stack.open()
     await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     stack.clock.advance(3 * DAY_S)
@@ -353,7 +353,7 @@ async def test_a_message_that_waited_has_its_time_from_its_turn_on(stack: Stack)
 async def test_a_turn_of_unknown_age_is_sent_on(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A release that stored no times has opened it."""
+    """A turn opened by a release that stored no times is sent again, not given up."""
     head = await stack.open()
     await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     answer = Commit(entries=(TurnOpened(request("more")),))
@@ -509,7 +509,7 @@ async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
 
 
 async def test_a_cancel_is_left_to_others_until_its_deadline(stack: Stack) -> None:
-    """The agent has the time that it was promised."""
+    """Before its deadline a cancel is left to others, and its flag stays."""
     head = await stack.open()
     await stack.storage.request_cancel(head.task_id)
     stack.clock.advance(TIMEOUT_S - 0.001)
@@ -518,7 +518,7 @@ async def test_a_cancel_is_left_to_others_until_its_deadline(stack: Stack) -> No
 
 
 async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
-    """Its question goes to the history."""
+    """A paused task is canceled at the deadline, and its question goes to the history."""
     head = await stack.open()
     await Storage(stack.storage).update_task(
         head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED, status_message=agent_message("Which?")
@@ -534,7 +534,7 @@ async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
 
 @pytest.mark.parametrize("gone", [False, True], ids=["completed", "deleted"])
 async def test_the_flag_of_an_ended_task_is_removed(stack: Stack, *, gone: bool) -> None:
-    """What a crash before the cleanup left: the task stays as it is."""
+    """The flag of an ended or deleted task is removed, and the task stays as it was."""
     head = await cancelled(stack)
     await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
     if gone:
