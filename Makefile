@@ -10,7 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SAM := $(BIN)/uvx --from $(SAM_CLI) sam
-PYTEST_ARGS ?= -n 2
+# Three processes on two cores: many tests wait for other processes.
+PYTEST_ARGS ?= -n 3
 
 # Frameworks whose agents run in an environment of their own, as their pins are not ours.
 FRAMEWORKS := google_adk agent_framework

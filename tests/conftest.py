@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Generator
 
 import pytest
@@ -17,6 +20,19 @@ pytest_plugins = [
     "tests.support.permission_report",
     "tests.support.secrecy",
 ]
+
+
+_runtime = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the run a place of its own for `dev.json`, apart from the user's running `dev`."""
+    config.stash[_runtime] = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="a2a-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove that place."""
+    shutil.rmtree(config.stash[_runtime], ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)
