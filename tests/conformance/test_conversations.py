@@ -91,7 +91,7 @@ async def test_every_message_is_in_the_history_in_order(opened: Open) -> None:
 
 
 async def test_what_a_task_does_not_take(opened: Open) -> None:
-    """Another context, a task that works, one that has ended, one that is not there."""
+    """A message with another context, or to a working, ended or unknown task, is refused."""
     worker = Scripted()
     async with opened(worker) as agent:
         paused = (await agent.send("ask")).task
@@ -116,9 +116,9 @@ async def test_what_a_task_does_not_take(opened: Open) -> None:
 
 
 async def test_a_message_to_an_agent_that_waits_for_credentials(opened: Open) -> None:
-    """It waits for the running turn, then is one of its own; its messageId may be a used one.
+    """A message waits for the running turn, then starts a turn, even with a used messageId.
 
-    The same message again, while it waits, is the same turn.
+    The same message again, while it waits, belongs to the same turn.
     """
     worker = Scripted()
     async with opened(worker) as agent:

@@ -231,13 +231,13 @@ class TestSimpleA2A:
         return SimpleA2A(agent.client)
 
     async def test_the_card(self, simple: SimpleA2A) -> None:
-        """Under `agentCard`, relative to the endpoint."""
+        """A client of this dialect finds the card under `agentCard`, relative to the endpoint."""
         card = await simple.card()
         assert card["name"]
         assert card["capabilities"]["streaming"]
 
     async def test_a_stream_in_its_own_frames(self, simple: SimpleA2A) -> None:
-        """It splits at two line feeds, and takes the type of an event from `type`."""
+        """A client that splits at two LF and reads `type` gets every event."""
         events = await simple.send_subscribe("go")
         kinds = [event["type"] for event in events if "type" in event]
         assert "TaskArtifactUpdateEvent" in kinds
@@ -247,7 +247,7 @@ class TestSimpleA2A:
     async def test_joining_a_task(
         self, simple: SimpleA2A, client: Client01, worker: ScriptedWorker, followers: Followers
     ) -> None:
-        """Its `resubscribe` begins with the task as it is."""
+        """A client's `resubscribe` begins with the task as it is."""
         sending = asyncio.create_task(client.send("wait", task=Seen("my-task")))
         await worker.waiting.wait()
         joining = asyncio.create_task(simple.resubscribe("my-task"))
@@ -286,7 +286,7 @@ class TestRepetition:
     async def test_of_a_message_to_a_running_task(
         self, client: Client01, worker: ScriptedWorker, followers: Followers
     ) -> None:
-        """It joins the turn that is under way."""
+        """A repeated message to a running task joins the turn that is under way."""
         both = [asyncio.create_task(client.send("wait", task=Seen("mine"))) for _ in range(2)]
         await worker.waiting.wait()
         await followers.reach(2)
@@ -309,7 +309,10 @@ class TestRepetition:
         assert len(worker.started) == 3
 
     async def test_another_message_to_a_finished_task(self, client: Client01) -> None:
-        """It is refused, and replaces nothing (E20 does): somebody may still ask for the result."""
+        """Another message to a finished task is refused, and does not replace the task as E20 does.
+
+        Another caller may still ask for the result.
+        """
         await client.send("go", task=Seen("mine"))
         with pytest.raises(RpcError):
             await client.send("something else", task=Seen("mine"))

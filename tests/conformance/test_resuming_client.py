@@ -144,7 +144,7 @@ async def test_a_conversation(making: Making, worker: ScriptedWorker) -> None:
 
 
 async def test_a_subscription_through_a_pause(making: Making, requests: Requests) -> None:
-    """It is continued through the server's limits until the task has ended."""
+    """A subscription is continued past the server's limits and a pause, to the task's end."""
     client = await making()
     asked = await collect(client.send_message(request("ask")))
     answer = request("go")
@@ -174,7 +174,7 @@ async def test_refusals(making: Making, requests: Requests, worker: ScriptedWork
 
 
 async def test_streams_of_0_3(making: Making, requests: Requests) -> None:
-    """Where the official client speaks 0.3, its streams are continued as well."""
+    """The client also continues streams if the official client speaks 0.3."""
     client = await making(version="0.3")
     events = await collect(client.send_message(request("wait")))
     assert shown(events) == ["SUBMITTED", "WORKING", "Once upon ", "a time.", "COMPLETED"]

@@ -428,7 +428,7 @@ def test_the_agents_of_a_framework_give_the_same_tasks(framework: str) -> None:
 
 
 def test_each_framework_runs_with_the_sdk_of_this_project() -> None:
-    """Their environments have the version of the SDK that the comparison is about."""
+    """The environments of the frameworks pin the same a2a-sdk as this project."""
     foreign = [ROOT / "tests/foreign" / framework / "requirements.txt" for framework in ANSWERS]
     locks = [ROOT / "requirements/dev.txt", *foreign]
     pins = [re.findall("^a2a-sdk==[0-9.]+", lock.read_text(), re.MULTILINE) for lock in locks]

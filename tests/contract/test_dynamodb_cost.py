@@ -85,7 +85,7 @@ async def test_an_echo_task_in_all(bench: Bench) -> None:
 
 
 async def test_a_task_is_put_into_the_index_by_id_once(bench: Bench, observer: Any) -> None:
-    """It has two entries from its creation on, which no later write of the task touches."""
+    """A task has two entries in `by-id` from its creation on, which no later write touches."""
     storage = bench.storage
     head = (await storage.open_task("context", request())).head
     stored = entries_by_id(observer, storage, head)
@@ -129,7 +129,7 @@ async def test_a_cancel_is_a_read_and_a_transaction(bench: Bench) -> None:
 
 
 async def test_a_failed_attempt_is_one_update(bench: Bench) -> None:
-    """Its release costs 1 write unit; 3 where the turn's due time moves too, in the due index."""
+    """A release costs 1 write unit, or 3 if it also moves the turn's due time in the index."""
     storage = bench.storage
     head = (await storage.open_task("context", request())).head
     head = await storage.commit(head, Commit(token="first", claims=True))
@@ -199,7 +199,7 @@ async def test_what_push_costs_beside_the_commits(bench: Bench) -> None:
 
 
 async def test_commits_of_a_task_with_push_cost_the_same(bench: Bench) -> None:
-    """Who is told of a task is no part of its commits."""
+    """A commit costs the same with and without push configurations of its task."""
     plain = (await bench.storage.open_task("context", request())).head
     told = (await bench.storage.open_task("context", request(), push=receiver())).head
     usages = []

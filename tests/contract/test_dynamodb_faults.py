@@ -72,7 +72,7 @@ def once(client: Any, event: str, action: Hook) -> None:
 async def test_500_commits_under_faults(
     storage: DynamoStorage, healthy: DynamoStorage, client: Any
 ) -> None:
-    """Whatever happens to requests and answers, no chunk is lost and none is written twice."""
+    """Under failing requests and lost answers no chunk is lost and none is written twice."""
     task_id = (await Storage(storage).create_task("ctx", message())).id
     faults = Faults(seed=7)
     faults.attach(client)

@@ -94,7 +94,7 @@ async def test_a_claim_whose_log_is_out_of_date_counts_nothing(storage: DurableS
 async def test_a_commit_without_the_log_leaves_an_unknown_generation(
     storage: DurableStorage,
 ) -> None:
-    """As that of a follow-up: the claim of its turn, whose worker has the log, stores it again."""
+    """A follow-up leaves an unknown generation unknown; the claim of its turn stores it again."""
     head = await followed_up(storage)
     assert head.generation is None
     head = await claimed_again(storage, (await read(storage, head.task_id)).counted())
@@ -117,7 +117,7 @@ async def test_a_claim_that_meets_a_request_to_cancel_keeps_what_it_has_counted(
 async def test_a_writer_that_meets_a_request_to_cancel_keeps_what_it_has_counted(
     storage: DurableStorage,
 ) -> None:
-    """Its first commit claims the turn, on a HEAD that has only the request beside its own."""
+    """A first commit keeps the counted generation if HEAD has changed only by a cancel request."""
     head = (await read(storage, (await followed_up(storage)).task_id)).counted().head
     await storage.request_cancel(head.task_id)
     own = Ownership(params=OperationParams.of(head, head.turn), token="writer")

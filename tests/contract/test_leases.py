@@ -62,14 +62,14 @@ async def test_a_caller_has_as_many_streams_as_allowed(slots: Slots, caller: str
 
 
 async def test_callers_do_not_take_each_others_places(slots: Slots, caller: str) -> None:
-    """Who has as many streams as allowed leaves the others theirs."""
+    """A caller that has as many streams as allowed leaves the other callers their places."""
     leases = of_callers(slots, 2)
     assert len(await taken(leases, caller, 3)) == 2
     assert len(await taken(leases, f"{caller}, another", 3)) == 2
 
 
 async def test_all_callers_have_a_limit_together(slots: Slots, caller: str) -> None:
-    """Beyond it each caller is refused, and keeps no place of its own for it."""
+    """Beyond the common limit a caller is refused, and the refusal keeps none of its own slots."""
     free = [n for n in range(4) if n not in await slots.held("ALL#0")]
     leases = StreamLeases(slots, per_caller=1, in_all=4)
     held = [await leases.take(f"{caller} {n}", for_s=60) for n in range(6)]
@@ -84,12 +84,12 @@ async def test_all_callers_have_a_limit_together(slots: Slots, caller: str) -> N
 
 
 async def test_callers_that_are_not_known_are_counted_together(slots: Slots) -> None:
-    """They have no limit of one caller's."""
+    """The limit of a single caller does not apply to callers that are not known."""
     assert len(await taken(of_callers(slots, 1), "", 3)) == 3
 
 
 async def test_zero_is_no_limit(slots: Slots, caller: str) -> None:
-    """Nothing is stored then."""
+    """With the limit 0 every stream is allowed, and no slot is stored."""
     leases = of_callers(slots, 0)
     assert [lease.slots for lease in await taken(leases, caller, 3)] == [(), (), ()]
 

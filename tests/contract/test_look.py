@@ -46,7 +46,7 @@ async def test_fifty_tasks_fit_in_a_look(storage: DurableStorage) -> None:
 
 
 async def test_an_expired_task_is_not_seen(storage: DurableStorage, clock: ManualClock) -> None:
-    """Though its items may still be stored."""
+    """A look shows no HEAD of an expired task, though its items may still be stored."""
     head = (await storage.open_task("context", request(), ttl_s=10)).head
     clock.advance(11)
     assert (await storage.look([key_of(head)]))[key_of(head)].head is None
@@ -96,6 +96,6 @@ def leave_out(database: Database, without_head: Head, without_flag: Head) -> lis
 
 @pytest.mark.parametrize("missing", [True, False])
 async def test_a_flag_of_another_incarnation_cancels_nothing(*, missing: bool) -> None:
-    """Nor does a flag without a task."""
+    """A look is not cancelled by a flag of another incarnation, nor by a flag without a task."""
     head = None if missing else opened()
     assert not Look(head=head, flagged="earlier").is_cancelled

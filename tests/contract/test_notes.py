@@ -87,7 +87,11 @@ async def test_a_release_may_move_the_due_time(storage: DurableStorage) -> None:
 
 
 async def test_only_the_owner_releases(storage: DurableStorage) -> None:
-    """Not an attempt that was taken over, nor on an unclaimed turn, an ended or a later task."""
+    """Only the attempt that owns the open turn can release it.
+
+    A release fails for an attempt that was taken over, for an unclaimed turn, for an ended task and
+    for a later task with the same id.
+    """
     first = await opened(storage, task_id="reused")
     assert not await storage.release(first, END)
     one = await claimed(storage, first)
@@ -106,7 +110,7 @@ async def test_only_the_owner_releases(storage: DurableStorage) -> None:
 async def test_the_next_claim_keeps_how_the_attempt_before_it_ended(
     storage: DurableStorage,
 ) -> None:
-    """Its record has the reason and its own worker; HEAD forgets the release."""
+    """The next claim's record has the reason and its own worker; HEAD forgets the release."""
     head = await given_back(storage, await claimed(storage, await opened(storage)))
     head = await claimed(storage, head, "two")
     taken = await record(storage, head)
@@ -144,7 +148,7 @@ async def test_a_release_counts_for_its_token_alone(table: Database, clock: Manu
 
 
 async def test_a_commit_that_fails_its_task_says_why(storage: DurableStorage) -> None:
-    """Also where it claims the turn, because its attempt had written nothing."""
+    """A commit that fails its task records the reason, even if the same commit claims the turn."""
     failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
     head = await claimed(storage, await opened(storage))
     head = await storage.commit(head, Commit(entries=(failed,), token="one", failed=END))
@@ -160,7 +164,7 @@ async def test_a_commit_that_fails_its_task_says_why(storage: DurableStorage) ->
 async def test_a_turn_without_a_count_of_its_copies_is_postponed(
     table: Database, clock: ManualClock
 ) -> None:
-    """It was stored in part: it counts as never sent, once, and has a count from then on."""
+    """A turn without `sends` counts as never sent; one postponement stores the count."""
     storage = table.storage(clock=clock)
     head = await opened(storage)
     remove_attributes(table, head_key(head), "sends")
@@ -180,7 +184,7 @@ async def test_a_turn_without_a_count_of_its_copies_is_postponed(
 async def test_a_request_to_cancel_stands_on_head(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """Who asked, and when; the first one stays, and no version moves."""
+    """HEAD has who asked first and when; a second request changes nothing, and no version moves."""
     head = await opened(storage)
     asked_at = clock.now_ms()
     await storage.request_cancel(head.task_id, by="ann")
@@ -192,7 +196,7 @@ async def test_a_request_to_cancel_stands_on_head(
 
 
 async def test_a_writer_that_has_not_read_the_request_loses(storage: DurableStorage) -> None:
-    """After it has read again, its commit is stored; the mark stays."""
+    """A writer that has not read the request is refused, reads again, commits; the mark stays."""
     head = await claimed(storage, await opened(storage))
     await storage.request_cancel(head.task_id, by="ann")
     said = Commit(entries=(MessageAppended(agent_message("x")),), token="one")
@@ -206,7 +210,7 @@ async def test_a_writer_that_has_not_read_the_request_loses(storage: DurableStor
 
 
 async def test_a_later_task_with_the_id_has_no_request(storage: DurableStorage) -> None:
-    """Its commits are stored as those of any other."""
+    """A later task with the same id has no cancel mark, and its commits are stored."""
     head = await opened(storage, task_id="reused")
     await storage.request_cancel("reused")
     await storage.delete_task("reused")
@@ -219,7 +223,7 @@ async def test_a_later_task_with_the_id_has_no_request(storage: DurableStorage) 
 async def test_the_mark_of_another_incarnation_counts_for_nothing(
     table: Database, clock: ManualClock
 ) -> None:
-    """Neither is it read, nor does a commit's condition fail on it."""
+    """The mark of another incarnation is not read, and refuses no commit."""
     storage = table.storage(clock=clock)
     head = await opened(storage)
     set_attributes(table, head_key(head), {"cancel_for": {"S": "earlier"}})
@@ -266,7 +270,7 @@ def _once(read: Any, first: Any) -> Any:
 
 
 async def test_head_has_the_bytes_of_all_entries(storage: DurableStorage) -> None:
-    """As they are encoded, whatever is discarded later."""
+    """HEAD's `size` is the bytes of all encoded entries, also of those that a restart discards."""
     head = await claimed(storage, await opened(storage))
     head = await claimed(storage, head, "two")
     head = await storage.commit(
@@ -282,7 +286,7 @@ async def test_head_has_the_bytes_of_all_entries(storage: DurableStorage) -> Non
 
 
 async def test_a_task_is_found_by_its_id_alone(storage: DurableStorage) -> None:
-    """In whichever scopes; from each scope the same."""
+    """A search by id finds the tasks of all scopes, and finds the same from each scope."""
     task_id = f"shared-{storage.scope.digest}"
     others = storage.for_scope(new_scope())
     mine, theirs = await opened(storage, task_id=task_id), await opened(others, task_id=task_id)
@@ -297,12 +301,12 @@ async def test_a_task_is_found_by_its_id_alone(storage: DurableStorage) -> None:
 
 @pytest.mark.parametrize("task_id", ["unknown", "", "no/id", "x" * 4000])
 async def test_what_no_task_is_called_is_not_found(storage: DurableStorage, task_id: str) -> None:
-    """Nor is an id that no key could hold an error."""
+    """A search for an unknown id, or for an id that no key can hold, finds nothing."""
     assert await storage.find(task_id) == []
 
 
 async def test_an_expired_task_is_not_found(storage: DurableStorage, clock: ManualClock) -> None:
-    """Neither by its id nor by its hour."""
+    """An expired task is found neither by its id nor by its hour."""
     head = await opened(storage, ttl_s=10)
     clock.advance(11)
     assert await storage.find(head.task_id) == []
@@ -312,7 +316,7 @@ async def test_an_expired_task_is_not_found(storage: DurableStorage, clock: Manu
 async def test_tasks_of_an_hour_come_in_the_order_of_their_creation(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """Over all scopes and shards; commits do not move them, other hours have others."""
+    """The tasks of an hour come in order of creation, over all scopes; commits move none."""
     clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
     begin, scopes = clock.now_ms(), [storage, storage.for_scope(new_scope())]
     heads = []
@@ -365,7 +369,7 @@ async def test_a_table_without_the_index(local_dynamodb: Emulator, clock: Manual
 
 
 async def test_lists_and_counts_pass_over_contexts(storage: DurableStorage) -> None:
-    """However many there are, of the same scope."""
+    """Lists, counts and the search by hour show no contexts of the scope."""
     head = await opened(storage)
     for number in range(3):
         await storage.put_context(f"context-{number}", context_write(number))

@@ -106,5 +106,5 @@ async def test_the_added_index_finds_what_this_release_made(
 
 
 async def test_no_task_has_an_id_that_no_key_can_have(older: Database, clock: ManualClock) -> None:
-    """Such an id is found nowhere, which is no word about the index."""
+    """On a table without `by-id`, an id that no key can hold is not found and is no error."""
     assert await older.storage(clock=clock).find("x" * 3000) == []

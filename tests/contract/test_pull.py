@@ -65,7 +65,7 @@ async def test_an_empty_queue_is_left_after_the_wait(queues: Queues) -> None:
 
 @everywhere
 async def test_a_queue_that_was_shut_down_is_not_pulled(queues: Queues) -> None:
-    """Nothing is received after the end of receiving."""
+    """A pull from a queue that was shut down brings nothing, and takes no message."""
     queue = queues.queue()
     await queue.send(Note())
     await queue.shutdown()

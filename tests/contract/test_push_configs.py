@@ -335,7 +335,10 @@ async def test_a_client_that_always_sends_its_configuration_has_one(
 async def test_a_task_takes_its_configurations_along(
     storage: DurableStorage, clock: ManualClock, ends: str
 ) -> None:
-    """None is found or written any more, and one of a new task with the id shares nothing."""
+    """The configurations of a deleted or expired task are neither found nor written.
+
+    A later task with the same id has none of them.
+    """
     opened = await storage.open_task(
         "ctx", request(), task_id="again", ttl_s=HOUR, push=config(config_id="inline")
     )
@@ -417,7 +420,7 @@ def test_what_no_request_can_carry_is_refused(field: str, value: str) -> None:
 
 
 def test_a_configuration_has_a_size() -> None:
-    """However its bytes are spread, it stays far below an item."""
+    """A configuration that is too large is refused, with the limit in the sentence."""
     large = config("task", "a")
     large.tenant = "x" * 16_384
     with pytest.raises(InvalidArgumentError, match="16384"):

@@ -360,7 +360,7 @@ async def head_item(storage: DynamoStorage, task_id: str) -> Any:
 async def test_an_unanswered_move_that_was_overtaken(
     faulty: DynamoStorage, database: Database, client: Any
 ) -> None:
-    """Somebody else has moved on from there: the mover is told to look again."""
+    """A move whose answer was lost is reported as refused if another move came after it."""
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
     task = await Storage(healthy).create_task("ctx", message())
     push = await healthy.put_push(config(task.id, "a"))

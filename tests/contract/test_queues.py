@@ -122,7 +122,7 @@ async def test_a_delay_holds_its_own_group_alone(queues: MemoryQueues | SqsQueue
 
 @everywhere
 async def test_a_delayed_message_comes_again(queues: MemoryQueues | SqsQueues) -> None:
-    """By itself, before what is behind it, and not before its delay has passed."""
+    """A delayed message comes again after its delay, before the messages behind it."""
     queue = queues.queue()
     async with consuming(queue) as consumer:
         await queue.send(Note(text="1"))
@@ -253,7 +253,7 @@ async def test_a_bad_record_is_undecodable(
 
 
 async def test_memory_speaks_in_records() -> None:
-    """As SQS's event source does, until it is shut down."""
+    """The memory queue hands out records like SQS's event source, until it is shut down."""
     queue = MemoryQueue(Note)
     records = queue.records()
     waiting = asyncio.ensure_future(anext(records))
@@ -267,7 +267,7 @@ async def test_memory_speaks_in_records() -> None:
 
 
 async def test_a_record_in_memory_expires() -> None:
-    """Its handle can do nothing then, and the event source's delete removes nothing."""
+    """After the visibility the old handle does nothing, and its record deletes no message."""
     clock = ManualClock()
     queue = MemoryQueue(Note, visibility_s=90, clock=clock)
     await queue.send(Note())
@@ -312,7 +312,7 @@ async def test_a_shut_down_receiver_gives_back_what_it_still_gets(queues: SqsQue
 
 @on_sqs
 async def test_a_cancelled_receiver_gives_back_what_it_still_gets(queues: SqsQueues) -> None:
-    """As after a shutdown, when the receiving task was cancelled."""
+    """A message that a cancelled receiver still gets is given back, as after a shutdown."""
     waiting = await polling(queues, queues.queue())
     waiting.cancel()
     await asyncio.wait({waiting})
@@ -323,7 +323,7 @@ async def test_a_cancelled_receiver_gives_back_what_it_still_gets(queues: SqsQue
 async def test_an_undecodable_message_is_moved(
     queues: SqsQueues, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged, leaves for the undecodable queue, and harms no other message."""
+    """An undecodable message is logged and moved to its queue; the next message is received."""
     queues.send("{not json")
     queue = queues.queue()
     await queue.send(Note())
@@ -476,7 +476,7 @@ async def test_a_record_is_given_back_by_its_visibility(queues: SqsQueues) -> No
 async def test_giving_back_an_expired_record_is_logged(
     queues: SqsQueues, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another consumer has it by now, or will: nothing is raised."""
+    """Giving back an expired record is logged and raises nothing."""
     queue = queues.queue()
     await queue.send(Note())
     (message,) = queues.take()
@@ -501,7 +501,7 @@ async def test_an_undecodable_body_has_its_reason_beside_it(queues: SqsQueues) -
 
 @on_sqs
 async def test_undecodable_bodies_keep_a_fifo_queue_of_their_own_groups(queues: SqsQueues) -> None:
-    """Where they go to a FIFO queue, none waits for another; one that comes again is kept once."""
+    """In a FIFO queue each undecodable body has a group of its own, so that none waits."""
     queue = queues.queue(undecodable_queue=queues.dead)
     for message_id in ("1", "2", None):
         assert await queue.keep_undecodable("poison", reason="no JSON", message_id=message_id)

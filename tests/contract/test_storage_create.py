@@ -138,7 +138,7 @@ async def test_a_missing_task_is_none(storage: DurableStorage) -> None:
 async def test_history_length(
     storage: DurableStorage, length: int | None, expected: list[str]
 ) -> None:
-    """None is all, 0 none, n the last n messages, oldest first (13)."""
+    """A history length of None returns all messages, 0 none, n the last n, oldest first (13)."""
     task = await Storage(storage).create_task("ctx", message("1"))
     await Storage(storage).update_task(task.id, messages=[agent_message("2"), agent_message("3")])
     loaded = await Storage(storage).load_task(task.id, length)

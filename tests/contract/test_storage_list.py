@@ -168,7 +168,7 @@ async def test_a_total_is_late_by_a_minute_at_most(
 async def test_a_page_ends_before_it_reads_too_much(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """It holds the tasks of which 4 MB are stored together, or one that is larger."""
+    """A page holds tasks of at most 4 MB together, or a single larger task."""
     made = await fill(storage, clock, 5)
     for task_id, size in zip(made[1:4], (1_500_000, 3_000_000, 1_500_000), strict=True):
         large = ArtifactWrite(artifact("a", "x" * size))
@@ -188,7 +188,10 @@ async def test_a_page_ends_before_it_reads_too_much(
 async def test_a_page_ends_with_what_fits_into_an_answer(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """It goes on with its token; a task that fits into no answer is an error that says so."""
+    """A page ends with the last task that fits, and its token leads to the next.
+
+    A task that alone fits into no answer raises an error that says so.
+    """
     made = await fill(storage, clock, 5)
     query = ListTasksQuery()
     first = await storage.list_tasks(query, fitting=lambda tasks: min(2, len(tasks)))
@@ -246,7 +249,10 @@ async def test_a_task_that_moves_on_under_a_listing_is_in_the_state_asked_for(
     history_length: int | None,
     commits: int,
 ) -> None:
-    """It is shown as it was when the list saw it, or not at all, and is found as it is then."""
+    """A list by state shows a task that has moved on as the list saw it, or leaves it out.
+
+    A list by the new state then finds the task.
+    """
     task_id = await seen_and_then_completed(storage, monkeypatch, commits)
     query = ListTasksQuery(status=WORKING, history_length=history_length)
     listed = (await Storage(storage).list_tasks(query)).tasks
@@ -259,7 +265,7 @@ async def test_a_task_that_moves_on_under_a_listing_is_in_the_state_asked_for(
 async def test_a_task_that_moves_on_is_listed_all_the_same(
     storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, commits: int
 ) -> None:
-    """Where no state was asked for, it is shown as the list saw it, or as it is a moment later."""
+    """A list without a state shows a task that has moved on, as it was or as it is now."""
     task_id = await seen_and_then_completed(storage, monkeypatch, commits)
     (listed,) = (await Storage(storage).list_tasks(ListTasksQuery())).tasks
     assert listed.id == task_id

@@ -111,7 +111,7 @@ async def test_a_record_says_who_wrote_it(storage: DurableStorage) -> None:
 async def test_a_record_has_the_time_of_its_commit(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """In milliseconds, also of a commit in several parts and of one that changes no status."""
+    """Each record has its commit's time in milliseconds, also one in parts or without a status."""
     head = await opened(storage)
     times = [clock.now_ms()]
     assert times == [head.created_at]

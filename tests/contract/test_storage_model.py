@@ -291,7 +291,7 @@ def plain(outcome: Any) -> Any:
 @pytest.mark.emulators
 @pytest.mark.timeout(3600 if LONG else 600)
 def test_dynamodb_does_what_the_model_does(database: Database) -> None:
-    """Over any sequence of calls DynamoDB and the model give the same answers and errors."""
+    """DynamoDB and the model give the same answers and errors for any sequence of calls."""
     run_state_machine_as_test(
         cast("type[RuleBasedStateMachine]", lambda: Comparison(database)),
         settings=settings(

@@ -15,7 +15,7 @@ from tests.support.messages import message, request
 
 
 async def test_another_scopes_task_does_not_exist(storage: DurableStorage) -> None:
-    """It can be neither loaded, listed, updated, nor deleted, and has no version."""
+    """Another scope cannot load, list, update or delete the task, and finds no version of it."""
     task = await Storage(storage).create_task("ctx", message())
     other = storage.for_scope(new_scope())
     assert await other.load_task(task.id) is None

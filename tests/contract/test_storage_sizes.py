@@ -96,7 +96,7 @@ async def test_a_status_message_of_any_size(storage: DurableStorage, size: int) 
 
 
 async def test_a_commit_beyond_the_limit_is_refused(storage: DurableStorage) -> None:
-    """More than 4 MB in one call is a typed error that names the limit; nothing is written."""
+    """A call with more than 4 MB raises an error that names the limit, and writes nothing."""
     task = await Storage(storage).create_task("ctx", message())
     large = [ArtifactWrite(Artifact(artifact_id="a", parts=[Part(raw=bytes(MAX_COMMIT_BYTES))]))]
     with pytest.raises(CommitTooLargeError) as caught:

@@ -377,9 +377,10 @@ async def test_the_state_of_a_context_goes_from_task_to_task(run: Run) -> None:
 
 
 async def test_two_tasks_update_the_state_at_the_same_time(backends: Backends) -> None:
-    """Both read before either writes: the one that is refused starts over on the newer state.
+    """If two tasks read the state before either writes, the refused one starts over.
 
-    It is refused at its ending, also where artifacts of it are committed before that.
+    The ending is refused, even if artifacts were committed before it; the next attempt reads the
+    newer state.
     """
     both_have_read = asyncio.Barrier(2)
     read: list[int] = []

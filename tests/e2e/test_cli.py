@@ -118,7 +118,7 @@ def test_dev_without_push(tmp_path: Path) -> None:
 def test_api_without_authentication_is_for_programs_here(
     provisioned: dict[str, str], tmp_path: Path
 ) -> None:
-    """As `dev` it refuses requests of pages; with keys it does not ask where they come from."""
+    """Without authentication `api` refuses requests of pages; with keys it asks for the key."""
     foreign = {"Origin": "https://elsewhere.example", "A2A-Version": "1.0"}
     serving = ("api", "--card", CARD, "--port", "0")
     for auth, status in (("none", 403), ("api-key", 401)):
@@ -222,7 +222,7 @@ def test_the_current_folders_agent_wins(project: Path) -> None:
 
 @pytest.mark.parametrize("command", ["dev", "worker"])
 def test_no_agent_falls_back_to_no_other(command: str, tmp_path: Path) -> None:
-    """Where there is no agent none is taken: the sentence says where it was looked for."""
+    """Without an agent the command takes no other, and says where it looked for one."""
     refused = run(command, env=environment(), cwd=tmp_path)
 
     assert refused.returncode == 2

@@ -33,7 +33,7 @@ def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
 
 
 def test_demo_of_an_own_agent(tmp_path: Path) -> None:
-    """In a folder with an agent and its card `demo` shows that agent, by the card's examples."""
+    """`demo` in a folder with an agent and its card runs that agent on the card's examples."""
     for name in ("agent.py", "agent_card.json"):
         shutil.copy(EXAMPLES / "questionnaire_worker" / name, tmp_path)
     card = json.loads((tmp_path / "agent_card.json").read_text())

@@ -67,9 +67,10 @@ def test_demo_runs_in_an_empty_folder(
 
 @pytest.mark.parametrize("kind", KINDS_HERE)
 def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path: Path) -> None:
-    """Its three tests pass, in which `dev` answers the official client; then it is built.
+    """The three tests of a new project pass, and the project is built.
 
-    The image of its external workers is, too: their command starts, and misses its table alone.
+    In these tests `dev` answers the official client. The image of the project's external workers
+    starts, and lacks only its table.
     """
     links = ["--find-links", wheel.parent]
     run([program, "init", "mine", "--agent", kind, *links], cwd=tmp_path)

@@ -25,7 +25,7 @@ OBSERVED = {
 
 
 def test_a_pull_worker_writes_json_and_metrics(own_queues: dict[str, str], tmp_path: Path) -> None:
-    """Its lines are JSON with the ids of the turn, and its metrics those of the function."""
+    """A pull worker logs JSON with the turn's ids, and writes the same metrics as the function."""
     env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(tmp_path))
     with ExitStack() as processes:
         worker = processes.enter_context(

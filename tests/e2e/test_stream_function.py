@@ -131,7 +131,7 @@ async def test_a_stream_survives_its_function(function: Served, binding: str) ->
 
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_the_official_client_streams_from_it(function: Served, binding: Any) -> None:
-    """From the card on that the function serves, over both bindings."""
+    """The official client reads the function's card, and streams over both bindings."""
     async with client_at(function.url, binding=binding) as client:
         seen = [event async for event in stream(client, "hello")]
     assert seen[0].HasField("task")

@@ -36,7 +36,7 @@ def database(dynamodb_local: Emulator) -> Iterator[Database]:
 async def test_a_task_is_shown_with_and_without_the_index(
     database: Database, dynamodb_local: Emulator
 ) -> None:
-    """By its id alone where the index is; else by its scope, which the refusal asks for."""
+    """`task ID` shows a task by its id; on a table without the index it asks for the scope."""
     env = environment(**dynamodb_local.environment(), A2A_TABLE=TABLE)
     storage = database.storage(clock=SystemClock())
     head = (await storage.open_task("context", request())).head

@@ -347,7 +347,7 @@ async def test_a_kill_loses_doubles_and_holds_up_nothing(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Whatever dies where: the task ends as documented, each chunk once, nothing is left over."""
+    """After a kill at any point the task ends as documented, with each chunk once."""
     rows = [Runs(name=case.name) for case in CASES[victims]]
     slots = asyncio.Semaphore(AT_ONCE)
 

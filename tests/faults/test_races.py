@@ -53,7 +53,7 @@ async def test_cancel_against_completion_in_memory() -> None:
 @pytest.mark.emulators
 @pytest.mark.timeout(900 if IS_LONG else 120)
 async def test_cancel_against_completion_on_dynamodb(emulators: Emulators, tmp_path: Path) -> None:
-    """So it is where flag and end are writes of different processes."""
+    """On DynamoDB each race of cancel and completion has one winner and leaves no flag behind."""
     async with emulators.world(tmp_path) as world:
         backends = Backends(
             storage=DynamoStorage(world.made.table, client=world.dynamodb),

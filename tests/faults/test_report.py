@@ -28,7 +28,7 @@ def test_clean_rows_pass() -> None:
     ids=str,
 )
 def test_one_fault_fails_the_rows(fault: dict[str, Any]) -> None:
-    """So does a row of no run; the failure shows the table and what was noted."""
+    """A row with a fault, or without a run, fails the check; the failure shows its notes."""
     bad = Runs(name="between two", **{"runs": 3, **fault})
     assert not bad.is_clean
     with pytest.raises(AssertionError, match="between two") as failure:

@@ -35,7 +35,7 @@ async def test_another_worker_takes_over_from_a_dead_one(
 @pytest.mark.skipif(not IS_LONG, reason="takes half a minute: `make faults`")
 @pytest.mark.timeout(300)
 async def test_recovery_with_the_default_settings(emulators: Emulators, tmp_path: Path) -> None:
-    """In pull mode, with nothing shortened, another worker is at the turn within 32 s."""
+    """With the default settings another worker takes over in pull mode within 32 s."""
     defaults = {
         "A2A_VISIBILITY_S": str(PULL_VISIBILITY_S),
         "A2A_WAITING_S": "60",

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.emulators
 async def test_a_worker_is_killed_while_its_agent_waits(
     emulators: Emulators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follows_up: str
 ) -> None:
-    """Another worker asks again in the same turn, and then takes the message that came meanwhile.
+    """Another worker asks again in the same turn, then takes the message that came meanwhile.
 
-    Each message is there once and in order, nothing of the dead attempt is: neither its artifact
-    nor what it would have stored as the conversation's state, which counts one step per turn.
+    Each message is in the history once and in order. Neither the dead attempt's artifact nor its
+    state of the conversation, which counts one step per turn, is left.
     """
     monkeypatch.setattr(harness, "AGENT", f"{waiting_agent.__file__}:agent")
     async with emulators.world(tmp_path) as world:

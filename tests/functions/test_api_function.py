@@ -160,7 +160,7 @@ def test_every_event(path: Path, backends: Backends, loop: asyncio.AbstractEvent
 
 
 def test_no_event_is_left_out() -> None:
-    """There is a check for every file and a file for every check."""
+    """Every event file has a check, and every check a file."""
     assert [path.stem for path in EVENTS] == sorted(CHECKS)
 
 

@@ -274,7 +274,7 @@ def test_envelopes(api: Lambda, value: str) -> None:
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_paths(api: Lambda, value: str) -> None:
-    """As Lambda passes them on, whatever they hold."""
+    """Hostile values in paths are answered, passed on as Lambda does."""
     for path in (f"/tasks/{value}", f"/{value}/tasks", f"/{value}", f"/v1/tasks/{value}"):
         for verb in ("GET", "POST", "DELETE"):
             api.answer(verb, path.replace("?", ""), {} if verb == "POST" else None)

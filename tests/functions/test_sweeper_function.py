@@ -245,7 +245,7 @@ def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:
 def test_a_missing_setting_is_named(
     deployed: Provisioned, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Without it the function does not start, and says which variable is missing."""
+    """If a variable is missing, the function does not start, and the error names it."""
     assert deployed.table
     monkeypatch.delenv(name)
     with pytest.raises(ConfigurationError, match=rf"^{name} is not set: it names [^.]+\.$"):

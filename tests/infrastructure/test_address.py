@@ -68,7 +68,7 @@ def test_every_method_is_throttled(transformed: Json) -> None:
 
 
 def test_answers_are_passed_on_as_they_are(transformed: Json) -> None:
-    """Nothing is compressed, and no type is binary: neither goes with streams."""
+    """The API compresses nothing and has no binary types, because neither works with streams."""
     properties = transformed["RestApi"]["Properties"]
     assert "MinimumCompressionSize" not in properties
     assert "BinaryMediaTypes" not in properties

@@ -92,7 +92,7 @@ def test_what_the_layer_has_is_not_packaged_again(folder: Path) -> None:
 
 
 def test_a_project_locks_the_framework_for_layer_and_image(folder: Path) -> None:
-    """Both locks begin with the framework and its hash, and go on as it was tested."""
+    """Both locks begin with the framework and its hash; the rest is the tested lock."""
     shutil.rmtree(folder / "layers")
     wheel(folder / "functions/worker/wheels", "a2a_serverless", __version__)
     (folder / LAYER_LOCK).unlink()
@@ -127,7 +127,7 @@ def test_a_conflict_with_the_layer_stops_the_build(folder: Path, asked: str, has
 
 
 def test_a_conflict_of_a_package_is_named_too(folder: Path) -> None:
-    """Where not the agent but one of its packages does not fit, that package is named."""
+    """If a package of the agent does not fit the layer, the error names that package."""
     project = asks(folder, "outdated")
 
     for stopped in (project.lock, project.check):

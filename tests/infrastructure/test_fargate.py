@@ -65,7 +65,7 @@ def test_a_worker_cannot_publish_keys(document: Json, fargate: Json) -> None:
 
 
 def test_a_worker_uses_the_stacks_key_as_a_function_does(document: Json, fargate: Json) -> None:
-    """It may with the key what the functions may, and the key is named by its own ARN alone."""
+    """A worker has the functions' rights to the KMS key, for the key's own ARN alone."""
     key = document["Resources"]["KeyPolicy"]["Properties"]["PolicyDocument"]["Statement"]
     assert [s for s in own_statements(fargate) if s["Resource"] == {"Ref": "KmsKeyArn"}] == key
     pattern = document["Parameters"]["KmsKeyArn"]["AllowedPattern"]
@@ -73,7 +73,7 @@ def test_a_worker_uses_the_stacks_key_as_a_function_does(document: Json, fargate
 
 
 def test_a_worker_counts_in_the_stacks_alarms(document: Json, container: Json) -> None:
-    """Its metrics have the namespace and the service of the alarms: those of the other stack."""
+    """A worker's metrics have the namespace and service of the main stack's alarms."""
     given = {each["Name"]: each["Value"] for each in container["Environment"]}
     assert given["POWERTOOLS_SERVICE_NAME"] == {"Ref": "Stack"}
     alarm = document["Resources"]["AgentNotLoadedAlarm"]["Properties"]
@@ -81,7 +81,7 @@ def test_a_worker_counts_in_the_stacks_alarms(document: Json, container: Json) -
 
 
 def test_a_worker_sets_aside_what_it_cannot_read(fargate: Json) -> None:
-    """It checks that queue at its start, and sends to it; to no other queue it may send."""
+    """A worker may check and send to the queue of undecodable messages."""
     role = fargate["Resources"]["TaskRole"]
     assert actions(role, "KeepUndecodable") == {"sqs:GetQueueAttributes", "sqs:SendMessage"}
 

@@ -155,7 +155,7 @@ def test_concurrency_can_be_bounded(
 
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
 def test_a_callers_rate_can_be_bounded(document: Json, transformed: Json, function: str) -> None:
-    """In both endpoints, off by default; whole and broken numbers are settings."""
+    """Both endpoints have the setting for a caller's rate: off by default, fractions allowed."""
     parameter = document["Parameters"]["RequestsPerSecond"]
     assert variables(transformed, function)["A2A_REQUESTS_PER_S"] == {"Ref": "RequestsPerSecond"}
     assert (parameter["Type"], parameter["MinValue"]) == ("Number", 0)
@@ -174,7 +174,7 @@ def test_a_callers_rate_can_be_bounded(document: Json, transformed: Json, functi
 def test_open_streams_are_bounded(
     document: Json, transformed: Json, function: str, parameter: str, variable: str
 ) -> None:
-    """Both endpoints count streams by the same numbers, of which there is at least one."""
+    """Both endpoints count streams by the same parameters, which are at least 1."""
     assert variables(transformed, function)[variable] == {"Ref": parameter}
     assert document["Parameters"][parameter]["MinValue"] == 1
 

@@ -228,12 +228,12 @@ def test_what_never_streams_is_buffered(routes: Routes, method: str, path: str) 
     ),
 )
 def test_no_path_is_a_dead_end(routes: Routes, method: str, parts: list[str]) -> None:
-    """Whatever is asked for, the application answers it, also with its own 404 and 405."""
+    """Every method and path leads to a function, so that the application answers it."""
     assert function_of(routes.find(method, "/" + "/".join(map(quote, parts)))) in ENDPOINTS
 
 
 def test_every_resource_answers_every_method(transformed: Json) -> None:
-    """Also one on the way to another: API Gateway would answer for it."""
+    """Every resource has ANY, also one on the way to another, so that API Gateway never answers."""
     paths = transformed["RestApi"]["Properties"]["Body"]["paths"]
     assert all("x-amazon-apigateway-any-method" in item for item in paths.values())
     assert {path.rpartition("/")[0] or "/" for path in paths} <= paths.keys()

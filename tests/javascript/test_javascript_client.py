@@ -125,7 +125,7 @@ async def test_an_error_on_the_way_arrives_as_the_clients_own(
 async def test_the_client_of_0_3_takes_the_same_address(
     script: Path, url: str, worker: ScriptedWorker, binding: str
 ) -> None:
-    """It reads the same card, streams as events happen, and joins another's stream."""
+    """The client of 0.3 reads the same card, streams events, and joins another's stream."""
     older = script.with_name("stream-0.3.mjs")
     sending = javascript(older, url, binding, "send", "wait")
     seen = [await anext(sending)]

@@ -87,7 +87,7 @@ def test_the_guarantees_name_guards_that_exist() -> None:
 
 
 def test_half_a_commit_needs_a_torn_read() -> None:
-    """Where every transaction shows at once, the guard against half commits is not missed."""
+    """Without torn reads the explorer finds no fault if the guard against half commits is off."""
     guard = BY_NAME["complete-parts"]
     scenario = named_scenario(guard.scenario)
     whole = replace(scenario, budget=scenario.budget._replace(torn=0))

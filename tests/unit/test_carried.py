@@ -90,7 +90,7 @@ def test_an_enumeration_of_json_arrives_as_its_value(value: Any, arrives: Any) -
 
 
 def test_a_variable_without_a_value_is_left_out() -> None:
-    """Nothing set, nothing stored; a default is not a value, and what the worker has set stays."""
+    """A variable without a value is not stored, even with a default; the worker's value stays."""
     assert taken() == ""
     assert taken(defaulted="x") == '{"here:DEFAULTED":"x"}'
     assert given("") == ("nothing", "default")
@@ -222,7 +222,7 @@ def start_worker(settings: Settings) -> None:
 def test_a_bad_name_stops_the_start(
     names: str, start: Callable[[Settings], None], modules: Path
 ) -> None:
-    """In the API and in the worker, with one sentence that names it and the reason."""
+    """API and worker do not start with a bad name; one sentence has the name and the reason."""
     (modules / "raising_here.py").write_text("raise ValueError('not\\n today.')\n")
     (modules / "exiting_here.py").write_text("raise SystemExit(3)\n")
     (modules / "garbled_here.py").write_text("?\n")

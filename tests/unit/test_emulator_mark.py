@@ -59,7 +59,7 @@ EITHER = "def test_either(backend): pass\n"
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_unmarked_use_is_refused_at_collection(suite: Suite, workers: int) -> None:
-    """Also through other fixtures: the run ends before its first test and names this one."""
+    """An unmarked test that uses an emulator through fixtures ends the run, and is named."""
     run = suite.run(MARKED, UNMARKED, workers=workers)
     run.assert_outcomes(errors=1)
     run.stdout.fnmatch_lines(["*test_unmarked: uses an emulator and is not marked*"])
@@ -85,7 +85,7 @@ def test_what_is_not_installed_is_reported_by_name(suite_without: Suite) -> None
 
 
 def test_what_is_required_fails(suite_without: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the variable says so, marked tests fail instead; CI alone requires nothing."""
+    """Marked tests fail without emulators if the variable requires them; `CI` alone does not."""
     monkeypatch.setenv("CI", "true")
     suite_without.run(MARKED).assert_outcomes(skipped=1)
     monkeypatch.setenv(VARIABLE, "1")

@@ -148,7 +148,7 @@ async def test_the_line_of_a_forced_cancel() -> None:
 
 
 async def test_the_lines_of_a_delivery() -> None:
-    """Its events' turn is named where HEAD tells: not that of a turn that was over before it."""
+    """A delivery's lines name the turn of the events, except of a turn that was over before."""
     world = World()
     with logged() as lines, Receiver() as receiver:
         head = await world.open(receiver.url())

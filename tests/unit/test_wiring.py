@@ -15,14 +15,14 @@ def backends() -> Backends:
 
 
 async def test_backends_that_are_there(backends: Backends) -> None:
-    """Nothing happens."""
+    """The check of backends that are there raises nothing."""
     await check_backends(backends, Settings())
 
 
 async def test_a_missing_table_is_named(
     backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the library says, one sentence names the table."""
+    """If the table cannot be used, one sentence names it, whatever the library raised."""
 
     async def refuse(*_: object) -> None:
         raise LookupError("no such resource")

@@ -25,7 +25,7 @@ def parser() -> Parser:
 @pytest.mark.parametrize("scope", [DASHED, TWICE_DASHED, "plain"])
 @pytest.mark.parametrize("task_id", [DASHED, TWICE_DASHED, "plain"])
 def test_an_id_or_scope_may_begin_with_a_dash(parser: Parser, task_id: str, scope: str) -> None:
-    """Both are base64 for URLs, so that one in 64 does."""
+    """An id or a scope that begins with a dash is parsed as a value, not as an option."""
     options = parser.parse_args(["task", task_id, "--scope", scope])
     assert (options.id, options.scope) == (task_id, scope)
 

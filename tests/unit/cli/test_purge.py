@@ -126,7 +126,7 @@ def test_one_context(run: Run, storage: DynamoStorage) -> None:
 def test_nothing_is_deleted_without_the_name(
     run: Run, database: Database, storage: DynamoStorage, typed: Callable[[str], list[str]]
 ) -> None:
-    """Where no person can answer, and where another text than the name is typed."""
+    """`purge` deletes nothing unless the name is typed or --yes is given."""
     before = items(database, ANN)
     code, out, err = run("--user", "ann")
     assert (code, out.startswith("ann has 3 tasks")) == (2, True)
@@ -144,7 +144,7 @@ def test_nothing_is_deleted_without_the_name(
 def test_an_interrupted_one_is_continued(
     run: Run, database: Database, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says how far it was; remains of a task are counted, and the next one deletes them."""
+    """An interrupted `purge` says how far it was, and the next one deletes the remains too."""
     whole = DynamoStorage.delete_data
     steps = iter(range(10))
 
@@ -170,7 +170,7 @@ def test_an_interrupted_one_is_continued(
 def test_the_table_of_a_stack(
     run: Run, database: Database, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its outputs lead to it, and not the environment."""
+    """With --stack `purge` takes the table from the stack's outputs, not the environment."""
     outputs = {"Table": database.table, "Queue": "work.fifo"}
     stack = {
         "StackName": "mine",
@@ -252,7 +252,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
 
 
 def test_what_a_caller_has_in_dev(run: Run, stack: Stack) -> None:
-    """Over the console's JSON: counted, deleted, and then its client finds nothing more."""
+    """In `dev` `purge` counts and deletes a caller's tasks; its client then finds none."""
 
     def ask(user: str, method: str, path: str, **options: Any) -> Any:
         headers = {"A2A-Version": "1.0", "X-API-Key": f"{KEY}-of-{user}"}

@@ -255,7 +255,7 @@ def test_webhooks_and_their_refusals(run: Run, storage: DynamoStorage) -> None:
 
 
 def test_a_turn_that_no_worker_has(run: Run, storage: DynamoStorage) -> None:
-    """It waits for its first worker, was given back with a reason, or is over."""
+    """For a turn without a worker `task` says that it waits, was given back, or is over."""
     head = opened(storage)
     assert lines_of(run(TASK).out)["held by"] == "no worker; the turn waits for one"
     head = claimed(storage, head, "a")
@@ -268,7 +268,7 @@ def test_a_turn_that_no_worker_has(run: Run, storage: DynamoStorage) -> None:
 
 
 def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DynamoStorage) -> None:
-    """It is shown with its kind. Only one that matters makes the task one that cannot be read."""
+    """An unknown entry is shown with its kind; only a critical one makes the command fail."""
     head = opened(storage)
     append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))
     said = run(TASK)
@@ -339,7 +339,7 @@ def test_what_each_version_has_cost(run: Run, storage: DynamoStorage, clock: Man
 def test_the_events_of_a_task(
     run: Run, storage: DynamoStorage, clock: ManualClock, arguments: tuple[str, ...]
 ) -> None:
-    """As subscribers get them, under their cursors; of a task that has ended both end."""
+    """`--events` and `--follow` print a task's events with their cursors, and end with the task."""
     head = restarted(storage, clock)
     completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
     committed(storage, head, completed, token="b")
@@ -363,7 +363,7 @@ def test_an_unknown_task(run: Run, arguments: tuple[str, ...]) -> None:
 
 
 def test_an_expired_task(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
-    """It is not found, neither by its id nor with its scope, though the table still has it."""
+    """An expired task is found neither by its id nor with its scope, though it is still stored."""
     opened(storage)
     clock.advance(31 * 86_400)
     assert "has no task" in run(TASK).err
@@ -402,7 +402,7 @@ def test_an_empty_state_is_quoted(run: Run, database: Database, storage: DynamoS
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
 def test_an_id_in_two_scopes(run: Run, storage: DynamoStorage, arguments: tuple[str, ...]) -> None:
-    """Both are named with state and creation; --scope chooses."""
+    """For an id in two scopes both are listed with state and creation; --scope chooses."""
     claimed(storage, opened(storage), "a")
     opened(storage.for_scope(BOB))
     said = run(TASK, *arguments)
@@ -439,7 +439,7 @@ def test_a_head_that_was_stored_in_part(
 
 
 def test_a_head_without_anything(run: Run, database: Database, storage: DynamoStorage) -> None:
-    """Its key says whose it is; the versions are shown."""
+    """For a HEAD without attributes the scope is read from its key, and the versions are shown."""
     head = opened(storage)
     database.client.put_item(TableName=database.table, Item=head_key(head))
     said = run(TASK)
@@ -472,14 +472,14 @@ def test_versions_that_cannot_be_read(
 
 
 def test_a_log_that_ends_before_head(run: Run, database: Database, storage: DynamoStorage) -> None:
-    """However far HEAD says that the log reaches, one clause names what is not there."""
+    """If the log ends before HEAD's version, one clause names the missing versions."""
     head = opened(storage)
     set_attributes(database, head_key(head), {"version": {"N": "1000000000000"}})
     assert "versions 2 to 1000000000000 are not there" in run(TASK).err
 
 
 def test_a_time_that_no_calendar_has(run: Run, database: Database, storage: DynamoStorage) -> None:
-    """It is shown as the number that is stored."""
+    """A time that no calendar has is shown as the stored number."""
     head = opened(storage)
     set_attributes(database, head_key(head), {"due_at": {"N": str(10**20)}})
     assert lines_of(run(TASK).out)["due"] == str(10**20)
@@ -498,7 +498,7 @@ def test_a_time_that_no_calendar_has(run: Run, database: Database, storage: Dyna
     ],
 )
 def test_what_is_no_id_or_scope(run: Run, arguments: tuple[str, ...], named: str) -> None:
-    """It is refused before the table is asked, with the form that it should have."""
+    """A malformed id or scope is refused with the right form, before the table is asked."""
     said = run(*arguments)
     assert (said.code, said.out) == (2, "")
     assert named in said.err

@@ -149,7 +149,7 @@ def test_more_than_a_page(run: Run, storage: DynamoStorage, clock: ManualClock) 
 
 
 def test_a_turn_is_sent_again(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
-    """It is due now; a task without an open turn is refused, as is an unknown one."""
+    """`resend` makes the turn due now; without an open turn, or for an unknown task, it refuses."""
     head = opened(storage, "t")
     clock.advance(5)
     code, out, _ = run("tasks", "resend", "t", "--yes")
@@ -165,7 +165,7 @@ def test_a_turn_is_sent_again(run: Run, storage: DynamoStorage, clock: ManualClo
 def test_nothing_is_done_without_a_yes(
     run: Run, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no person can answer, and where the answer is no."""
+    """`resend` does nothing if no person can answer, or if the answer is no."""
     head = opened(storage, "t")
     code, _, err = run("tasks", "resend", "t")
     assert (code, "Nothing was done" in err) == (2, True)
@@ -185,7 +185,7 @@ def operations(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_task_is_canceled(run: Run, storage: DynamoStorage, operations: None) -> None:
-    """As by its client, without its agent if need be; HEAD says that the operator asked."""
+    """`tasks cancel` ends the task, and HEAD says that the operator asked."""
     opened(storage, "t")
     code, out, _ = run("tasks", "cancel", "t", "--yes")
     assert (code, out) == (0, "The task t is canceled.\n")
@@ -283,7 +283,7 @@ def test_an_unknown_stack_and_one_without_outputs(run: Run) -> None:
 def test_a_stack_is_found_by_its_outputs(
     run: Run, storage: DynamoStorage, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its table is looked at, and not the one of the environment; its logs follow."""
+    """With a stack's name `task` reads the table of its outputs, and shows the logs."""
     opened(storage, "t")
     line = {"level": "INFO", "action": "claimed", "message": "started", "task_id": "t"}
     line |= {"reason": "status 503", "wait_s": "4.2"}
@@ -376,7 +376,7 @@ def test_without_any_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_
 def test_the_console_of_a_table(
     storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It prints one link, which opens pages about that table until a signal comes."""
+    """`console` prints one link, which opens the table's pages until a signal comes."""
     opened(storage, "t")
     seen: list[tuple[int, str]] = []
 

@@ -13,7 +13,7 @@ from a2a_serverless.worker.adapter import PULL_LIMIT_S
 
 
 def test_a_dead_worker_is_replaced_after_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default; the variable says otherwise, also where it names the default of the function."""
+    """A worker's visibility is the default, unless the variable sets it, even to the function's."""
     monkeypatch.delenv("A2A_VISIBILITY_S", raising=False)
     assert _settings(load_settings({}), Namespace(turn_limit=None)).visibility_s == VISIBILITY_S
     monkeypatch.setenv("A2A_VISIBILITY_S", "60")

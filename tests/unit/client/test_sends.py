@@ -61,13 +61,13 @@ class TestKeys:
         assert caught.value.task_id == ""
 
     async def test_what_was_not_accepted_is_sent_again(self, world: World) -> None:
-        """Also then: it found no connection, or was refused for the time being."""
+        """A send that found no connection, or was refused for now, is repeated in any case."""
         refused = [Fault(error=REFUSED), Fault(status=429), Fault(status=503)]
         world.server.faults.extend([*refused, Fault(events=2, error=LOST)])
         assert await world.send(repeat_sends=False) == LOG
 
     async def test_the_callers_objects_stay_as_they_are(self, world: World) -> None:
-        """Neither the request nor the headers of the caller's context are changed."""
+        """A send changes neither the request nor the headers of the caller's context."""
         said, context = request(), ClientCallContext(service_parameters={"X-Mine": "1"})
         before = SendMessageRequest.FromString(said.SerializeToString())
         await collect(world.client(polling=True).send_message(said, context=context))
@@ -157,7 +157,7 @@ class TestTheWrappedClient:
         assert world.server.sent("accept-encoding") == ["identity", "gzip"]
 
     async def test_keeps_its_other_methods(self, world: World) -> None:
-        """They are called as they are: once, without headers of these calls."""
+        """Other methods of the client are called once, and without the headers of sends."""
         client = world.client()
         world.server.faults.append(Fault(error=REFUSED))
         with pytest.raises(Exception, match="refused"):
@@ -202,7 +202,7 @@ class TestTheWrappedClient:
             await collect(client.send_message(request()))
 
     async def test_shares_its_http_client(self, world: World) -> None:
-        """Who else uses the httpx client, and a second wrapper of it, notice nothing."""
+        """Another client and a second wrapper on the same httpx client work as before."""
         http = world.http()
         world.server.faults.append(Fault(events=3))
         world.client(http=http)

@@ -160,7 +160,7 @@ class TestTrouble:
         assert len(world.server.requests) == 2
 
     async def test_final_errors(self, world: World) -> None:
-        """So are the protocol's errors, as themselves."""
+        """The protocol's errors are raised as themselves, and the call is not repeated."""
         world.server.faults.append(Fault(reason="TASK_NOT_FOUND"))
         with pytest.raises(TaskNotFoundError):
             await world.subscribe()
@@ -178,7 +178,7 @@ class TestTrouble:
 
 class TestEnds:
     async def test_a_pause_ends_the_stream_of_a_message(self, world: World) -> None:
-        """So it does if the stream was cut before, and goes on as a subscription."""
+        """A pause ends a message's stream, also one that was cut and continued before."""
         world.server = ScriptedServer(PAUSED)
         world.server.holds_subscriptions = True
         for events in range(1, len(PAUSED) + 1):
@@ -186,7 +186,7 @@ class TestEnds:
             assert await world.send() == PAUSED
 
     async def test_a_subscription_goes_through_a_pause(self, world: World) -> None:
-        """It is continued when it is cut there, to the task's end."""
+        """A subscription that is cut at a pause is continued to the task's end."""
         world.server = ScriptedServer([*PAUSED, *LOG[1:]])
         world.server.now = 1
         world.server.faults.extend([Fault(events=4), Fault(events=1)])
@@ -239,7 +239,7 @@ class TestWithoutIds:
         assert await world.send() == LOG
 
     async def test_a_task_that_has_ended_is_read(self, world: World) -> None:
-        """Where no stream is left to subscribe to, the Task as it ended comes last."""
+        """If the task has ended and cannot be subscribed to, the Task as it ended comes last."""
         world.server = ScriptedServer(ids=False)
         world.server.faults.append(Fault(events=3, error=LOST))
         assert await world.send() == [*LOG[:3], world.server.as_of(len(LOG))]

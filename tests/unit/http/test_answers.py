@@ -124,7 +124,10 @@ async def test_a_page_ends_where_its_answer_would_be_too_long(
 async def test_a_task_that_fits_into_no_page(
     call: Any, backends: Backends, entrypoint: Entrypoint
 ) -> None:
-    """Its page is refused with what to ask for, and that works: also the page behind it."""
+    """A page whose task fits into no answer is refused with what to ask for, which works.
+
+    The page after that task can be read too.
+    """
     agent = call(entrypoint)
     behind, large = await large_task(backends, "x"), await large_task(backends, QUOTES)
     asked = {"includeArtifacts": True}
@@ -171,7 +174,7 @@ async def test_a_task_that_is_too_long_for_the_answer_of_a_send(
 async def test_a_reply_that_is_too_long_for_the_answer_of_a_send(
     call: Any, backends: Backends
 ) -> None:
-    """It is the message of the task's last status."""
+    """A reply that is too long for the answer of a send is the message of the task's status."""
 
     async def reply(turn: Turn, _: ScriptedWorker) -> None:
         said = agent_message(QUOTES[:1_900_000])  # which are stored twice

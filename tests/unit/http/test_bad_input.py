@@ -126,7 +126,7 @@ async def test_a_clients_mistake_in_0_3_is_no_failure_of_the_server(
     code: int,
     version: dict[str, str],
 ) -> None:
-    """Its code, no words of a parser, and no error in the log: an alarm would be the client's."""
+    """A client's mistake in 0.3 gets its code, no words of a parser, and no error in the log."""
     content = json.dumps(envelope).encode()
     response = await client.post("/", content=content, headers={**TYPED, **version})
     assert_error(response, JSONRPC, code)
@@ -191,7 +191,7 @@ NO_BASE64 = ["%%%", "not base64!", "é", "Q", "QQ==QQ==", "QUI= ", "=", "Q=Q="]
 
 @pytest.mark.parametrize("raw", NO_BASE64)
 async def test_a_file_that_is_no_base64(agent: Agent, raw: str) -> None:
-    """It is refused by name: what the parser makes of it would be another file."""
+    """A file that is not base64 is refused, and the sentence names the field."""
     answer = await agent.call("SendMessage", {"message": message(parts=[{"raw": raw}])})
     assert_error(answer.response, agent.binding, -32602)
     assert answer.message == "message.parts.raw is not base64."
@@ -279,7 +279,7 @@ async def test_what_is_just_not_too_deep_survives(agent: Agent, worker: Scripted
 
 
 async def test_unknown_fields_are_ignored(agent: Agent, worker: ScriptedWorker) -> None:
-    """For forward compatibility (section 5.7)."""
+    """Unknown fields of a request are ignored, for forward compatibility (section 5.7)."""
     answer = await agent.send("go", mood="sunny", configuration={"speed": "high"})
     assert answer.state == "COMPLETED"
 

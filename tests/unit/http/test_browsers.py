@@ -50,7 +50,7 @@ async def opened(
 
 
 async def test_no_page_may_call_by_default(closed: httpx.AsyncClient) -> None:
-    """Nothing tells a browser that it may show an answer to a page."""
+    """By default no answer has a CORS header, so that browsers show it to no page."""
     answers = [
         await closed.options("/", headers=PREFLIGHT),
         await closed.get("/.well-known/agent-card.json", headers={"Origin": PAGE}),

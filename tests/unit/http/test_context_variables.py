@@ -90,14 +90,14 @@ async def test_a_message_carries_what_its_own_request_has_set(
 async def test_a_streamed_message_carries_it_too(
     app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
-    """Also where the middleware is over before the stream is."""
+    """A streamed message carries the variable, even if the middleware ends before the stream."""
     params = {"message": message()}
     await all_events(app, binding, "SendStreamingMessage", params, headers("r1"))
     assert carried(worker) == [{REQUEST_ID_NAME: "r1"}]
 
 
 async def test_no_answer_shows_it(agent: Agent, worker: ScriptedWorker) -> None:
-    """It goes to the agent, and to no client."""
+    """The variable's value is in no answer to a client."""
     sent = await agent.send("go", headers=headers("between-us"))
     got = await agent.call("GetTask", {"id": sent.task["id"]})
     listed = await agent.call("ListTasks", {"includeArtifacts": True})

@@ -63,7 +63,7 @@ def test_the_http_api_is_answered(app: FastAPI) -> None:
 async def test_the_function_url_is_answered(
     settings: Settings, backends: Backends, card: AgentCard
 ) -> None:
-    """So is a Function URL behind the adapter, whose context has no path of a REST API."""
+    """A Function URL behind the adapter is answered, and the card names it as the address."""
     transport = httpx.ASGITransport(observed(create_app(settings, backends, card)))
     async with httpx.AsyncClient(transport=transport, base_url=f"https://{STREAM}") as client:
         headers = {CONTEXT_HEADER: json.dumps(context(STREAM, "GET", CARD))}

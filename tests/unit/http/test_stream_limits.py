@@ -47,7 +47,7 @@ def read(event: ServerEvent) -> str:
 async def test_a_stream_above_the_limit_ends_after_its_task(
     app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
-    """It delivers what is committed, says why it ends, and its task goes on."""
+    """A stream above the limit shows what is committed, says why it ends, and can be resumed."""
     async with AsyncExitStack() as stack:
         wait = {"message": message("wait")}
         first = await stack.enter_async_context(open_stream(app, binding, SEND, wait, ANN))
@@ -124,7 +124,7 @@ async def test_an_answer_in_one_piece_is_no_open_stream(
 
 
 def test_a_deployment_counts_streams() -> None:
-    """By default 50 of a caller's and 500 in all."""
+    """A deployment allows 50 open streams of a caller and 500 in all by default."""
     settings = Settings(auth="none")
     assert (settings.streams_per_caller, settings.streams_in_all) == (50, 500)
     assert memory_backends(settings).streams is not None

@@ -25,7 +25,7 @@ class TestGet:
     async def test_a_task_is_read_from_any_process(
         self, agent: Agent, agent_with: Callable[..., Agent], worker: ScriptedWorker
     ) -> None:
-        """Another application on the same backends answers the same."""
+        """Another application on the same backends answers GetTask with the same task."""
         sent = await agent.send("go")
         elsewhere = agent_with(Settings(auth="none"))
         assert (await elsewhere.call("GetTask", {"id": sent.task["id"]})).task == sent.task

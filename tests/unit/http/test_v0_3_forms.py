@@ -55,7 +55,7 @@ async def task_id(agent: Agent) -> str:
 async def test_a_message_has_parts_or_content(
     client: httpx.AsyncClient, worker: ScriptedWorker, message: Any
 ) -> None:
-    """Both are answered alike, and the agent gets the same message."""
+    """A message with `parts` and a message with `content` get the same answer and history."""
     body = {"message": message, "configuration": {"blocking": True}}
     answer = (await post(client, "/message:send", body)).json()
     assert answer["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
@@ -108,7 +108,7 @@ async def test_what_is_no_message(client: httpx.AsyncClient, message: Any, sente
 async def test_a_push_configuration_has_two_forms(
     client: httpx.AsyncClient, task_id: str, form: str
 ) -> None:
-    """It is set, read, listed and deleted; the JavaScript SDK names no parent."""
+    """A push configuration in either SDK's form is set, read, listed and deleted."""
     config = {
         "name": f"tasks/{task_id}/pushNotificationConfigs/mine",
         "pushNotificationConfig": {"id": "mine", "url": URL, "token": "secret"},
@@ -160,7 +160,7 @@ async def test_a_configuration_of_a_send(client: httpx.AsyncClient, worker: Scri
 async def test_an_error_has_its_code_at_its_top(
     client: httpx.AsyncClient, verb: str, path: str, status: int, code: int
 ) -> None:
-    """There the JavaScript SDK looks for JSON-RPC's code; the rest is as in 1.0."""
+    """An error of 0.3 has JSON-RPC's code at its top, and the form of 1.0 below."""
     content = b'{"message": {"content": 1}}' if verb == "POST" else None
     headers = {"A2A-Version": "0.3", "Content-Type": "application/json"}
     answer = await client.request(verb, f"/v1{path}", content=content, headers=headers)
@@ -171,7 +171,7 @@ async def test_an_error_has_its_code_at_its_top(
 
 
 async def test_an_error_of_1_0_is_as_it_was(client: httpx.AsyncClient) -> None:
-    """Only paths of 0.3 answer in its form."""
+    """An error of 1.0 over HTTP+JSON has only the member `error`."""
     answer = await client.get("/tasks/unknown", headers={"A2A-Version": "1.0"})
     assert set(answer.json()) == {"error"}
 
@@ -199,7 +199,7 @@ async def events_of(app: FastAPI, binding: str, text: str) -> list[Any]:
 async def test_the_last_event_of_a_turn_is_final(
     app: FastAPI, binding: str, worker: ScriptedWorker, text: str
 ) -> None:
-    """Where the task has ended, and where it waits for its client; no event before it is."""
+    """Only the last status of a turn is final, whether the task has ended or waits."""
     statuses = await events_of(app, binding, text)
     assert statuses
     assert [bool(status.get("final")) for status in statuses] == [

@@ -229,7 +229,7 @@ FIRST = {"message": "first", "began": 10.0, "deleted": 10.1, "ended": 20.1}
 async def test_a_fifo_source(
     deployed: Open, aws: ScriptedAws, began: float | None, held: str, part: str
 ) -> None:
-    """Both answers to the question pass; a group out of order, or one that stands still, fails."""
+    """Either answer passes the check; a group out of order, or one that stands still, fails it."""
     second = [] if began is None else [{"message": "second", "began": began, "ended": began}]
     workshop(aws, FIRST, *second)
     found = await finding(await deployed(), check("fifo-early-delete"))

@@ -84,7 +84,7 @@ def test_a_stack_that_is_not_ours(
     tmp_path: Path,
     answers: dict[str, Answer],
 ) -> None:
-    """It says so in one sentence and touches nothing: two calls that read, no request, no file."""
+    """A stack of another template is refused with one sentence, after two calls that only read."""
     aws.answers = {**readable(), **answers}
     sentence = refused(start(*STACK), capsys)
     assert "is not one of a2a-serverless's template.yaml" in sentence
@@ -217,7 +217,7 @@ def test_arguments_that_lead_nowhere(
 def test_a_credential_that_no_header_holds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], credential: str
 ) -> None:
-    """It is refused before anything is asked, and not shown."""
+    """A credential that no header can hold is refused before any request, and is not shown."""
     monkeypatch.setenv("A2A_LIVE_CREDENTIAL", credential)
     sentence = refused(program.main(["--endpoint", "http://127.0.0.1:1"]), capsys)
     assert "A2A_LIVE_CREDENTIAL has characters" in sentence

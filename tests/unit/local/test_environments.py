@@ -99,7 +99,7 @@ def test_failed_invocation_leaves_its_environment_usable(closing: ExitStack) -> 
 
 
 def test_handler_finds_its_own_event_loop_and_its_context(closing: ExitStack) -> None:
-    """As Mangum needs it, the thread has an event loop; the context counts the time down."""
+    """The handler's thread has an event loop, as Mangum needs it, and a context with time left."""
 
     def handler(_: dict[str, Any], context: LocalContext) -> tuple[str, int]:
         value = asyncio.get_event_loop().run_until_complete(asyncio.sleep(0, "ran"))

@@ -119,7 +119,7 @@ async def fail_at_once(*_: Any) -> None:
 
 
 async def test_an_event_has_the_form_of_a_rest_apis(open_gateway: Open) -> None:
-    """It has what the sample of a deployment's event has; repeated names have all their values."""
+    """An event has the fields of a deployment's sample, and all values of repeated names."""
     sample = json.loads((ROOT / "events" / "api-rest-get-task.json").read_text())
     async with client_of(open_gateway()) as client:
         answer = await client.get(
@@ -139,7 +139,7 @@ async def test_an_event_has_the_form_of_a_rest_apis(open_gateway: Open) -> None:
 
 
 async def test_a_body_is_text(open_gateway: Open) -> None:
-    """There are no binary types: what is no text in a body is lost, as in a deployment."""
+    """A body is passed on as text, and bytes that are no text are lost, as in a deployment."""
     async with client_of(open_gateway()) as client:
         text = (await client.post("/tasks", json={"ü": 1})).json()
         binary = (await client.post("/tasks", content=b"a\xff")).json()
@@ -330,7 +330,7 @@ async def test_a_stream_is_passed_on_while_it_comes(open_gateway: Open) -> None:
 
 
 async def test_an_application_learns_that_its_client_has_left(open_gateway: Open) -> None:
-    """Other than on Lambda: an abandoned stream would hold the machine up."""
+    """An application gets `http.disconnect` when its client has left; on Lambda it would not."""
     got: list[Message] = []
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -355,7 +355,7 @@ async def test_a_stream_that_fails_is_cut_off(open_gateway: Open) -> None:
 
 
 async def test_a_stream_is_cut_off_at_the_time_limit(open_gateway: Open, in_a_hurry: None) -> None:
-    """Also one that has begun: what the client has got stays without an end."""
+    """A stream that has begun is cut off at the time limit, without an end."""
     never = asyncio.Event()
     async with live(
         open_gateway(app=lambda _, __, send: first_then(send, never.wait)), "POST", STREAMED

@@ -101,7 +101,7 @@ async def test_the_usual_port_may_be_left_out() -> None:
 
 
 async def test_the_public_url_is_an_address_too() -> None:
-    """Its operator has named it: a proxy of the operator's passes it on."""
+    """Requests for the public URL are served, because the operator has named it."""
     public = "https://agent.example/team"
     headers = {"Host": "agent.example", "Origin": "https://agent.example"}
     assert (await ask(headers, public_url=public)).text == "served"

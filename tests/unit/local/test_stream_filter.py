@@ -31,7 +31,7 @@ def record(**changes: Any) -> dict[str, Any]:
     [record(), record(state={"S": "LOST"}), record(note={"N": "1"})],
 )
 def test_every_name_has_to_match(given: dict[str, Any]) -> None:
-    """As Lambda evaluates it: names are joined by and, the rules of one name by or."""
+    """A record passes if each name of the pattern is matched by any of the name's rules."""
     assert StreamFilter([json.dumps(PATTERN)]).passes(given)
 
 

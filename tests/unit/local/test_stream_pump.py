@@ -82,7 +82,7 @@ async def pumping(
 async def test_a_batch_is_settled_before_the_next_one(
     make_function: MakeFunction, failures: dict[str, list[str]], calls: list[str]
 ) -> None:
-    """From the first record that failed on a batch comes again; an unknown one returns it whole."""
+    """A batch comes again from its first failed record; an unknown id returns the whole batch."""
     left = dict(failures)
     called: list[str] = []
 
@@ -119,7 +119,7 @@ async def test_an_exception_fails_the_whole_batch(make_function: MakeFunction) -
 
 
 async def test_only_what_passes_the_filter_is_an_invocation(make_function: MakeFunction) -> None:
-    """As on AWS, records that the filter drops cost nothing, and a batch of them no call."""
+    """Records that the filter drops cause no invocation, as on AWS."""
     called: list[list[str]] = []
 
     def handler(event: dict[str, Any], _: Any) -> None:

@@ -67,7 +67,7 @@ async def test_a_public_receiver_is_registered(url: str, origin: str) -> None:
     ],
 )
 def test_path_and_query_are_sent_as_given(url: str, target: str) -> None:
-    """Nothing is rewritten but a missing path; a fragment stays at home (RFC 9110, 4.2.1)."""
+    """Path and query are sent as given; a missing path becomes `/`, a fragment is left out."""
     assert parse_receiver(url).target == target
 
 
@@ -204,7 +204,7 @@ METADATA = (
     [*METADATA, "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "::169.254.169.254"],
 )
 async def test_nothing_on_the_list_opens_metadata(listed: str, address: str) -> None:
-    """Where credentials are served no notification goes: neither by name nor by network."""
+    """No entry of the list, by name or by network, allows a metadata address."""
     allowed = AllowedHosts.parse(listed)
     host = f"[{address}]" if ":" in address else address
     for url in ("http://credentials.example/", f"http://{host}/"):

@@ -148,7 +148,7 @@ async def test_another_body_is_refused(desk: Desk) -> None:
 
 @pytest.mark.parametrize("config_id", ["hook", "theirs"])
 async def test_another_clients_configuration_is_refused(desk: Desk, config_id: str) -> None:
-    """Another client names this URL, and sends on what it is told with the owner's own header."""
+    """A notification of another client's configuration is refused, even with the own header."""
     theirs = config(desk.hook.url(), config_id, token="token-of-theirs")
     request = await desk.told(theirs, is_own=False)
     request.headers["x-a2a-notification-token"] = TOKEN

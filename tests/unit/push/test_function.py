@@ -141,7 +141,7 @@ def test_who_signs(settings: dict[str, str], issuer: str) -> None:
 
 
 def test_a_failure_is_reported_alone(source: Source) -> None:
-    """Other jobs of the batch are done, whatever becomes of one."""
+    """A job that fails is reported alone; the other jobs of the batch are done."""
     with listening(2) as [bad, good]:
         bad.script = lambda _: status(503)
         source.say(source.open(bad.url(), good.url()), WORKING)
@@ -182,7 +182,7 @@ def test_a_failure_returns_the_rest_of_its_group(source: Source) -> None:
 
 
 def test_an_undecodable_record_is_kept(source: Source) -> None:
-    """It is kept, and holds up nothing; without a place for it, it is reported failed."""
+    """An undecodable record is kept and holds up no other; if that fails, it is reported failed."""
     attributes = {"ApproximateReceiveCount": "1", "MessageGroupId": "g"}
     bad = {
         "messageId": "bad",
@@ -207,7 +207,7 @@ def test_an_undecodable_record_is_kept(source: Source) -> None:
 def test_an_unforeseen_error_keeps_an_undecodable_record_alone(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its copy raises, the record is reported failed, and the others are done."""
+    """If setting aside a record raises, the record is reported failed and the others are done."""
 
     async def no_thread(*_: object, **__: object) -> bool:
         raise RuntimeError("can't start new thread")

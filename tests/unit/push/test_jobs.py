@@ -83,7 +83,7 @@ def test_a_message_that_is_no_job(body: str | None) -> None:
 
 
 async def test_a_letter_is_kept() -> None:
-    """In its configuration's group; without a queue for letters the log alone has it."""
+    """A letter goes to the queue of letters; without such a queue only the log has it."""
     letters = MemoryQueue(PushLetter)
     await PushQueue(MemoryQueue(PushJob), letters).dead_letter(LETTER)
     assert letters.messages == [LETTER]

@@ -116,7 +116,7 @@ async def test_keys_are_listed_by_age(store: KeyStore, clock: ManualClock) -> No
 
 
 async def test_a_key_in_use_stays_published(store: KeyStore, clock: ManualClock) -> None:
-    """To publish it again lengthens its life and does not make it younger."""
+    """A key that is published again lives longer, and keeps its first time of publication."""
     first = await store.publish(jwk("a"))
     assert first.is_fresh(clock.now_ms())
     clock.advance(RENEW_S)

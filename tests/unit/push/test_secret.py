@@ -78,7 +78,7 @@ async def test_a_rotation_is_seen_within_five_minutes(manager: Counting) -> None
 async def test_a_secret_that_cannot_be_read_is_kept(
     manager: Counting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever keeps it from being read, signing goes on; the log says why, not what."""
+    """If the secret cannot be read, the last value stays; the log has the reason, not the value."""
     clock = ManualClock()
     manager.client.create_secret(Name="signing", SecretString="first-value")
     secret = secret_of(manager, clock)

@@ -248,7 +248,7 @@ async def test_a_newer_task_takes_no_configuration_and_lets_go_of_its_own(
 
 
 async def test_every_storage_refuses_a_configuration_of_a_newer_task(bench: Bench) -> None:
-    """In memory as on a table; deleting one is not refused."""
+    """Memory and table refuse to set a configuration of a newer task, and allow to delete one."""
     head = await bench.open(hook=URL)
     raise_format(bench, head)
     memory = MemoryStorage(scope=ANONYMOUS, clock=bench.clock)

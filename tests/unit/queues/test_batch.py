@@ -52,7 +52,7 @@ async def test_what_is_done_is_not_reported() -> None:
 
 
 async def test_after_a_failure_the_rest_of_its_group_is_reported() -> None:
-    """It is not tried: order would be lost. Other groups are done."""
+    """After a failure the rest of its group is reported untried; other groups are done."""
     steps = Steps("a2")
     batch = [record("a1", "a"), record("a2", "a"), record("b1", "b"), record("a3", "a")]
     assert failed(await process_batch(batch, steps)) == ["a2", "a3"]
@@ -60,7 +60,7 @@ async def test_after_a_failure_the_rest_of_its_group_is_reported() -> None:
 
 
 async def test_records_without_a_group_fail_alone() -> None:
-    """Those of a standard queue have no order to keep."""
+    """A record without a group, as of a standard queue, fails alone."""
     steps = Steps("1")
     assert failed(await process_batch([record("1"), record("2")], steps)) == ["1"]
     assert sorted(steps.done) == ["1", "2"]
@@ -105,7 +105,7 @@ class Context:
 
 
 def test_an_invocation_ends_with_its_metrics() -> None:
-    """Also one that raises; the loop goes on to the next one, until the function is closed."""
+    """An invocation writes its metrics, also if it raises; all use one loop until the close."""
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def count_and_fail() -> None:
@@ -127,7 +127,7 @@ def test_an_invocation_ends_with_its_metrics() -> None:
 
 
 def test_lines_of_an_invocation_name_it() -> None:
-    """By the request id of its context, which also says how long it may take."""
+    """Log lines of an invocation have the context's request id; the context says the time left."""
 
     async def say() -> None:
         with log_context(task_id="t"):

@@ -57,7 +57,7 @@ async def total(storage: DynamoStorage, query: ListTasksQuery = QUERY) -> int:
 async def test_a_count_is_used_until_it_expires(
     database: Database, storage: DynamoStorage, clock: ManualClock
 ) -> None:
-    """For a minute another list takes the stored number, whatever has been deleted meanwhile."""
+    """A stored count is used for a minute, whatever has been deleted meanwhile."""
     assert await total(storage) == 3
     made = stored(database, storage)
     for task in (await storage.list_tasks(ListTasksQuery(page_size=2))).tasks:
@@ -105,7 +105,7 @@ async def test_no_other_scope_sees_it(storage: DynamoStorage, database: Database
 async def test_a_damaged_count_is_made_again(
     database: Database, storage: DynamoStorage, name: str, value: Any
 ) -> None:
-    """It hides no list, and no list shows it."""
+    """A damaged count is made again, and the list shows the right total."""
     await total(storage)
     item = stored(database, storage) | {name: value}
     whole = {key: value for key, value in item.items() if value is not None}

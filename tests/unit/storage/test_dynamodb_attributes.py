@@ -30,5 +30,5 @@ def test_what_no_release_stores_is_of_another_form() -> None:
     ],
 )
 def test_an_item_of_the_due_index_has_a_time(item: Item, due_at: int) -> None:
-    """Its millisecond, or at once where no number says it."""
+    """An item is due at its millisecond, without a fraction; without a number it is due at once."""
     assert due_of(item) == due_at

@@ -80,7 +80,7 @@ def test_a_record_has_what_was_written() -> None:
 
 
 def test_a_commit_of_a_release_without_times_has_none() -> None:
-    """It is read as before, its time is unknown."""
+    """A commit that was stored without a time is read, with its time unknown."""
     older = written(1)
     del older[0]["at"]
     commits = Commits(SMALL.incarnation, 0)

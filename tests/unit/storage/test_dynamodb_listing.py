@@ -45,7 +45,7 @@ async def test_a_search_without_the_index_says_what_to_deploy(message: str) -> N
 
 
 async def test_a_search_that_is_refused_for_another_reason_says_that_reason() -> None:
-    """It is no word about the index: DynamoDB's own error comes through."""
+    """If DynamoDB refuses a search for another reason, its own error is raised."""
     message = "Query condition missed key schema element: id_key"
     with pytest.raises(ClientError, match=message):
         await storage(message).find("task")

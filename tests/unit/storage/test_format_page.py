@@ -220,7 +220,7 @@ def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
 def test_readers_know_the_form_of_each_attribute(
     kind: str, forms: Forms, ignored: set[str]
 ) -> None:
-    """So they take nothing for damage that a release writes, and no damage for a value."""
+    """The readers' types of attributes are those of the page, except for attributes they ignore."""
     python = {"S": str, "N": int, "B": bytes, "B, NULL": bytes | None}
     listed = {name: python[cells[0]] for name, cells in rows(kind, "attribute").items()}
     assert forms == {name: form for name, form in listed.items() if name not in ignored}
@@ -281,7 +281,7 @@ def test_entries_are_those_of_the_codec() -> None:
 
 
 def test_flags_are_those_of_the_codec() -> None:
-    """Their bits, and the kinds that each may stand on."""
+    """The page has the bits of the codec's flags, and the kinds that may have references."""
     listed = {int(flag, 16): cells[0] for flag, cells in rows("Entries", "flag").items()}
     assert set(listed) == {entries._ARCHIVE, entries._REFERS, entries.CRITICAL}
     referring = [one for one in ONE_OF_EACH if isinstance(one, entries._Referring)]
@@ -290,13 +290,13 @@ def test_flags_are_those_of_the_codec() -> None:
 
 
 def test_a_reference_has_the_fields_of_the_page() -> None:
-    """In JSON they have these names."""
+    """A reference's fields have the names and the order of the page."""
     assert list(rows("Entries", "field")) == [field.name for field in fields(Reference)]
 
 
 @pytest.mark.parametrize("model", [Operation, OperationParams, PushJob, PushLetter])
 def test_messages_have_the_fields_of_the_page(model: type[BaseModel]) -> None:
-    """Under the names that they have in a message's body."""
+    """A message's fields have the names and the order of the page."""
     names = [field.alias or name for name, field in model.model_fields.items()]
     assert list(rows(model.__name__, "field")) == names
 

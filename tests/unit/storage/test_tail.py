@@ -161,7 +161,7 @@ async def test_a_foreign_cursor_gets_todays_task() -> None:
 
 
 async def test_a_snapshot_continues_without_repeating_itself() -> None:
-    """Its cursor is that of the version's last event."""
+    """A tail that resumes at a snapshot's cursor repeats no event."""
     storage = MemoryStorage()
     head = await written(storage)
     snapshot = (await Tail.open(storage, head.task_id)).snapshot()

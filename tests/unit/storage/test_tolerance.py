@@ -323,7 +323,7 @@ def test_unknown_entries_hide_no_task(place: str, more: bytes, *, is_newest: boo
 @FEW
 @given(place=st.sampled_from(PLACES), body=st.binary(max_size=40))
 def test_a_damaged_commit_hides_no_task(place: str, body: bytes) -> None:
-    """Though the message that opened the task is gone, all readers answer."""
+    """All readers answer with any damage to a commit, even if the opening message is lost."""
 
     async def test(world: World) -> None:
         key = newer.event_key(world.heads[place])
@@ -415,7 +415,10 @@ def test_a_newer_task_is_not_written(place: str, values: Item) -> None:
     receives=st.integers(1, 3),
 )
 def test_a_newer_turn_is_given_back(place: str, values: Item, receives: int) -> None:
-    """However often it comes: no attempt, no commit; its dead letter leaves it as due as it is."""
+    """A newer turn is given back each time, without attempt or commit.
+
+    Its dead letter leaves it due as it is, and the sweeper fails nothing.
+    """
 
     async def test(world: World) -> None:
         head = world.heads[place]
@@ -449,7 +452,7 @@ async def in_world(test: Callable[[World], Any]) -> None:
 
 
 async def test_a_newer_task_is_given_up_by_no_sweep() -> None:
-    """Not after `GiveUpHours` either, and its overdue cancel waits for a newer sweeper."""
+    """No sweep gives up a newer task, even after `GiveUpHours`, or carries out its cancel."""
 
     async def test(world: World) -> None:
         await world.storage.request_cancel("claimed")
@@ -468,7 +471,10 @@ async def test_a_newer_task_is_given_up_by_no_sweep() -> None:
 
 
 async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up() -> None:
-    """Its letters do not make it due: copy after copy waits twice as long, up to an hour."""
+    """Copies of a damaged turn wait twice as long each time, up to an hour.
+
+    Its dead letters do not make it due sooner, and the turn is given up in the end.
+    """
 
     async def test(world: World) -> None:
         head = world.heads["waiting"]
@@ -507,7 +513,7 @@ UNOPENED: Final[Mapping[str, Item]] = {
 
 @pytest.mark.parametrize("damage", UNOPENED.values(), ids=UNOPENED)
 async def test_a_turn_whose_opening_cannot_be_read_waits(damage: Item) -> None:
-    """Though nothing is critical no worker starts it, and its letter leaves it as due as it is."""
+    """No worker starts a turn whose opening cannot be read, and its letter changes nothing."""
 
     async def test(world: World) -> None:
         head = world.heads["waiting"]
@@ -528,7 +534,7 @@ async def test_a_turn_whose_opening_cannot_be_read_waits(damage: Item) -> None:
 
 
 async def test_a_running_attempt_that_meets_a_newer_format_stops() -> None:
-    """Its turn is given back to a newer worker; the task is neither failed nor written."""
+    """A running attempt that meets a newer format stops, and does not fail or write the task."""
 
     async def test(world: World) -> None:
         head = world.heads["waiting"]
@@ -676,7 +682,7 @@ DECIDING = ("next_turn", "finished_turn", "token", "attempts", "message_digest",
 
 @pytest.mark.parametrize("name", DECIDING)
 async def test_a_head_with_a_deciding_value_of_another_form_is_only_read(name: str) -> None:
-    """It is shown with the others; no message, cancel or worker writes what it cannot know."""
+    """A HEAD with a damaged deciding value is shown; no message, cancel or worker writes it."""
 
     async def test(world: World) -> None:
         key = newer.head_key(world.heads["waiting"])
@@ -706,7 +712,7 @@ INFORMING = ("size", "generation", "cancel_at", "cancel_by", "released_reason", 
 async def test_a_head_with_an_informing_value_of_another_form_is_read_and_written(
     name: str,
 ) -> None:
-    """As if it were not there: the task is shown, and its turn is done."""
+    """A damaged informing value counts as missing: the task is shown, and its turn is done."""
 
     async def test(world: World) -> None:
         head = world.heads["claimed"]
@@ -859,7 +865,7 @@ async def test_a_copy_that_no_json_can_show_is_shown_from_the_log(name: str, cop
 async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """More of them than a run may repair: the turn and the cancel behind them are reached."""
+    """A sweep reaches a turn and a cancel behind more unreadable tasks than a run may repair."""
 
     async def test(world: World) -> None:
         for number in range(7):
@@ -916,7 +922,7 @@ async def test_a_due_time_that_is_not_whole_holds_up_no_sweep(
 
 
 async def test_a_sweep_goes_past_cancels_that_a_newer_release_has_to_end() -> None:
-    """More of them than a run may end: the cancel behind them is reached."""
+    """A sweep reaches a cancel behind more newer cancels than a run may end."""
 
     async def test(world: World) -> None:
         for number in range(3):
@@ -944,7 +950,10 @@ def unreadable(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("name", sorted(EVENT_FORMS.keys() - {"parts"}))
 async def test_an_event_with_a_value_of_another_form_is_read(name: str) -> None:
-    """As if it were not there: its task is shown, streamed, pushed and swept."""
+    """A damaged value of an EVENT counts as missing: its task is shown, streamed and pushed.
+
+    The sweeper deals with the task, too.
+    """
 
     async def test(world: World) -> None:
         head = await world.storage.commit(

@@ -16,7 +16,7 @@ def test_a_commit_is_stored_on_the_head_it_was_made_on() -> None:
 
 
 def test_a_commit_is_not_stored_on_another_head() -> None:
-    """Neither on a later version, nor on a later task of the same id, nor on none."""
+    """A commit is not stored on a later version, on a later task with the id, or without a HEAD."""
     assert not is_still(claimed(), opened())
     assert not is_still(opened("j"), opened())
     assert not is_still(None, opened())

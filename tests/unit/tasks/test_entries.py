@@ -53,7 +53,7 @@ def test_a_caller_is_read_as_it_was_written(variables: str) -> None:
 
 
 def test_a_caller_without_variables_can_be_read_by_earlier_releases() -> None:
-    """They take exactly three fields; who does not use the setting can go back to them."""
+    """A caller without variables is stored in the three fields that earlier releases take."""
     assert stored(Caller("ann", "acme", ("urn:x",))) == ["ann", "acme", ["urn:x"]]
     assert stored(Caller("ann", "acme", (), "{}")) == ["ann", "acme", [], "{}"]
 
@@ -111,7 +111,7 @@ def holding_nested(levels: int, *, arrays: bool) -> list[Entry]:
 
 @pytest.mark.parametrize(("levels", "arrays"), [(31, False), (47, True)])
 def test_the_depth_that_the_sentence_names(levels: int, *, arrays: bool) -> None:
-    """It is taken wherever it stands; one level more is refused where there is least room."""
+    """The depth that the sentence names is taken anywhere; one level more is refused."""
     check_readable(holding_nested(levels, arrays=arrays))
     deeper = StatusChanged(TaskStatus())
     deeper.status.message.parts.add().data.CopyFrom(nested(levels + 1, arrays=arrays))
@@ -121,7 +121,7 @@ def test_the_depth_that_the_sentence_names(levels: int, *, arrays: bool) -> None
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_numbers_that_json_does_not_have(number: float) -> None:
-    """They are refused wherever they are: no answer and no notification could be made of them."""
+    """Numbers that JSON does not have are refused in every place of an entry."""
     for entry in holding(number):
         with pytest.raises(InvalidArgumentError, match="JSON does not have"):
             check_readable([entry])

@@ -124,7 +124,7 @@ def test_a_replaced_artifact_keeps_its_place() -> None:
 
 
 def test_a_status_clears_or_archives_the_message_before_it() -> None:
-    """As the Storage contract has it, or as the official SDK does."""
+    """A status drops the message before it, or with `archive` adds it to the history."""
     dropped = folded((None, (opening(), working("one"), working("two"))))
     kept = folded((None, (opening(), working("one"), working("two", archive=True))))
     assert [m.parts[0].text for m in dropped.history] == ["hi"]
@@ -177,7 +177,7 @@ def test_two_restarts_leave_one_attempt() -> None:
 
 
 def test_subscribers_see_restored_artifacts_as_replacements() -> None:
-    """So that what they had from the dead attempt is taken back."""
+    """After a restart subscribers get restored artifacts whole, in place of the dead attempt's."""
     fold = folded((None, (opening(), chunk("kept"))), ("A", (chunk("lost"),)))
     record = Record(version=3, token="B", entries=(Restarted(1), working(), chunk("again")))
     fold.add(record)
@@ -206,7 +206,7 @@ def test_the_task_is_the_callers_own_copy() -> None:
 
 @pytest.mark.parametrize(("length", "expected"), [(None, 3), (0, 0), (2, 2), (9, 3)])
 def test_history_length_takes_the_last_messages(length: int | None, expected: int) -> None:
-    """None is all, 0 none, n the last n, oldest first."""
+    """A history length of None keeps all messages, 0 none, n the last n, oldest first."""
     fold = folded((None, (opening("1"), MessageAppended(message("2")))), (None, (opening("3"),)))
     kept = [m.parts[0].text for m in fold.task(length).history]
     assert kept == ["1", "2", "3"][3 - expected :]

@@ -13,7 +13,7 @@ CLAIMED = replace(claimed(token="A"), due_at=1_000_000)
 
 
 def test_a_lease_begins_with_the_claim() -> None:
-    """It is as long as the timing says, in milliseconds."""
+    """A lease ends, in milliseconds, as long after the claim as the timing says."""
     assert lease_end(5_000, TIMING) == 305_000
 
 

@@ -24,7 +24,7 @@ def test_commits_up_to_head_are_the_log() -> None:
 
 
 def test_a_reader_that_has_all_gets_none() -> None:
-    """Nothing was committed behind the version that it has."""
+    """A reader that has the newest version gets no records."""
     assert belonging_to(HEAD, [], 4) == ()
 
 

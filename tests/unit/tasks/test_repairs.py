@@ -70,14 +70,14 @@ def test_a_turn_that_is_not_overdue_is_left_alone() -> None:
 
 
 def test_a_turn_that_was_never_claimed_is_given_up_in_the_end() -> None:
-    """From the last millisecond of its time on, counted from when it became the current one."""
+    """A turn is given up exactly when its time is over, counted from when it became current."""
     assert not given_up(opened(), after_s=HOUR_S - 0.001)
     assert given_up(opened(), after_s=HOUR_S)
     assert given_up(second_turn(), after_s=HOUR_S)
 
 
 def test_a_turn_of_unknown_age_is_not_given_up() -> None:
-    """Its commit was stored by a release that kept no times."""
+    """A turn whose opening commit has no time is not given up."""
     head = opened()
     assert not is_given_up(head, opened_at=None, now_ms=10**15, give_up_s=HOUR_S)
 
@@ -89,7 +89,7 @@ def test_a_turn_that_was_claimed_or_is_over_is_not_given_up(head: Head) -> None:
 
 
 def test_a_repeated_message_sends_its_waiting_turn_once_more() -> None:
-    """Under the number of the newest copy, so that the queue drops it if that one is there."""
+    """A repeated message sends its waiting turn again, under the number of the newest copy."""
     copy = repeated_turn(replace(opened(), sends=2), 1)
     assert copy is not None
     assert (copy.turn, copy.copy_number) == (1, 2)
@@ -106,7 +106,7 @@ def test_a_repeated_message_of_a_turn_that_does_not_wait_sends_nothing(head: Hea
 
 
 def test_an_overdue_cancel_ends_the_task_that_its_flag_names() -> None:
-    """Not one that has ended, is gone, or only has the same id."""
+    """An overdue cancel ends only the task of its incarnation, if it exists and is open."""
     assert overdue_cancel(paused(), incarnation="i")
     assert not overdue_cancel(paused(), incarnation="earlier")
     assert not overdue_cancel(ended(TaskState.TASK_STATE_COMPLETED), incarnation="i")

@@ -20,7 +20,7 @@ AT_FAULT = {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
 
 @pytest.mark.parametrize("state", sorted(KNOWN))
 def test_what_follows_a_return(state: TaskState) -> None:
-    """Its last state has ended the turn, or has to, or waits for credentials: that ends it now."""
+    """After a return the turn has ended, ends now (auth-required), or is the agent's fault."""
     met = on_return(state)
     assert (met is Returned.ENDED) == (state in ENDED)
     assert (met is Returned.AT_FAULT) == (state in AT_FAULT)
@@ -28,5 +28,5 @@ def test_what_follows_a_return(state: TaskState) -> None:
 
 
 def test_an_agent_that_said_nothing_is_at_fault() -> None:
-    """Its turn would stay open."""
+    """An agent that returns without a state on the turn is at fault."""
     assert on_return(None) is Returned.AT_FAULT

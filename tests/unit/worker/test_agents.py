@@ -154,7 +154,10 @@ def test_an_agent_that_cannot_be_made_is_named(folder: Path, name: str) -> None:
 async def test_a_deployed_agent_that_cannot_be_loaded_fails_its_tasks(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its tasks fail after their attempts, with the reason in the log; nothing else is written."""
+    """The tasks of an agent that cannot be loaded fail after their attempts.
+
+    The reason is in the log, and nothing else is written to the task.
+    """
     bench = Bench(deployed_agent("broken.py:agent", folder=folder), retry_base_s=0)
     head = await bench.send()
     assert [await bench.work() for _ in range(3)] == [False, False, True]

@@ -187,7 +187,7 @@ async def test_no_thread_is_left_between_turns() -> None:
 
 
 def test_a_keeper_ends_with_the_loop_of_its_turns() -> None:
-    """Where the agents' loop has died, no heartbeat keeps their deliveries from other workers."""
+    """When the agents' loop has died, the keeper ends, and no heartbeat renews deliveries."""
     stopped = threading.Event()
 
     async def duty(stop: asyncio.Event) -> None:
@@ -235,7 +235,7 @@ async def test_without_a_thread_no_turn_starts(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_long_turn_is_claimed_once_and_never_sent_again() -> None:
-    """Its lease is renewed all the time, so that it is neither overdue nor counted as stuck."""
+    """A long turn's lease is renewed, so that it is claimed once, and is never overdue or stuck."""
     clock = PacedClock()
 
     async def long(context: RequestContext, queue: EventQueue) -> None:
@@ -294,7 +294,7 @@ async def test_an_unanswered_renewal_is_tried_again(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_turn_that_waits_long_for_its_retry_is_left_alone() -> None:
-    """Its lease lasts beyond the back-off, so that the sweeper sends no copy of it."""
+    """A turn's lease lasts beyond a long back-off, so that the sweeper sends no copy."""
     clock = PacedClock()
 
     async def failing(_context: RequestContext, _queue: EventQueue) -> None:
@@ -308,7 +308,7 @@ async def test_a_turn_that_waits_long_for_its_retry_is_left_alone() -> None:
 
 
 async def test_a_claim_beside_the_writer_takes_no_turn_from_others() -> None:
-    """Another attempt's claim stays, and the late one learns that it is fenced."""
+    """A late claim leaves another attempt's claim in place, and raises that it is fenced."""
     bench = Bench(Agent(complete))
     task = await bench.send()
     other = await bench.storage.commit(task, Commit(token="other", claims=True))

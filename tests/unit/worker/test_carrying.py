@@ -117,7 +117,7 @@ async def test_turns_at_the_same_time_do_not_see_each_other() -> None:
 
 
 async def test_cancel_of_a_running_turn_sees_the_turns_value() -> None:
-    """As the message brought it, and not as `execute()` has changed it meanwhile."""
+    """`cancel()` sees the value that the message brought, not what `execute()` made of it."""
     clock = PacedClock()
     agent = Noting(silent)
     bench = bench_of(agent, clock=clock)

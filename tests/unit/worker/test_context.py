@@ -141,7 +141,7 @@ async def test_the_example_of_a_method_runs(name: str) -> None:
 
 @pytest.mark.parametrize("name", public_methods(Worker))
 async def test_the_example_of_a_worker_runs(name: str) -> None:
-    """So do the methods that an agent writes itself."""
+    """The examples in the docstrings of Worker's methods run."""
     deleted: list[str] = []
 
     class Jobs:
@@ -234,7 +234,7 @@ async def test_request_auth_tells_how() -> None:
 
 
 async def test_artifact_ids_may_be_given_by_position() -> None:
-    """As in the a2akit contract: the id comes behind the content, and first in `emit_artifact`."""
+    """Artifact ids may be positional: first in `emit_artifact`, elsewhere after the content."""
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.emit_text_artifact("one", "text", append=True)
@@ -534,7 +534,7 @@ async def test_a_cancel_is_one_whatever_the_state_is(*, is_stale: bool) -> None:
 
 @pytest.mark.parametrize("ends_in", ["handle", "cancel"])
 async def test_a_running_agents_stale_end_is_a_cancel(ends_in: str) -> None:
-    """Who is canceled and ends otherwise with a stale state is canceled all the same, at once."""
+    """A canceled agent that ends otherwise with a stale state is canceled all the same."""
 
     class Completing(Handling):
         async def cancel(self, ctx: TaskContext) -> None:

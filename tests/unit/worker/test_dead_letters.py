@@ -129,7 +129,7 @@ async def test_a_turn_with_attempts_left_is_due_at_once(
 
 
 async def test_a_turn_that_is_overdue_stays_as_long_overdue(stack: Stack) -> None:
-    """It is no write, and no place lost in the sweeper's order."""
+    """A letter of a turn that is already overdue leaves HEAD, and so its due time, unchanged."""
     head = await stack.open()
     stack.clock.advance(7200)
     assert await stack.dead_letters.handle(body(head)) == "resent"
@@ -245,14 +245,14 @@ async def test_a_finished_turn_is_left_alone(stack: Stack) -> None:
 
 
 async def test_a_deleted_task_is_dropped(stack: Stack) -> None:
-    """There is nothing to end."""
+    """A letter of a deleted task is dropped."""
     head = await stack.open()
     await stack.storage.delete_task(head.task_id)
     assert await stack.dead_letters.handle(body(head)) == "dropped"
 
 
 async def test_an_expired_task_is_dropped(stack: Stack) -> None:
-    """As a deleted one."""
+    """A letter of an expired task is dropped."""
     head = await stack.open()
     stack.clock.advance(stack.storage.timing.ttl_s + 1)
     assert await stack.dead_letters.handle(body(head)) == "dropped"
@@ -284,7 +284,7 @@ async def test_another_scopes_task_is_not_touched(stack: Stack) -> None:
 async def test_an_unreadable_letter_is_kept(
     stack: Stack, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It moves, as it is, to the queue without a consumer, and the log says why."""
+    """An unreadable letter moves unchanged to the undecodable queue, and the log says why."""
     assert await stack.dead_letters.handle(text) == "undecodable"
     assert stack.queue.undecodable == [text]
     assert "dead_letter_undecodable" in {getattr(r, "action", "") for r in caplog.records}

@@ -59,7 +59,7 @@ async def test_a_failed_attempt_leaves_its_end_on_head(caplog: pytest.LogCapture
 async def test_the_next_attempt_takes_the_end_into_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """And the last one its own, with the commit that fails the task."""
+    """The next attempt logs the end of the one before; the last one logs its own as it fails."""
     bench = Bench(Agent(fail), max_attempts=2, retry_base_s=0)
     task = await bench.send()
     await bench.work()
@@ -73,7 +73,7 @@ async def test_the_next_attempt_takes_the_end_into_the_log(
 
 
 async def test_an_only_attempt_leaves_its_end_in_the_log() -> None:
-    """Its one commit claims the turn and fails the task."""
+    """The end of an only attempt is in the one commit that claims the turn and fails the task."""
     bench = Bench(Agent(fail), max_attempts=1)
     task = await bench.send()
     assert await bench.work() is True
@@ -92,7 +92,7 @@ async def test_the_end_of_a_dead_attempt_is_that_it_was_lost() -> None:
 
 
 async def test_a_fault_of_the_agent_has_a_correlation_id(caplog: pytest.LogCaptureFixture) -> None:
-    """In the line of the log and in the stored end; the client's sentence stays as it was."""
+    """A fault's correlation id is in the log line and the stored end, not in the client's text."""
 
     async def forget(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "half"))
@@ -113,7 +113,7 @@ async def test_a_fault_of_the_agent_has_a_correlation_id(caplog: pytest.LogCaptu
 
 
 async def test_an_attempt_is_released_by_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the keeper has claimed its turn, and its writer has not taken that HEAD over."""
+    """An attempt whose turn the keeper has claimed is released by its own token."""
     clock = PacedClock()
 
     async def fail_late(context: RequestContext, queue: EventQueue) -> None:
@@ -207,7 +207,7 @@ async def test_a_shutdown_before_the_claim_writes_nothing() -> None:
 async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_told_twice: bool
 ) -> None:
-    """Not longer than `RELEASE_S`, and not at all if it is told once more: the turn goes back."""
+    """A shutdown waits at most `RELEASE_S` for the table, and not at all if told twice."""
     clock = PacedClock()
     bench = Bench(Agent(begin), clock=clock)
     task = await bench.send()
@@ -239,7 +239,10 @@ async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
 async def test_an_unforeseen_error_releases_the_turn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By its name, before the delivery goes back; the line of the log has the correlation id."""
+    """An unforeseen error releases the turn by its name, before the delivery goes back.
+
+    The line of the log has the stored correlation id.
+    """
     bench = Bench(Agent(fail), max_attempts=2)
     task = await bench.send()
     released_at_nack: list[bool] = []
@@ -298,7 +301,7 @@ async def test_a_cancel_is_heard_at_the_next_commit() -> None:
 async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It came after the delivery had looked at the flag; the agent is told without the watch."""
+    """A cancel between the look at the flag and the claim is heard at the claim, not the watch."""
     clock = PacedClock()
 
     async def wait(context: RequestContext, queue: EventQueue) -> None:
@@ -322,7 +325,7 @@ async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(
 
 
 async def test_a_cancel_that_the_keeper_has_read_is_told() -> None:
-    """Its claim is on a HEAD with the request, so that no commit of the attempt fails on it."""
+    """The agent is told of a cancel that the keeper's claim has read, though no commit fails."""
     clock = PacedClock()
 
     async def wait(context: RequestContext, queue: EventQueue) -> None:

@@ -65,7 +65,7 @@ def test_variables_of_the_secret(secret: dict[str, str]) -> None:
     ],
 )
 def test_a_refused_name_sets_nothing_and_is_not_shown(secret: dict[str, str], name: str) -> None:
-    """Neither runtime, machine nor interpreter is changed; neither names nor values are told."""
+    """A secret with a refused name sets no variable, and the error shows no name and no value."""
     secret[SECRET] = json.dumps({"GOOD": VALUE, name: VALUE})
     environment: dict[str, str] = {}
     with pytest.raises(ConfigurationError) as refused:

@@ -101,7 +101,7 @@ async def _of(bench: Bench, task_id: str) -> Any:
 def test_an_exit_in_a_callback_does_not_end_the_function(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Both turns of the batch complete: the one with the callback, and its neighbour."""
+    """With an exit in a callback both turns of the batch complete, and the exit is logged."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         if context.get_user_input() == "exit":

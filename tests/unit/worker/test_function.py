@@ -94,7 +94,7 @@ def test_the_function_lives_through_many_invocations(source: Source) -> None:
 
 
 def test_a_failure_is_reported_alone(source: Source) -> None:
-    """Other groups of the batch are done, whatever becomes of one."""
+    """A turn that fails is reported alone; the other groups of the batch are done."""
     (good, first), (bad, second), (other, third) = (
         source.send(text) for text in ("go", "raise", "go")
     )

@@ -242,7 +242,7 @@ def test_an_hour_without_the_queue(deployment: Deployment, monkeypatch: pytest.M
 
 
 def test_six_hours_without_a_worker(deployment: Deployment) -> None:
-    """Its import fails until it is repaired: within one visibility time-out each turn has run."""
+    """After six hours without a worker each turn runs once within one visibility time-out."""
     heads = deployment.accept(20)
     deployment.has_worker = False
     deployment.pass_time(6 * HOUR_S)

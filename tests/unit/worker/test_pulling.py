@@ -110,7 +110,7 @@ async def test_a_shutdown_costs_no_attempt() -> None:
 
 
 async def test_a_shutdown_leaves_the_attempts_before_it() -> None:
-    """Those that failed, or were lost, count on."""
+    """A shutdown takes off only its own attempt; earlier failed or lost attempts still count."""
     clock = PacedClock()
 
     async def slow(context: RequestContext, queue: EventQueue) -> None:

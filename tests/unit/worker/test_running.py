@@ -236,7 +236,7 @@ async def test_an_operation_without_its_task_is_dropped(fate: str) -> None:
 
 
 async def test_a_task_that_is_deleted_while_it_runs_ends() -> None:
-    """Its agent is stopped, the operation acknowledged, and nothing of the task is left or made."""
+    """The agent of a deleted task is stopped, the operation acknowledged, and nothing is left."""
     ended: list[str] = []
 
     async def endless(context: RequestContext, queue: EventQueue) -> None:

@@ -137,7 +137,7 @@ async def test_only_the_events_own_failure_is_reported() -> None:
 
 
 async def test_the_events_own_failure_is_reported() -> None:
-    """It is given back at once, and named when the invocation returns."""
+    """The turn of the invocation's own event, if it fails, is named when the invocation returns."""
     function = Function()
     await function.bench.send("2 raises")
     invocation = await function.invoke()
@@ -146,7 +146,7 @@ async def test_the_events_own_failure_is_reported() -> None:
 
 
 async def test_a_turn_ends_at_its_own_limit() -> None:
-    """Its invocation has minutes left: it is given back all the same, and fails in the end."""
+    """A turn is given back at its own limit, with minutes left, and fails after its attempts."""
     function = Function()
     head = await function.bench.send("500 slow")
     invocation = await function.invoke()
@@ -185,7 +185,7 @@ async def test_a_table_that_vanishes_gives_back_all_turns(monkeypatch: pytest.Mo
 
 
 async def test_the_turn_of_a_dead_worker_runs_alone() -> None:
-    """It is given back the first time; then its neighbours end, and it has the worker to itself."""
+    """The turn of a dead worker is given back once, and then runs without neighbours."""
     function = Function()
     await function.bench.send("8 one")
     suspect = await function.bench.send("8 suspect")

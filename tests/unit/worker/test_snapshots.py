@@ -81,7 +81,10 @@ async def test_a_status_message_without_parts_is_no_message() -> None:
 
 
 async def test_messages_without_parts_in_a_task_are_no_messages() -> None:
-    """Their metadata joins the Task's: its own keys win, then its status's, then the newest's."""
+    """Metadata of messages without parts joins the Task's.
+
+    The Task's own keys win, then those of its status, then those of the newest message.
+    """
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         task = own_task(context)
@@ -175,7 +178,7 @@ async def test_a_status_after_the_given_task_is_what_counts(
 
 
 async def test_a_task_that_is_sent_back_waits_for_a_slow_agent() -> None:
-    """That the task is shown as working meanwhile does not end the pause that was sent back."""
+    """A Task that is sent back keeps its pause, though it is shown as working meanwhile."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         if context.current_task is None:

@@ -149,7 +149,7 @@ async def test_a_claimed_turn_is_sent_again_too(stack: Stack) -> None:
 
 
 async def test_a_finished_turn_is_not_watched(stack: Stack) -> None:
-    """Neither a completed task nor one that waits for its client is sent."""
+    """The sweeper sends no completed task and no task that waits for its client."""
     for state in (TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED):
         head = await stack.open()
         await Storage(stack.storage).update_task(head.task_id, state)

@@ -35,7 +35,7 @@ class Moody:
 
 
 async def test_a_failed_look_does_not_end_the_watch() -> None:
-    """Whatever the first look raises, the next one sees the cancel."""
+    """A look that raises does not end the watch: the next look sees the cancel."""
     clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
 
     async def on_look(look: Look) -> None:
@@ -97,7 +97,7 @@ class Late:
 
 @pytest.mark.parametrize("shown", [None, opened("earlier")], ids=["none", "an earlier task"])
 async def test_a_late_look_stops_no_turn(shown: Head | None) -> None:
-    """Neither a HEAD that is not seen yet, nor that of an earlier task and its flag."""
+    """A late look, at no HEAD or at an earlier task's, stops no turn."""
     clock, release, late = PacedClock(), asyncio.Event(), Late(shown)
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:

@@ -82,7 +82,7 @@ async def test_a_chunk_after_a_silence_is_committed_at_once(
 
 
 async def test_what_an_agent_emits_at_once_is_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the first chunks, with a few rounds of the event loop between them."""
+    """Chunks that are a few rounds of the event loop apart are one commit."""
 
     async def in_one_go(clock: PacedClock, emit: Emit) -> None:
         for text in "abcdefgh":
@@ -96,7 +96,7 @@ async def test_what_an_agent_emits_at_once_is_one_commit(monkeypatch: pytest.Mon
 async def test_an_agent_that_never_pauses_is_committed_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is not waited for longer than 0.1 s."""
+    """The entries of an agent that never pauses are committed every 0.1 s."""
 
     async def busy(clock: PacedClock, emit: Emit) -> None:
         ticks = [asyncio.create_task(clock.sleep(number / 20)) for number in range(1, 11)]
