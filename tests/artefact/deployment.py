@@ -20,10 +20,10 @@ from tests.artefact.secrets_manager import secrets_manager
 from tests.support.emulators import REGION, Emulator
 
 API_KEY = "test-key-of-twenty-characters"
-"""That of the events in events/."""
+"""The key of the events in events/."""
 
 SECRETS = {"ApiKeys": json.dumps({"default": API_KEY}), "SigningSecret": "s" * 64}
-"""By the names that the template's resources have here."""
+"""Values by the names that the template's resources have here."""
 
 _KNOWN: Mapping[str, str] = {
     "AWS::AccountId": "123456789012",

@@ -90,7 +90,7 @@ def note_first_answer(record: Record, name: str, seconds: float) -> None:
 
 
 def test_every_function_is_built_and_driven(artefact: Artefact) -> None:
-    """What the template deploys is what these tests start."""
+    """These tests start every function that the template deploys, and no other."""
     assert set(artefact.functions()) == {
         "ApiFunction",
         "PushFunction",
@@ -170,9 +170,10 @@ def test_the_sweeper_takes_both_of_its_events(
 
 
 def test_a_batch_of_dead_letters(deployment: Deployment, tmp_path: Path) -> None:
-    """Of two letters in one batch the good one is settled, and the bad one alone is kept.
+    """Of two letters in a batch the good one is settled, and only the bad one is kept.
 
-    It is kept elsewhere where it can be, and else it stays in its queue.
+    The bad letter moves to the undecodable queue, or stays in its own queue if the other cannot be
+    used.
     """
     functions = deployment.functions
     nowhere = {"A2A_UNDECODABLE_QUEUE": f"{deployment.made.undecodable_queue}-that-is-not-there"}
@@ -287,7 +288,7 @@ def test_the_stream_function_serves(
 
 
 def wait_until_ready(http: httpx.Client, process: subprocess.Popen[bytes]) -> None:
-    """As the adapter does: probe the readiness path until it answers."""
+    """Probe the readiness path until it answers, as the adapter does."""
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         try:

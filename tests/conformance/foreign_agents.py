@@ -49,7 +49,7 @@ ANSWERS: dict[str, dict[str, list[str]]] = {
         }.items()
     },
 }
-"""By framework and case what the client is answered, here and on the SDK's server."""
+"""The client's answers by framework and case, here and on the SDK's server."""
 
 
 def observations(framework: str) -> dict[str, dict[str, Any]]:

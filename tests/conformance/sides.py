@@ -187,7 +187,7 @@ class Play:
 
 Script = Callable[[Play], Awaitable[None]]
 Case = tuple[Callable[[], AgentExecutor], Script]
-"""Who is compared, made anew for each side, and what is done to it."""
+"""The agent that is compared, made anew for each side, and what is done to it."""
 
 
 def says(*texts: str, **options: Any) -> Script:
@@ -282,7 +282,7 @@ def _short(message: dict[str, Any]) -> Any:
 
 
 def _artifacts(artifacts: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """By id; those that were renamed to the same one are numbered."""
+    """Return artifacts by id; those that were renamed to the same id are numbered."""
     shown: dict[str, list[Any]] = {}
     for artifact in artifacts:
         name = artifact.pop("artifactId")
@@ -302,14 +302,14 @@ def _parts(parts: list[dict[str, Any]]) -> list[Any]:
 
 
 def _but(whole: dict[str, Any], *ids: str) -> dict[str, Any]:
-    """What there is beside these ids, and those of them that are missing or wrong."""
+    """Return what there is beside these ids, and those of them that are missing or wrong."""
     right = {name: f"<{name.removesuffix('Id')}>" for name in ids}
     names = sorted({*whole, *right})
     return {name: whole.get(name) for name in names if whole.get(name) != right.get(name)}
 
 
 def _normalised(message: Any) -> Any:
-    """As JSON, with names in place of the ids that differ from run to run."""
+    """Return JSON with names in place of the ids that differ from run to run."""
     whole = MessageToDict(message)
     ids = {
         (message.id if isinstance(message, Task) else message.task_id): "<task>",

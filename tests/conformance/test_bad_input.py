@@ -121,7 +121,7 @@ async def send(agent: ServedAgent, case: Case, **declared: str) -> Any:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 async def test_bad_input(agent: ServedAgent, case: Case) -> None:
-    """3.3.2: refused before anything happens, in the binding's own form, without inner text."""
+    """3.3.2: bad input is refused before anything happens, in the binding's own form."""
     response = await send(agent, case, **{"A2A-Extensions": REQUIRED})
     answer = read(response)
     assert response.headers["content-type"] == "application/json"
@@ -146,7 +146,7 @@ async def test_a_required_extension_that_is_not_declared(agent: ServedAgent) -> 
 
 
 async def test_unknown_fields_are_no_bad_input(agent: ServedAgent) -> None:
-    """5.7: on any level, in bodies and in queries."""
+    """5.7: unknown fields on any level of bodies and queries are ignored."""
     params = {"message": message("go", surprise=[1], parts=[{"text": "go", "mood": {}}]), "x": 1}
     answer = await agent.call("SendMessage", params, {"A2A-Extensions": REQUIRED})
     assert answer.state == "COMPLETED"
@@ -208,5 +208,5 @@ async def test_bad_parts_of_0_3(
 
 
 async def test_the_agents_role_in_0_3(agent: ServedAgent) -> None:
-    """4.1.5: a client speaks for itself; in the history it would pass for the agent."""
+    """4.1.5: a client's message with the agent's role is refused in 0.3, too."""
     await refused_0_3(agent, "send", ({"kind": "text", "text": "a"}, {"text": "a"}), "agent")

@@ -186,7 +186,7 @@ async def test_a_subscription(world: World, binding: str) -> None:
 
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_listing(world: World, binding: str) -> None:
-    """Pages of the caller's tasks, newest first."""
+    """The client lists the caller's tasks in pages, newest first."""
     client = await world.client(binding, streaming=False)
     ids = []
     for number in range(3):

@@ -67,7 +67,7 @@ def client(agent: ServedAgent) -> Client01:
 async def test_the_same_conversation(
     agent: ServedAgent, talker: Callable[[ServedAgent], Talker]
 ) -> None:
-    """Send, stream, pause, resume and cancel, with the same outcome in every dialect."""
+    """Send, stream, pause, resume and cancel have the same outcome in every dialect."""
     client = talker(agent)
 
     told = await client.send("go")
@@ -104,7 +104,7 @@ async def test_a_0_3_client_without_a_header(agent: ServedAgent, client: Client0
 
 class TestVersion01:
     async def test_the_task_it_reads(self, client: Client01) -> None:
-        """0.1: id, sessionId, status, artifacts with an index, and the history it asks for."""
+        """0.1: a task has id, sessionId, status, numbered artifacts, and the history asked for."""
         params = {**sent("go"), "sessionId": "s-1", "historyLength": 5, "metadata": {"a": 1}}
         task = await client.call("tasks/send", params)
         assert (task["id"], task["sessionId"]) == (params["id"], "s-1")
@@ -120,7 +120,7 @@ class TestVersion01:
     async def test_every_kind_of_part_arrives(
         self, client: Client01, worker: ScriptedWorker, card: AgentCard
     ) -> None:
-        """0.1: text, file by bytes or URI, and data; simple_a2a: a part without a type."""
+        """The agent gets each kind of part of 0.1, and simple_a2a's parts without a type."""
         parts = [
             {"type": "text", "text": "go", "metadata": {"a": 1}},
             {"type": "file", "file": {"name": "a", "bytes": "AAEC"}},
@@ -216,7 +216,7 @@ class TestVersion01:
         ],
     )
     async def test_errors(self, client: Client01, method: str, params: Any, code: int) -> None:
-        """The codes that 0.1 knows."""
+        """Errors have the codes that 0.1 knows."""
         await client.send("go", task=Seen("done"))
         with pytest.raises(RpcError) as caught:
             await client.call(method, params)
@@ -259,7 +259,7 @@ class TestSimpleA2A:
         await sending
 
     async def test_a_list(self, simple: SimpleA2A) -> None:
-        """The caller's tasks, the newest first, whole, and as one JSON list."""
+        """A list has the caller's tasks as one JSON list, newest first, with histories."""
         sent = [await simple.send_task("go") for _ in range(3)]
         listed = await simple.list_tasks()
         histories = [task.pop("history") for task in listed]
@@ -336,7 +336,7 @@ class TestSubmitting:
         return {"taskId": task_id, "message": sent(text)["message"]}
 
     async def test_submit_answers_with_the_finished_task(self, client: Client01) -> None:
-        """E1-E4: under the client's id, with a flat status and one artifact."""
+        """E1-E4: submit answers under the client's id, with a flat status and one artifact."""
         task = (await client.call("tasks/submit", self.submission("go")))["task"]
         assert set(task) == {"id", "status", "artifact"}
         assert (task["id"], task["status"]) == ("test-1", "completed")
@@ -359,14 +359,14 @@ class TestSubmitting:
 
     @pytest.mark.parametrize("params", [{}, {"taskId": ""}, {"taskId": None}, {"taskId": 7}])
     async def test_a_missing_id(self, client: Client01, params: dict[str, Any]) -> None:
-        """E9: -32602, for both methods."""
+        """E9: a missing id is -32602 for both methods."""
         for method in ("tasks/status", "tasks/submit"):
             with pytest.raises(RpcError) as caught:
                 await client.call(method, {"message": sent("go")["message"], **params})
             assert caught.value.code == -32602
 
     async def test_its_time_to_live(self, client: Client01, backends: Backends) -> None:
-        """E10: an hour; other tasks live as long as ever."""
+        """E10: a submitted task lives for an hour, other tasks as long as ever."""
         await client.call("tasks/submit", self.submission("go"))
         await client.send("go", task=Seen("another"))
         storage = backends.storage.for_scope(ANONYMOUS)
@@ -375,7 +375,7 @@ class TestSubmitting:
         assert seconds == [3600, 30 * 86_400]
 
     async def test_a_running_task(self, client: Client01, worker: ScriptedWorker) -> None:
-        """E18: working, and no artifact yet."""
+        """E18: the status of a running task is working."""
         submitting = asyncio.create_task(client.call("tasks/submit", self.submission("wait")))
         await worker.waiting.wait()
         running = (await client.call("tasks/status", {"taskId": "test-1"}))["task"]
@@ -416,7 +416,7 @@ class TestSwitchedOff:
 
     @pytest.mark.parametrize("path", [SUBMIT_PATH, "/.well-known/agent.json"])
     async def test_nor_do_their_paths(self, agent: ServedAgent, path: str) -> None:
-        """404."""
+        """Without the setting the paths of the methods answer 404."""
         assert (await agent.client.get(path)).status_code == 404
 
 

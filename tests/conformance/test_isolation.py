@@ -53,7 +53,7 @@ RECEIVER = "https://127.0.0.1/hook"
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls: with a key or without, under a tenant or none."""
+    """A caller, with a key or without, under a tenant or none."""
 
     name: str
     tenant: str = TENANT
@@ -64,7 +64,7 @@ class Caller:
 
 
 def new_caller(tenant: str = TENANT) -> Caller:
-    """Somebody who has never called."""
+    """Return a user who has never called."""
     return Caller(next(USERS), tenant)
 
 
@@ -73,7 +73,7 @@ def new_tenant() -> str:
 
 
 def strangers_to(owner: Caller) -> dict[str, Caller]:
-    """Who is not the owner; another user of another tenant is whom they are compared with."""
+    """Return callers that are not the owner, to compare with another user of another tenant."""
     return {
         "no tenant": replace(owner, tenant=""),
         "anonymous": Caller(""),
@@ -254,7 +254,7 @@ OLDER_OPERATIONS = {
         ),
         OlderOperation(f"GET {PUSH_PATH}", {}),
         OlderOperation(f"GET {PUSH_PATH}/<config>", {}),
-        # Those of 0.1 have the same names, and its answers hold those of 0.3.
+        # Methods of 0.1 have the same names, and its answers contain those of 0.3.
         OlderOperation("tasks/get", TASK),
         OlderOperation("tasks/get", TASK, {"A2A-Version": "0.3"}),
         OlderOperation("tasks/resubscribe", TASK),
@@ -299,7 +299,7 @@ class Calls:
         self._made.append(json.dumps([model.name, form, actions], sort_keys=True))
 
     def take(self) -> list[str]:
-        """Those since the last time."""
+        """Return the requests since the last call."""
         made, self._made = self._made, []
         return made
 
@@ -442,7 +442,7 @@ async def function(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterato
 
 @pytest.fixture(params=FUNCTIONS)
 async def older_function(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Function]:
-    """For operations that say their binding themselves."""
+    """Yield a function for operations that say their binding themselves."""
     async with calling(stack, "", request.param) as function:
         yield function
 

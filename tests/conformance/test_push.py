@@ -207,7 +207,7 @@ class TestList:
         assert await ids(agent, task_id) == []
 
     async def test_all_of_them(self, agent: ServedAgent, task_id: str) -> None:
-        """3.1.9: every configuration of the task, without secrets."""
+        """3.1.9: a list has every configuration of the task, without secrets."""
         for name in ("b", "c", "a"):
             await agent.call(CREATE, {"taskId": task_id, "id": name, "url": URL, **SECRETS})
         listed = await agent.call(LIST, {"taskId": task_id})
@@ -233,7 +233,7 @@ class TestList:
     async def test_bad_pages(
         self, agent: ServedAgent, task_id: str, params: dict[str, Any]
     ) -> None:
-        """3.1.9: InvalidParamsError."""
+        """3.1.9: a list with a bad page size or token is InvalidParamsError."""
         asked = {"taskId": task_id, **params}
         assert (await agent.call(LIST, asked)).reason == "INVALID_PARAMS"
 
@@ -287,7 +287,7 @@ class TestInline:
         }
 
     async def test_a_stream(self, agent: ServedAgent) -> None:
-        """3.2.2: in a streamed message too."""
+        """3.2.2: a streamed message may bring a configuration too."""
         configuration = {"taskPushNotificationConfig": {"id": "mine", "url": URL}}
         events = await agent.events(
             "SendStreamingMessage", {"message": message("go"), "configuration": configuration}
@@ -413,7 +413,7 @@ class TestOlderJsonRpc:
             yield agent
 
     async def test_from_set_to_delete(self, agent: ServedAgent, task_id: str) -> None:
-        """0.3, 7.5 to 7.8: the same configurations, in 0.3's form and without their secrets."""
+        """0.3, 7.5 to 7.8: configurations are set, read and deleted, without showing secrets."""
         config = {
             "id": "mine",
             "url": URL,
@@ -440,7 +440,7 @@ class TestOlderJsonRpc:
         assert (await rpc(agent, f"{OLDER}list", {"id": task_id}))["result"] == []
 
     async def test_inline(self, agent: ServedAgent) -> None:
-        """0.3, 7.1: `pushNotificationConfig` in a message's configuration."""
+        """0.3, 7.1: a message's configuration may have a `pushNotificationConfig`."""
         sent = {
             "kind": "message",
             "messageId": "m",
@@ -480,7 +480,7 @@ class TestOlderJsonRpc:
         "params", [{}, {"id": 7}, {"id": "\ud800"}, {"id": "t", "pushNotificationConfigId": 7}, "t"]
     )
     async def test_bad_queries(self, agent: ServedAgent, verb: str, params: Any) -> None:
-        """0.3, 8.2: invalid params."""
+        """0.3, 8.2: bad queries are invalid params."""
         assert (await rpc(agent, f"{OLDER}{verb}", params))["error"]["code"] == -32602
 
     async def test_delete_names_what_it_means(self, agent: ServedAgent, task_id: str) -> None:

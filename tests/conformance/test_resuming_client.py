@@ -162,7 +162,7 @@ async def test_a_subscription_through_a_pause(making: Making, requests: Requests
 
 
 async def test_refusals(making: Making, requests: Requests, worker: ScriptedWorker) -> None:
-    """What the application refuses is raised at once."""
+    """The client raises refusals of the application at once."""
     client = await making()
     with pytest.raises(InvalidParamsError):
         await collect(client.send_message(SendMessageRequest()))

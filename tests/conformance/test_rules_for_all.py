@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("worker")
 
 @pytest.mark.parametrize(("method", "params"), PUSH_CALLS)
 async def test_push_is_not_offered(agent: ServedAgent, method: str, params: dict[str, Any]) -> None:
-    """3.3.4: PushNotificationNotSupportedError on every operation of push configurations."""
+    """3.3.4: every push operation is PushNotificationNotSupportedError without push."""
     assert (await agent.call(method, params)).reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
 
 
@@ -113,7 +113,7 @@ class TestVersions:
         assert (await agent.call("ListTasks", {}, {"A2A-Version": "1.0.7"})).reason == ""
 
     async def test_the_query_may_name_it(self, agent: ServedAgent) -> None:
-        """3.6.1: for clients that set no headers."""
+        """3.6.1: the query may name the version, for clients that set no headers."""
         body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
         query = "?A2A-Version=1.0"
         response = (
@@ -151,7 +151,7 @@ class TestErrors:
         code: int,
         status: int,
     ) -> None:
-        """5.4: JSON-RPC's code and HTTP's status; 9.5, 11.6: with the reason as ErrorInfo."""
+        """5.4, 9.5, 11.6: errors have JSON-RPC's code, HTTP's status, and a reason as ErrorInfo."""
         done = (await agent.send("go")).task["id"]
         asked = {**params, "id": done} if params.get("id") == "done" else params
         answer = await agent.call(method, asked)
@@ -185,7 +185,7 @@ async def test_both_bindings_show_the_same_task(
 
 class TestCard:
     async def test_it_says_how_to_reach_the_agent(self, agent: ServedAgent) -> None:
-        """4.4.1, 8.2: at the well-known path, without any header, with all required fields."""
+        """4.4.1, 8.2: the card is at the well-known path, without headers, with all fields."""
         card = (await agent.client.get(CARD)).json()
         for name in (
             "name",
@@ -241,5 +241,5 @@ class TestAuthentication:
         assert set(card["securitySchemes"]) == {"apiKey", "bearer"}
 
     async def test_with_it_the_agent_answers(self, keyed: ServedAgent) -> None:
-        """7.4: as without authentication."""
+        """7.4: with a key the agent answers as it does without authentication."""
         assert (await keyed.send("go")).state == "COMPLETED"

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("worker")
 
 
 async def test_the_answer_is_a_task(agent: ServedAgent) -> None:
-    """3.1.1: a Task, with an id of its own and the context."""
+    """3.1.1: a send answers with a Task that has an id and the context."""
     answer = await agent.send("go")
     assert list(answer.result) == ["task"]
     assert answer.task["id"]
@@ -117,7 +117,7 @@ async def test_a_context_alone_opens_a_task_in_it(agent: ServedAgent) -> None:
 
 
 async def test_a_context_that_is_not_taken_is_refused(agent: ServedAgent) -> None:
-    """3.4.1: an error, and never another context in its place."""
+    """3.4.1: a context id that is too long is an error, and is never replaced by another."""
     answer = await agent.send("go", contextId="x" * 513)
     assert answer.reason == "INVALID_PARAMS"
 
@@ -206,13 +206,13 @@ async def test_every_kind_of_part_comes_back_as_sent(
 
 
 async def test_unknown_fields_are_ignored(agent: ServedAgent) -> None:
-    """5.7: on every level, for clients of later versions."""
+    """5.7: unknown fields are ignored on every level, for clients of later versions."""
     answer = await agent.send("go", mood="sunny", configuration={"speed": {"fast": True}})
     assert answer.state == "COMPLETED"
 
 
 async def test_times_are_utc(agent: ServedAgent) -> None:
-    """5.6.1: ISO 8601 with a Z, to the millisecond at most."""
+    """5.6.1: times are ISO 8601 with a Z, to the millisecond at most."""
     stamp = (await agent.send("go")).task["status"]["timestamp"]
     assert stamp.endswith("Z")
     assert len(stamp) <= len("2026-01-01T00:00:00.000Z")

@@ -33,7 +33,7 @@ async def task_id_of(agent: ServedAgent, text: str) -> str:
 
 class TestSending:
     async def test_a_stream_is_a_task_and_its_updates(self, agent: ServedAgent) -> None:
-        """3.1.2: first the Task, then updates, closed at the terminal state."""
+        """3.1.2: a stream has the Task, then updates, and closes at the terminal state."""
         events = await agent.events(SEND, said("go"))
         kinds = [next(iter(event)) for event in events]
         assert kinds[0] == "task"
@@ -82,7 +82,7 @@ class TestSending:
         assert states(events)[-1] == "COMPLETED"
 
     async def test_history_length(self, agent: ServedAgent) -> None:
-        """3.2.4: it holds for the Task that opens the stream."""
+        """3.2.4: the history length holds for the Task that opens the stream."""
         events = await agent.events(SEND, {**said("go"), "configuration": {"historyLength": 0}})
         assert "history" not in events[0]["task"]
 
@@ -101,7 +101,7 @@ class TestSending:
         assert (await agent.call(SEND, params)).reason == reason
 
     async def test_a_finished_task(self, agent: ServedAgent) -> None:
-        """3.1.1, 3.1.2: UnsupportedOperationError."""
+        """3.1.1, 3.1.2: a message to a finished task is UnsupportedOperationError."""
         done = await agent.send("go")
         answer = await agent.call(SEND, said("go", taskId=done.task["id"], messageId="m-2"))
         assert answer.reason == "UNSUPPORTED_OPERATION"
@@ -139,7 +139,7 @@ class TestSubscribing:
     async def test_all_subscribers_see_the_same(
         self, agent: ServedAgent, worker: ScriptedWorker, followers: Followers
     ) -> None:
-        """3.5.2: the same events in the same order for every stream of a task."""
+        """3.5.2: every stream of a task gets the same events in the same order."""
         task_id = await task_id_of(agent, "wait")
         await worker.waiting.wait()
         subscriptions = [
@@ -154,7 +154,7 @@ class TestSubscribing:
     async def test_one_that_leaves_harms_nobody(
         self, agent: ServedAgent, worker: ScriptedWorker, followers: Followers
     ) -> None:
-        """3.5.2: neither the other streams nor the task."""
+        """3.5.2: a client that leaves its stream ends neither the other streams nor the task."""
         if agent.function == "api":
             pytest.skip("API Gateway passes ApiFunction's answer on when it is complete")
         async with agent.stream(SEND, said("wait")) as leaving:
@@ -167,12 +167,12 @@ class TestSubscribing:
         assert (await agent.call("GetTask", {"id": task_id})).state == "COMPLETED"
 
     async def test_a_finished_task_cannot_be_subscribed_to(self, agent: ServedAgent) -> None:
-        """3.1.6: UnsupportedOperationError."""
+        """3.1.6: a subscription to a finished task is UnsupportedOperationError."""
         task_id = (await agent.send("go")).task["id"]
         assert (await agent.call(SUBSCRIBE, {"id": task_id})).reason == "UNSUPPORTED_OPERATION"
 
     async def test_an_unknown_task_cannot_be_subscribed_to(self, agent: ServedAgent) -> None:
-        """3.1.6: TaskNotFoundError."""
+        """3.1.6: a subscription to an unknown task is TaskNotFoundError."""
         assert (await agent.call(SUBSCRIBE, {"id": "nobody"})).reason == "TASK_NOT_FOUND"
 
     async def test_another_tenants_task_cannot_be_subscribed_to(self, agent: ServedAgent) -> None:

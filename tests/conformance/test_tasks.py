@@ -26,7 +26,7 @@ class TestGetting:
         assert first.task == second.task == sent
 
     async def test_an_unknown_task(self, agent: ServedAgent) -> None:
-        """3.1.3: TaskNotFoundError."""
+        """3.1.3: GetTask of an unknown task is TaskNotFoundError."""
         assert (await agent.call("GetTask", {"id": "nobody"})).reason == "TASK_NOT_FOUND"
 
     async def test_another_tenants_task_is_an_unknown_one(self, agent: ServedAgent) -> None:
@@ -70,7 +70,7 @@ class TestListing:
         }
 
     async def test_the_newest_status_comes_first(self, agent: ServedAgent) -> None:
-        """3.1.4: sorted by the time of the last status, descending."""
+        """3.1.4: a list is sorted by the time of the last status, descending."""
         first = (await agent.send("ask")).task["id"]
         second = (await agent.send("go")).task["id"]
         assert await self.ids(agent) == [second, first]
@@ -93,7 +93,7 @@ class TestListing:
         assert seen == made[::-1]
 
     async def test_filters(self, agent: ServedAgent) -> None:
-        """3.1.4: context, status and time, and all of them at once."""
+        """3.1.4: lists filter by context, status and time, and by all of them at once."""
         paused = (await agent.send("ask", contextId="ours")).task
         done = (await agent.send("go", contextId="theirs")).task
         asked = "TASK_STATE_INPUT_REQUIRED"
@@ -112,7 +112,7 @@ class TestListing:
         assert len(among["artifacts"]) == 1
 
     async def test_history_length(self, agent: ServedAgent) -> None:
-        """3.1.4, 3.2.4: of each task in the list."""
+        """3.1.4, 3.2.4: the history length holds for each task in a list."""
         await agent.send("go", taskId=(await agent.send("ask")).task["id"])
         (task,) = (await agent.call("ListTasks", {"historyLength": 1})).result["tasks"]
         assert len(task["history"]) == 1
@@ -172,7 +172,7 @@ class TestCanceling:
 
     @pytest.mark.parametrize("text", ["go", "fail"])
     async def test_a_finished_task(self, agent: ServedAgent, text: str) -> None:
-        """3.1.5: TaskNotCancelableError."""
+        """3.1.5: CancelTask of a finished task is TaskNotCancelableError."""
         task_id = (await agent.send(text)).task["id"]
         assert (await agent.call("CancelTask", {"id": task_id})).reason == "TASK_NOT_CANCELABLE"
 
@@ -184,7 +184,7 @@ class TestCanceling:
         assert (await agent.call("GetTask", {"id": task_id})).task == first.task
 
     async def test_an_unknown_task(self, agent: ServedAgent) -> None:
-        """3.1.5: TaskNotFoundError."""
+        """3.1.5: CancelTask of an unknown task is TaskNotFoundError."""
         assert (await agent.call("CancelTask", {"id": "nobody"})).reason == "TASK_NOT_FOUND"
 
     async def test_another_tenants_task(self, agent: ServedAgent) -> None:

@@ -162,7 +162,7 @@ def receiver(task_id: str = "", config_id: str = "") -> TaskPushNotificationConf
 
 
 async def test_an_inline_push_configuration_costs_its_item(bench: Bench) -> None:
-    """With the creation 2 write units more and no request; with a later message a query too."""
+    """An inline configuration costs 2 write units, and with a later message a query too."""
     with bench.meter.measure() as usage:
         opened = await bench.storage.open_task("context", request(), push=receiver())
     assert cost(usage) == (1, 11, 0)
@@ -286,7 +286,7 @@ async def test_a_longer_page_costs_a_batch_for_each_hundred_items(
 
 
 async def test_a_long_task_on_a_page_is_read_by_itself(bench: Bench, observer: Any) -> None:
-    """One query more for each task of many commits, and none if neither part is asked for."""
+    """A task of many commits costs a page one query more, unless the page shows none of its log."""
     await asyncio.to_thread(seed_tasks, bench.storage, observer, 10)
     head = (await bench.storage.open_task("context", request())).head
     for _ in range(FIRST_COMMITS):
@@ -303,7 +303,7 @@ async def test_a_long_task_on_a_page_is_read_by_itself(bench: Bench, observer: A
 
 
 async def test_a_page_of_the_console_counts_nothing(bench: Bench, observer: Any) -> None:
-    """Of 100 and of 500 tasks the first page and the next one cost the same: none is counted."""
+    """A page of the console costs the same with 100 and with 500 tasks: it counts none."""
     query = ListTasksQuery(page_size=20)
     costs = []
     for tasks in (100, 400):

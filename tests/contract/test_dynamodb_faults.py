@@ -120,9 +120,9 @@ async def test_deletions_under_faults(
 async def test_an_unanswered_commit_with_a_successor(
     storage: DynamoStorage, healthy: DynamoStorage, client: Any
 ) -> None:
-    """A commit whose answer was lost is known as applied, though somebody has built on it.
+    """A commit whose answer was lost is known as applied, even after a further commit.
 
-    DynamoDB has forgotten the request token, so that its repetition fails the condition.
+    DynamoDB has forgotten the request token, so that the repetition fails the condition.
     """
     head = (await storage.open_task("ctx", request())).head
     mine = Commit(entries=(MessageAppended(agent_message("mine")),))
@@ -392,7 +392,7 @@ async def test_a_lagging_index_repeats_no_task(
 
 
 async def test_batches_may_come_back_unprocessed(storage: DynamoStorage, client: Any) -> None:
-    """What DynamoDB leaves of a batch is asked for again, when reading and when deleting."""
+    """Items that DynamoDB leaves of a batch are asked for again, in reads and deletions."""
     ids = [(await Storage(storage).create_task("ctx", message())).id for _ in range(6)]
     for _ in range(6):
         await Storage(storage).update_task(ids[0], artifacts=[chunk("a", "x")])
@@ -429,7 +429,7 @@ async def test_batches_may_come_back_unprocessed(storage: DynamoStorage, client:
 
 
 async def test_another_scope_meets_no_faults(storage: DynamoStorage) -> None:
-    """Views of other scopes share client and table."""
+    """A view of another scope shares client and table."""
     other = storage.for_scope(new_scope())
     assert other._client is storage._client
     assert await other.load_task("t") is None

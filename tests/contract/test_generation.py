@@ -50,7 +50,7 @@ async def uncounted(storage: DurableStorage) -> Head:
 
 
 async def followed_up(storage: DurableStorage) -> Head:
-    """Its next turn, which waits for a worker."""
+    """Return HEAD of an uncounted task whose next turn waits for a worker."""
     head = await uncounted(storage)
     asks = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED))
     head = await storage.commit(head, Commit(entries=(asks,), token=head.token))

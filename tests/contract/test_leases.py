@@ -97,7 +97,7 @@ async def test_zero_is_no_limit(slots: Slots, caller: str) -> None:
 async def test_the_leases_of_a_process_that_died_expire(
     slots: Slots, caller: str, clock: ManualClock
 ) -> None:
-    """At their time they are free, and not before."""
+    """The leases of a process that has died become free at their time, and not before."""
     leases = of_callers(slots, 2)
     assert len(await taken(leases, caller, 2)) == 2
     clock.advance(59.9)
@@ -133,7 +133,7 @@ async def test_a_claim_is_harmless_twice(slots: Slots, caller: str, clock: Manua
 
 
 async def test_more_streams_than_a_room_has_slots(slots: Slots, caller: str) -> None:
-    """The limit holds over several partitions of the table."""
+    """A limit above the slots of one room holds over several rooms."""
     leases = of_callers(slots, SLOTS_A_ROOM + 2)
     held = await taken(leases, caller, SLOTS_A_ROOM + 4)
     assert len(held) == SLOTS_A_ROOM + 2
@@ -145,7 +145,7 @@ async def test_more_streams_than_a_room_has_slots(slots: Slots, caller: str) -> 
 async def test_the_limit_is_exact_among_streams_that_open_at_once(
     slots: Slots, caller: str
 ) -> None:
-    """Of 40 at the same moment, none above the limit gets a place; later all places are used."""
+    """Of 40 simultaneous streams no more than the limit get a place; later all places are used."""
     leases = of_callers(slots, 10)
     found = await asyncio.gather(*(leases.take(caller, for_s=60) for _ in range(40)))
     at_once = len([lease for lease in found if lease is not None])

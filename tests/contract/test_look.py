@@ -21,7 +21,7 @@ def key_of(head: Head) -> TaskKey:
 
 
 async def test_a_look_shows_head_and_flag(storage: DurableStorage) -> None:
-    """Of tasks of all scopes at once; what is no task has neither."""
+    """A look at tasks of several scopes shows HEAD and flag; an unknown task has neither."""
     others = storage.for_scope(new_scope())
     plain = (await storage.open_task("context", request())).head
     flagged = (await others.open_task("context", request())).head
@@ -53,7 +53,7 @@ async def test_an_expired_task_is_not_seen(storage: DurableStorage, clock: Manua
 
 
 async def test_an_id_that_no_task_has_spoils_no_look(storage: DurableStorage) -> None:
-    """DynamoDB would refuse the whole request."""
+    """An id that DynamoDB would refuse does not prevent the look at other tasks."""
     head = (await storage.open_task("context", request())).head
     looks = await storage.look([(head.scope, "x" * 4000), key_of(head)])
     assert looks[key_of(head)].head == head

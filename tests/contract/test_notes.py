@@ -71,7 +71,7 @@ async def record(storage: DurableStorage, head: Head) -> Record:
 
 
 async def test_a_released_turn_says_by_whom_and_why(storage: DurableStorage) -> None:
-    """Without a commit: neither version nor owner nor due time move."""
+    """A release is stored without a commit: version, owner and due time do not move."""
     head = await claimed(storage, await opened(storage))
     after = await given_back(storage, head)
     assert after.released == END
@@ -80,7 +80,7 @@ async def test_a_released_turn_says_by_whom_and_why(storage: DurableStorage) -> 
 
 
 async def test_a_release_may_move_the_due_time(storage: DurableStorage) -> None:
-    """Before a long wait the lease is renewed by the same write."""
+    """A release before a long wait moves the due time in the same write."""
     head = await claimed(storage, await opened(storage))
     assert await storage.release(head, END, due_at=4711)
     assert (await newest(storage, head)).due_at == 4711

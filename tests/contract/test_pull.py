@@ -38,7 +38,7 @@ async def test_a_pull_brings_as_many_as_it_asks_for(queues: Queues) -> None:
 
 @everywhere
 async def test_of_a_group_the_first_message_is_pulled_alone(queues: Queues) -> None:
-    """What is behind it waits until it is acknowledged, and then comes at once."""
+    """A group's next message comes only after the one before it is acknowledged."""
     queue = queues.queue()
     for text in ("1", "2", "3"):
         await queue.send(Note(text=text))
@@ -76,7 +76,7 @@ async def test_a_queue_that_was_shut_down_is_not_pulled(queues: Queues) -> None:
 
 @on_sqs
 async def test_a_pull_without_long_polls_waits_by_the_clock(queues: SqsQueues) -> None:
-    """In a simulation each receive returns at once, until the wait is over."""
+    """A pull without long polls returns after its wait by the clock."""
     clock, asked = ManualClock(), recorded(queues.client)
     assert await queues.queue(clock=clock, has_long_polls=False).pull(10, 2) == []
     assert clock.monotonic() == 2
@@ -114,7 +114,7 @@ async def test_a_pull_of_a_missing_queue_says_so(queues: SqsQueues) -> None:
 
 @everywhere
 async def test_a_record_may_be_removed_before_its_invocation_returns(queues: Queues) -> None:
-    """A handle that removes lets its group's next message go at once."""
+    """A handle that removes its message lets the group's next message come at once."""
     queue = queues.queue()
     await queue.send(Note(text="1"))
     if isinstance(queue, MemoryQueue):

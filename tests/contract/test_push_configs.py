@@ -613,7 +613,7 @@ async def test_each_part_of_a_commit_says_its_state(moto: DynamoStorage) -> None
 
 
 async def test_a_listener_hears_of_every_commit(clock: ManualClock) -> None:
-    """Creations and commits of all scopes, in order, with the state that they led to."""
+    """A listener hears of the commits of all scopes, in order, with the state after each."""
     storage = MemoryStorage(scope=new_scope(), clock=clock)
     other = storage.for_scope(new_scope())
     await storage.open_task("ctx", request())

@@ -338,7 +338,7 @@ async def test_an_undecodable_message_is_moved(
 
 @on_sqs
 async def test_an_undecodable_message_is_left_to_the_redrive_policy(queues: SqsQueues) -> None:
-    """Without an undecodable queue it stays, and the loop goes on."""
+    """Without an undecodable queue an undecodable message stays, and the consumer goes on."""
     queues.send('{"task_id": 1}')
     queue = queues.queue(undecodable_queue=None)
     await queue.send(Note())

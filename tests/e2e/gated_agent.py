@@ -20,7 +20,7 @@ class Gated(Faulty):
         await self._go_on(ctx, count)
 
     async def stumbles(self, ctx: TaskContext, count: float) -> None:
-        """As `gated`, but the first start that passes the gate fails."""
+        """Do as `gated` does, but fail at the first start that passes the gate."""
         await self._hold(ctx)
         if not self._ledger.count(ctx.task_id, "stumbled"):
             self._ledger.note("stumbled", ctx.task_id)

@@ -55,7 +55,7 @@ NOWHERE = {
 def test_unusable_start_ends_with_one_sentence(
     arguments: tuple[str, ...], variables: dict[str, str], named: str, tmp_path: Path
 ) -> None:
-    """What is missing or wrong is named in one sentence; the exit code is 2."""
+    """A wrong or missing option ends the command with one sentence and exit code 2."""
     refused = run(*arguments, env=environment(**variables), cwd=tmp_path)
 
     assert refused.returncode == 2, refused.stderr

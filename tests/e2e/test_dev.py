@@ -120,7 +120,7 @@ async def test_cancel_ends_a_running_task(dev: Served) -> None:
 
 
 async def test_subscription_opens_with_the_task_and_follows_it(dev: Served) -> None:
-    """What one client has sent, another one follows."""
+    """Another client's subscription begins with the task, and follows it to its end."""
     async with client_at(dev.url, streaming=False, polling=True) as sender:
         task = await send(sender, "hold")
     seen: list[StreamResponse] = []

@@ -115,7 +115,7 @@ def test_sweep_finds_nothing_to_do_on_a_fresh_table(provisioned: dict[str, str])
 
 
 def test_provision_again_changes_nothing(provisioned: dict[str, str]) -> None:
-    """What exists stays, and the same names are printed."""
+    """A second `provision` keeps what exists, and prints the same names."""
     again = run("provision", env=environment(**provisioned))
 
     assert again.returncode == 0, again.stderr

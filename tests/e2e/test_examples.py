@@ -66,7 +66,7 @@ def test_the_examples_are_these() -> None:
 
 
 async def test_the_agent_of_the_readme(tmp_path: Path) -> None:
-    """What README shows as an agent is one: it says what it is told, or asks for it."""
+    """The README's agent runs: it says what it is told, or asks for it."""
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
     agent = tmp_path / "agent.py"
     agent.write_text(readme.partition("```python\n")[2].partition("```")[0], encoding="utf-8")

@@ -25,7 +25,7 @@ LATE_S = 3.0
 def test_what_needs_no_account_passes(
     own_queues: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On real HTTP, DynamoDB and SQS nothing fails, and only what is AWS's own is not possible."""
+    """On real HTTP, DynamoDB and SQS no check fails; only AWS's own ones are not possible."""
     monkeypatch.setattr(streams, "LATE_S", LATE_S)
     env = environment(**own_queues, A2A_AUTH="none")
     serving = (

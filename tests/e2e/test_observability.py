@@ -180,7 +180,7 @@ def lambda_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyP
     monkeypatch.setenv("A2A_AUTH", "none")
     with root_logger() as root:
         root.handlers.clear()
-        # Not the root's, which pytest sets anew for every phase of a test.
+        # The root's level is not set here: pytest sets it anew for every phase of a test.
         logging.getLogger("a2a_serverless").setLevel(logging.DEBUG)
         logging.getLogger("agent").setLevel(logging.DEBUG)
         try:

@@ -21,7 +21,7 @@ OBSERVED = {
     "POWERTOOLS_METRICS_NAMESPACE": "A2AServerless",
     "POWERTOOLS_LOG_LEVEL": "INFO",
 }
-"""As template.yaml gives them to the functions."""
+"""The variables as template.yaml gives them to the functions."""
 
 
 def test_a_pull_worker_writes_json_and_metrics(own_queues: dict[str, str], tmp_path: Path) -> None:

@@ -376,7 +376,7 @@ def test_one_client_rings_no_alarm(
     assert codes.total() > 300
     resources = transform(find_template())
     assert rung(alarms_of(resources), seen, since_ms=BEGIN_MS) == set(), codes
-    # It did what it could: these would ring if one caller were enough.
+    # The caller did enough: these alarms would ring if one caller sufficed.
     one = rung(alarms_of(resources, AlarmCallers="1"), seen, since_ms=BEGIN_MS)
     assert one >= {"FailedTasksAlarm", "PushGivenUpAlarm"}
 

@@ -76,12 +76,12 @@ class Agent:
                 return self._chunk(400_000 if kind == "big" else 60)
 
     def _chunk(self, length: int) -> Entry:
-        # As the worker does: an attempt's first chunk replaces what a dead one left.
+        # An attempt's first chunk replaces what a dead attempt left, as in the worker.
         append, self._is_fresh = not self._is_fresh, False
         return ArtifactWritten(artifact("story", self._text(length)), append=append)
 
     def _text(self, length: int) -> str:
-        """Also what could end a line or an event of the stream, if it were not escaped."""
+        """Return text with characters that could end a line or an event if not escaped."""
         some = self._chance.choices('ab 5"\\\n\r\u2028é漢🎈:{}', k=min(length, 60))
         return "".join(some) + "x" * max(0, length - 60)
 

@@ -38,7 +38,7 @@ CUTS, RESTARTS = (500, 20) if LONG else (60, 3)
 AT_ONCE = 6
 AGENT = f"{Path(__file__).parent / 'talking_agent.py'}:agent"
 PATIENCE = Retries(give_up_after_s=600, longest_wait_s=1)
-"""More than a busy machine needs to replace a server, and to be cut before a word."""
+"""More time than a busy machine needs to replace servers, with connections cut before a word."""
 
 
 @dataclass

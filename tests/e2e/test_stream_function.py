@@ -71,7 +71,7 @@ def stream_sh(names: Mapping[str, str], output: Path) -> Iterator[str]:
 
 
 def wait_until_ready(url: str, process: subprocess.Popen[bytes], output: Path) -> None:
-    """As the adapter does: probe the readiness path until it answers."""
+    """Probe the readiness path until it answers, as the adapter does."""
     deadline = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < deadline:
         try:

@@ -13,7 +13,7 @@ from tests.faults.harness import Emulators, until
 pytestmark = pytest.mark.emulators
 
 PATIENT = {"A2A_CANCEL_TIMEOUT_S": "20"}
-"""So that only the worker can have ended the task."""
+"""A wait so long that only the worker can have ended the task."""
 
 
 async def test_a_silent_agent_hears_the_cancel(emulators: Emulators, tmp_path: Path) -> None:

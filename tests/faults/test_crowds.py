@@ -113,7 +113,7 @@ async def _replace_api(client: Patient, old: Running) -> Running:
         assert not blocking.done()
         assert not streaming.done()
         assert await old.end() == 0, old.said()
-        # Else it returns before it has heard, and its turn fails.
+        # Otherwise the deaf agent returns before it has heard, and its turn fails.
         await world.noted(deaf, "swallowed")
         for task_id in set(held()):
             world.ledger.note("released", task_id)

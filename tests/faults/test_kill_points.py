@@ -77,7 +77,7 @@ async def unsent(world: World, point: str) -> Expected:
 
 
 async def unsent_follow_up(world: World, point: str) -> Expected:
-    """So it is with the answer to a question."""
+    """The answer to a question was never sent: the sweeper sends its turn."""
     await world.start("worker")
     await world.start("sweep")
     api = await world.start("api", point=point)
@@ -122,7 +122,7 @@ async def started_turn(world: World, point: str) -> Expected:
 
 
 async def long_turn(world: World, point: str) -> Expected:
-    """So it is later in the turn; the chunks are so far apart that no commit takes two of them."""
+    """The worker dies later in a turn whose chunks are too far apart to share a commit."""
     return await _worker_dies(world, point, starts=2, text="chunks 4 0.4")
 
 
@@ -278,7 +278,7 @@ async def _dies_at_a_letter(world: World, point: str) -> None:
 
 
 PATIENT = {"A2A_CANCEL_TIMEOUT_S": "20"}
-"""So that the API that waits does not end the task before the next worker does."""
+"""A wait so long that the API does not end the task before the next worker does."""
 
 CASES = {
     "api": [
@@ -406,14 +406,14 @@ async def ends_in_order(world: World, point: str) -> Expected:
 
 
 async def is_killed_elsewhere(world: World, point: str) -> Expected:
-    """It dies as at its point, and at another place."""
+    """The victim dies in the same way as at its point, but at another place."""
     victim = await world.start("sweep", point=point)
     assert await victim.end(signal.SIGKILL) == -signal.SIGKILL
     return await _missed(world, victim, point)
 
 
 async def runs_on(world: World, point: str) -> Expected:
-    """It never comes to its point."""
+    """The victim never comes to its point."""
     return await _missed(world, await world.start("sweep", point=point), point)
 
 

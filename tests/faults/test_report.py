@@ -38,7 +38,7 @@ def test_one_fault_fails_the_rows(fault: dict[str, Any]) -> None:
 
 
 def test_a_row_travels_between_processes() -> None:
-    """What a test process records is what the controller prints."""
+    """A row that one process records is printed unchanged by another."""
     row = Runs(name="travels", runs=2, unreached=1, stuck=1, recovery_s=[0.5], notes=["a note"])
     assert Runs.from_json(row.to_json()) == row
     header, line = table([row])
@@ -47,7 +47,7 @@ def test_a_row_travels_between_processes() -> None:
 
 
 def test_no_summary_depends_on_a_folder(pytestconfig: pytest.Config) -> None:
-    """Of several test processes the controller prints, and it loads tests/conftest.py alone."""
+    """No summary is printed by a conftest.py, because only tests/conftest.py is always loaded."""
     printing = {
         Path(file)
         for implementation in pytestconfig.hook.pytest_terminal_summary.get_hookimpls()

@@ -37,7 +37,7 @@ async def test_attempts_are_exact_whatever_the_queue_has_counted(
 async def test_an_attempt_that_succeeds_leaves_nothing_of_those_that_failed(
     emulators: Emulators, tmp_path: Path
 ) -> None:
-    """Two failures, then the work: its chunks and no other ones."""
+    """After two failures the third attempt's chunks are the only ones."""
     async with emulators.world(tmp_path) as world:
         await world.start("api")
         await world.start("worker")
@@ -50,7 +50,7 @@ async def test_an_attempt_that_succeeds_leaves_nothing_of_those_that_failed(
 
 
 async def test_a_final_error_is_not_retried(emulators: Emulators, tmp_path: Path) -> None:
-    """What no attempt can help fails at once."""
+    """A final error fails the task with its first attempt."""
     async with emulators.world(tmp_path) as world:
         await world.start("api")
         await world.start("worker")

@@ -65,7 +65,7 @@ async def _take_over(world: World, *, within_s: float = 30) -> float:
 
 
 async def test_a_slow_agent_runs_once(emulators: Emulators, tmp_path: Path) -> None:
-    """Five times the visibility, with a free and with a blocked event loop, beside idle workers."""
+    """An agent that takes five times the visibility runs once, even if it blocks its loop."""
     async with emulators.world(tmp_path) as world:
         await world.start("api")
         for _ in range(3):

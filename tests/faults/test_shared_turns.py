@@ -62,7 +62,7 @@ async def queued(world: World, texts: Sequence[str]) -> list[str]:
 
 @asynccontextmanager
 async def fleet(world: World, size: int) -> AsyncIterator[list[Running]]:
-    """So many environments; Lambda puts another one in the place of one that has died."""
+    """Run `size` environments, and replace each that has died, as Lambda does."""
     running = [await world.start("function") for _ in range(size)]
 
     async def replace() -> None:

@@ -25,7 +25,7 @@ async def observed(case: Case, side: Side, *, streams: bool) -> dict[str, Any]:
 
 
 async def observations(cases: dict[str, Case], *, streams: bool) -> dict[str, dict[str, Any]]:
-    """For each case what is seen of the SDK's own server, `theirs`, and of this one, `ours`."""
+    """Return for each case what the SDK's own server, `theirs`, and this one, `ours`, show."""
     return {
         name: {
             "theirs": await observed(case, stock, streams=streams),

@@ -167,7 +167,7 @@ def test_no_event_is_left_out() -> None:
 def test_an_environment_serves_many_invocations(
     backends: Backends, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """One cold start, several events after one another, a stream among them."""
+    """An environment serves several events, a stream among them, after one cold start."""
     handler = load("api").handler
     for path in EVENTS:
         assert handler(json.loads(path.read_text()), None)["statusCode"] in (200, 404)
@@ -242,7 +242,7 @@ def forgotten_clients() -> Iterator[None]:
 def test_a_start_with_a_missing_piece_stops(
     monkeypatch: pytest.MonkeyPatch, module: str, variable: str, value: str | None, complaint: str
 ) -> None:
-    """One sentence names the variable or the file."""
+    """A start with a missing variable or file stops with one sentence that names it."""
     for name, fine in {**ELSEWHERE, **CLOSED, variable: value}.items():
         if fine is None:
             monkeypatch.delenv(name, raising=False)
@@ -283,7 +283,7 @@ def stream_process() -> Iterator[httpx.Client]:
 
 
 def wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
-    """As the adapter does: probe the readiness path until it answers."""
+    """Probe the readiness path until it answers, as the adapter does."""
     while process.poll() is None:
         try:
             assert client.get("/healthz").json() == {"status": "ok"}

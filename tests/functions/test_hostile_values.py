@@ -46,7 +46,7 @@ VALUES = {
     "quotes": f"\"'`{MARK}</script>",
 }
 
-# Not `host`: API Gateway finds its API by it, so that another one never arrives.
+# `host` is left out: API Gateway finds its API by it, so another value never arrives.
 HEADERS = [
     "x-api-key",
     "authorization",
@@ -258,7 +258,7 @@ def test_headers(api: Lambda, value: str) -> None:
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_ids_and_fields(api: Lambda, value: str, binding: str) -> None:
-    """Every place of a call that a client fills in."""
+    """A hostile value in any field of a call that a client fills in is answered."""
     for method, params in CALLS:
         verb, path, body = target(binding, method, filled(params, value))
         api.answer(verb, path, body)
@@ -266,7 +266,7 @@ def test_ids_and_fields(api: Lambda, value: str, binding: str) -> None:
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_envelopes(api: Lambda, value: str) -> None:
-    """JSON-RPC's own fields, in 1.0 and in what came before."""
+    """Hostile values in JSON-RPC's own fields are answered, in 1.0 and in older versions."""
     for envelope in ENVELOPES:
         for version in ({}, {"a2a-version": ""}):
             api.answer("POST", "/", filled(envelope, value), version)
@@ -281,7 +281,7 @@ def test_paths(api: Lambda, value: str) -> None:
 
 
 def test_expressions() -> None:
-    """What is asked of DynamoDB has values beside it, and never in it."""
+    """No client's value is part of an expression for DynamoDB."""
     expressions: list[str] = []
 
     def note(params: Mapping[str, Any], **_: Any) -> None:

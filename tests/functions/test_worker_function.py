@@ -142,7 +142,7 @@ def test_an_event_about_no_task_is_done(function: ModuleType, name: str) -> None
 def test_an_undecodable_record_is_reported(
     function: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is no operation stays in the queue, and goes to its dead letters."""
+    """A record that is no operation is logged, and reported failed."""
     undecodable = event("worker-sqs-undecodable")
     answer = function.handler(undecodable, LambdaContext())
     message_id = undecodable["Records"][0]["messageId"]

@@ -78,12 +78,12 @@ def watched(transformed: Json) -> Watched:
 
 
 async def raises(context: RequestContext, queue: EventQueue) -> None:
-    """As an agent whose model's key has expired."""
+    """Raise, as an agent whose model's key has expired."""
     raise PermissionError("key expired")
 
 
 async def says_failed(context: RequestContext, queue: EventQueue) -> None:
-    """As an executor that catches what its framework raises."""
+    """Fail the task, as an executor that catches what its framework raises."""
     await queue.enqueue_event(status(context, S.TASK_STATE_FAILED, "model error"))
 
 

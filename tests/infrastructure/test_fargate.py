@@ -87,7 +87,7 @@ def test_a_worker_sets_aside_what_it_cannot_read(fargate: Json) -> None:
 
 
 def test_its_variables_are_settings(container: Json) -> None:
-    """No `A2A_` variable is one that the runtime does not read."""
+    """The runtime reads every `A2A_` variable of the container."""
     known = {f"A2A_{name.upper()}" for name in Settings.model_fields}
     given = {each["Name"] for each in container["Environment"]}
     assert {name for name in given if name.startswith("A2A_")} <= known
@@ -153,7 +153,7 @@ def test_the_image_has_what_it_copies(project: Path) -> None:
     ],
 )
 def test_the_context_has_the_agent_and_no_key(project: Path, name: str, *, is_sent: bool) -> None:
-    """What an image is built from are the agent, its wheels and the locks; never `.env`."""
+    """An image is built from the agent, its wheels and the locks, and never from `.env`."""
     assert sent(project, name) is is_sent
 
 
@@ -195,7 +195,7 @@ def test_the_agents_parameters_reach_its_worker(
 
 
 def test_external_workers_leave_the_function_its_source(transformed: Json) -> None:
-    """With Worker external the event source rests; function and queue stay as they are."""
+    """With Worker external the event source is disabled; function and queue stay."""
     source = transformed["WorkerFunctionOperations"]
     assert source["Properties"]["Enabled"] == {"Fn::If": ["HasLambdaWorker", True, False]}
     assert "Condition" not in source

@@ -181,7 +181,7 @@ def test_open_streams_are_bounded(
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_variable_is_a_setting(transformed: Json, function: str) -> None:
-    """No function gets an `A2A_` variable that the runtime does not read."""
+    """The runtime reads every `A2A_` variable of the functions."""
     known = {f"A2A_{name.upper()}" for name in Settings.model_fields}
     given = {name for name in variables(transformed, function) if name.startswith("A2A_")}
     assert given <= known

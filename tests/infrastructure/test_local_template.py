@@ -55,7 +55,7 @@ def test_no_value_takes_the_property_away() -> None:
     "expression", [{"Ref": "Unknown"}, {"Fn::GetAtt": ["Other", "Arn"]}, {"Fn::ImportValue": "x"}]
 )
 def test_unknown_expressions_are_errors(expression: Json) -> None:
-    """What cannot be resolved locally is refused, never guessed."""
+    """An expression that cannot be resolved locally is refused, never guessed."""
     with pytest.raises(TemplateError):
         template_with({"Value": expression}).properties("Thing")
 

@@ -83,7 +83,7 @@ def test_what_the_layer_imports_is_declared(project: Path) -> None:
 
 
 def test_what_the_command_line_imports_is_declared(project: Path) -> None:
-    """The commands and the stack import nothing beside the dependencies and the extra `local`."""
+    """Commands and local stack import only the dependencies and the extra `local`."""
     read = table(project)
     requirements = read["dependencies"] + read["optional-dependencies"]["local"]
     assert undeclared(set(imported()), requirements) == set()

@@ -1,4 +1,4 @@
-"""Which calls the functions may make; the whole suite shows that they make them."""
+"""The calls that the functions may make; the whole suite shows that they make them."""
 
 import copy
 from typing import Any

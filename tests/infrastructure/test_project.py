@@ -33,7 +33,7 @@ def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("unlocked")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_project_has_what_its_owner_keeps(kind: str, tmp_path: Path, project: Path) -> None:
-    """Agent, card, template, functions, settings, tests, pipeline; nothing of the framework."""
+    """A project has the owner's files, such as agent, card and template, and no framework code."""
     folder = tmp_path / "mine"
     create(folder, Project(agent=kind, name="my-agent"))
 
@@ -109,7 +109,7 @@ def test_a_name_that_aws_refuses_is_refused_at_once(
 
 
 def test_the_name_is_made_from_the_folders(tmp_path: Path) -> None:
-    """What AWS does not take in a name becomes a hyphen; what is no name even then is refused."""
+    """Characters that AWS refuses in a name become hyphens; an impossible name is refused."""
     assert checked_name(None, tmp_path / "my_agent.v2") == "my-agent-v2"
     with pytest.raises(ConfigurationError, match=r"folder, 2nd, .* choose one with --name"):
         checked_name(None, tmp_path / "2nd")

@@ -57,7 +57,7 @@ def test_dead_letters_stay_hidden_while_the_sweeper_runs(document: Json) -> None
 
 @pytest.mark.parametrize("queue", ["DeadLetterQueue", "PushDeadLetterQueue", "UndecodableQueue"])
 def test_failures_are_kept_as_long_as_possible(template: Template, queue: str) -> None:
-    """What failed waits fourteen days for the sweeper or a person."""
+    """Failed messages wait fourteen days for the sweeper or a person."""
     assert template.properties(queue)["MessageRetentionPeriod"] == FOURTEEN_DAYS_S
 
 

@@ -35,7 +35,7 @@ SHARED = {"WorkerTurns": "25", "TurnTimeout": "300"}
 def test_turns_that_cannot_share_are_refused(
     document: Json, chosen: dict[str, str], words: list[str]
 ) -> None:
-    """Before anything is made, in words that name what is missing."""
+    """Turns that cannot share are refused before a deployment, in words that name the reason."""
     assert refused(document, **chosen) == words
 
 

@@ -64,9 +64,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_an_edited_project_over_two_versions(tmp_path: Path, versions: dict[str, Path]) -> None:
-    """Of two projects side by side one is upgraded twice; the other one is as it was.
+    """A project that is upgraded twice keeps its edits and gets the new parameters.
 
-    The edits of the first are there, the new parameters too, and nothing else has changed.
+    Nothing else in it has changed, and a second project beside it is as it was.
     """
     first, second = (made(tmp_path / name, versions["0.2.0"]) for name in ("first", "second"))
     other = contents(second)
@@ -119,7 +119,7 @@ def test_a_conflict_is_marked_and_listed(tmp_path: Path, versions: dict[str, Pat
 
 
 def test_removed_files_stay_removed(tmp_path: Path, versions: dict[str, Path]) -> None:
-    """What the owner has removed does not come back; what the owner has edited is not removed."""
+    """A file that the owner has removed stays away, and a file that the owner has edited stays."""
     folder = made(tmp_path / "mine", versions["0.2.0"])
     (folder / "template.yaml").unlink()
     (folder / "functions/push/push.py").write_text("EDITED = True\n")

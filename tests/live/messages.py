@@ -14,7 +14,7 @@ SENT_BYTES: Final = 2_950_000
 ANSWERED_BYTES: Final = 2_000_000
 """With the message, which is in the history, below the limit of an answer in one piece, 5 MB."""
 TOO_LARGE_BYTES: Final = 7_000_000
-"""More than Lambda takes, less than API Gateway takes."""
+"""A size above Lambda's limit and below API Gateway's."""
 
 
 async def large(subject: Subject) -> Figures:

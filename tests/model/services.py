@@ -37,7 +37,7 @@ class Services:
         self._deadline = world.rules.deadline_ms(NOW_MS, CANCEL_S)
 
     def moves(self, state: State) -> Iterator[Move]:
-        """Whatever they can do next, and what can happen to them."""
+        """Yield what the services can do next, and what can happen to them."""
         yield from self._outages(state)
         if state.outage == "table":
             yield from self._without_the_table(state)

@@ -46,7 +46,7 @@ class Write(NamedTuple):
     restores: int | None = None
     """The artifacts that a claim brings back, as its writer has counted them in the log."""
     older: bool = False
-    """Its writer is of the release before."""
+    """True if the writer is of the release before."""
 
 
 class Op(NamedTuple):
@@ -90,7 +90,7 @@ class Worker(NamedTuple):
     turn: int = 0
     """The turn it works on."""
     behind: bool = False
-    """It goes on with the turn that its operation names when it is done with the current one."""
+    """True if the worker goes on with the turn that its operation names after the current one."""
     script: tuple[str, ...] = ()
     """The entries that the agent emits on this turn; the last one ends it."""
     claimed: bool = False
@@ -105,11 +105,11 @@ class Worker(NamedTuple):
     renews: Seen | None = None
     """The HEAD whose lease that thread has found short, and is about to renew."""
     older: bool = False
-    """It is of the release before, which knows of no generation, mark or release."""
+    """True if the worker is of the release before, without generation, mark and release."""
     restores: int | None = None
     """The artifacts that its claim brings back, as it has counted them in the log."""
     alone: bool = False
-    """Its process works on nothing else."""
+    """True if the worker's process works on no other turn."""
 
 
 IDLE = Worker()
@@ -127,7 +127,7 @@ class Process(NamedTuple):
     cancels: bool = False
     """A dead letter ends its task as canceled, not as failed."""
     older: bool = False
-    """It is of the release before."""
+    """True if the process is of the release before."""
 
 
 class Reader(NamedTuple):
@@ -180,7 +180,7 @@ class Budget(NamedTuple):
     writes: int = 0
     """Calls of `update_task` from outside of any attempt."""
     notes: int = 0
-    """Such calls that write an artifact of their own."""
+    """Calls of `update_task` that write an artifact of their own."""
     creates: int = 1
     follows: int = 0
     cancels: int = 0

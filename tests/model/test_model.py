@@ -54,12 +54,12 @@ def test_a_guard_that_is_off_is_missed(guard: Guard) -> None:
 
 @pytest.mark.parametrize("guard", BACKED, ids=_name)
 def test_a_guard_with_a_second_line_is_not_missed_alone(guard: Guard) -> None:
-    """What it does is also done elsewhere; when that changes, this guard becomes a missed one."""
+    """Without a guard that is backed by something else the explorer finds no broken promise."""
     assert explore(named_scenario(guard.scenario), guard.without).finding is None
 
 
 def test_every_guard_is_one_decision() -> None:
-    """A guard that is off replaces one thing, or what those replace that it is the sum of."""
+    """Each guard replaces one function, or the functions of the guards that it is the sum of."""
     assert len(BY_NAME) == len(GUARDS)
     for guard in GUARDS:
         parts = [_changed(BY_NAME[name]) for name in guard.sum_of]
@@ -69,12 +69,12 @@ def test_every_guard_is_one_decision() -> None:
 
 
 def test_every_guard_breaks_a_promise_or_has_a_second_line() -> None:
-    """One of the two is named, never both."""
+    """Each guard names either the promise that it breaks or what backs it, never both."""
     assert all(bool(guard.breaks) != bool(guard.is_backed) for guard in GUARDS)
 
 
 def test_the_guarantees_name_guards_that_exist() -> None:
-    """What `docs/guarantees.md` calls a guard of the model is one, and has something to show."""
+    """The guards that `docs/guarantees.md` names are guards of the model that break a promise."""
     rows = (ROOT / "docs" / "guarantees.md").read_text().splitlines()
     named = {
         name

@@ -369,7 +369,7 @@ class ForgetsEarlierTurns(Fold):
 
 
 class ForgetsEarlierArtifacts(ForgetsEarlierTurns):
-    """As `ForgetsEarlierTurns`, and with the right history."""
+    """A fold that forgets as `ForgetsEarlierTurns` does, but with the right history."""
 
     def _restart(self, base: int) -> None:
         Fold._restart(self, base)

@@ -60,7 +60,7 @@ class Attempts:
         self._retry = world.rules.retry_policy(max_attempts=scenario.most_attempts)
 
     def moves(self, state: State) -> Iterator[Move]:
-        """Whatever a worker can do next, and what can happen to it."""
+        """Yield what a worker can do next, and what can happen to it."""
         for index, worker in enumerate(state.workers):
             if worker.phase == "idle":
                 continue
@@ -356,7 +356,7 @@ class Attempts:
     # -- the thread beside the agent's loop ----------------------------------------------------
 
     def _beside(self, state: State, index: int, worker: Worker) -> Iterator[Move]:
-        """It claims the turn of an agent that blocks its loop, and renews the lease of a turn."""
+        """Yield the thread's claims of a blocked agent's turn, and its renewals of a lease."""
         budget, name = state.budget, f"worker {'ABC'[index]}"
         if worker.keeper is not None:
             yield self._claim_beside(state, index, worker, f"{name}'s keeper: claims the turn")

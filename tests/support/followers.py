@@ -1,4 +1,4 @@
-"""Who waits for something new in a task, in memory."""
+"""The readers that wait for something new in a task, in memory."""
 
 from __future__ import annotations
 

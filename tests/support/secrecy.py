@@ -88,7 +88,7 @@ class LogWatch(logging.Handler):
 
 
 def spoken(said: str, contents: Iterable[str]) -> list[str]:
-    """Which of `contents` are in what a process has said: as they are, or as JSON writes them."""
+    """Return those of `contents` that a process has said: as they are, or as JSON writes them."""
     return [text for text in contents if text in said or json.dumps(text)[1:-1] in said]
 
 

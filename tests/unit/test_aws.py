@@ -154,7 +154,7 @@ async def test_repeat_tells_a_loss() -> None:
 
 
 async def test_repeat_raises_what_is_fatal() -> None:
-    """What no repetition cures is raised as it came, once."""
+    """`repeat` raises a fatal error as it came, after one call."""
     sent = []
 
     def denied() -> None:

@@ -130,7 +130,7 @@ def test_a_system_that_answers_wrongly_has_no_figure(
 
 
 def test_a_scenario_that_a_system_cannot_do_is_an_empty_cell(tmp_path: Path) -> None:
-    """Its server lists nothing: that row is empty, says why, and the others have figures."""
+    """If a system cannot list, that row is empty and says why; other rows have figures."""
     done, text = compared(tmp_path, good=system(answering(0, 1, 2, 3, 4)))
     figures = done.rounds[0]["good"]
     assert len(figures.values["echo"]) == 2
@@ -139,7 +139,7 @@ def test_a_scenario_that_a_system_cannot_do_is_an_empty_cell(tmp_path: Path) -> 
 
 
 def test_the_table_has_the_median_of_the_rounds() -> None:
-    """Of each round's percentile; a system that failed has none."""
+    """The table has the median of the rounds' percentiles; a failed system has no figure."""
     rounds = [{"a": Figures()} for _ in range(3)]
     for round_, value in zip(rounds, (10.0, 90.0, 20.0), strict=True):
         round_["a"].values["echo"] += [value, value]

@@ -77,13 +77,13 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ids=repr,
 )
 def test_a_value_arrives_as_it_was(value: Any) -> None:
-    """Any JSON value, null and what is empty too."""
+    """Any JSON value arrives unchanged, including null and empty values."""
     assert given(taken(plain=value)) == (value, "default")
 
 
 @pytest.mark.parametrize(("value", "arrives"), [(Tier.GOLD, "gold"), (Level.HIGH, 2)])
 def test_an_enumeration_of_json_arrives_as_its_value(value: Any, arrives: Any) -> None:
-    """A member equals its value: nothing that compares it sees a difference."""
+    """A member of an enumeration arrives as its JSON value, which equals the member."""
     plain, _ = given(taken(plain=value))
     assert plain == value
     assert type(plain) is type(arrives)
@@ -167,7 +167,7 @@ def test_values_have_a_limit_together() -> None:
 
 
 def test_names_are_imported(modules: Path) -> None:
-    """Modules and modules of packages, separated by commas, with blanks or without, any order."""
+    """Names of variables are imported from modules and packages, in any order, with blanks."""
     source = "from contextvars import ContextVar\nID = ContextVar('id')\n"
     (modules / "tracing_here.py").write_text(source)
     (modules / "shop_here").mkdir()
@@ -271,7 +271,7 @@ def test_a_module_beside_the_agent_is_found(modules: Path, tmp_path: Path) -> No
 
 
 async def test_values_stay_with_their_task() -> None:
-    """What is given is seen by the task that it is given in, and by its threads and tasks."""
+    """A restored value is seen only in its asyncio task, and in that task's threads and tasks."""
 
     async def inside(text: str) -> tuple[Any, Any]:
         BOTH.restore(text)

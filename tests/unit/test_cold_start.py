@@ -31,7 +31,7 @@ def test_garbage_is_looked_for_after_the_start_only(*, fails: bool) -> None:
 def test_only_a_function_keeps_its_start_for_good(
     monkeypatch: pytest.MonkeyPatch, frozen: None
 ) -> None:
-    """In Lambda what was imported is left out of later searches; elsewhere nothing changes."""
+    """Only in Lambda the objects of the start are frozen, so that later collections skip them."""
     monkeypatch.delenv("AWS_LAMBDA_FUNCTION_NAME", raising=False)
     before = gc.get_freeze_count()
     with cold_start():

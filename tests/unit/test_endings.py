@@ -54,7 +54,7 @@ async def by_a_dead_letter(bench: Bench, task: Head) -> None:
 async def test_a_canceled_task_says_the_same_whoever_ends_it(
     end: Ends, *, was_claimed: bool
 ) -> None:
-    """Of a task that waits, and of one whose agent does not stop."""
+    """A canceled task has the same sentence, whichever process ends it, claimed or not."""
     bench = Bench(Agent(deaf, deaf), cancel_timeout_s=0.05)
     task = await bench.send()
     if was_claimed:

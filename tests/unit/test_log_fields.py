@@ -88,7 +88,7 @@ async def test_the_line_of_a_repair_that_failed(
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was known of the task when its repair failed: all of it after HEAD was read."""
+    """The line of a failed repair has what was known: all of a task whose HEAD was read."""
 
     async def refuse(*_: object, **__: object) -> None:
         raise UnavailableError
@@ -108,7 +108,7 @@ async def test_the_line_of_a_repair_that_failed(
 
 
 async def test_the_lines_of_dead_letters(backends: Backends) -> None:
-    """One that has failed its task, and one that came too late."""
+    """The lines of a letter that fails its task, and of a late one, have the task's ids."""
     head = await second_turn(backends)
     body = Operation.to_run(params_of(head)).model_dump_json()
     letters = dead_letters(backends)
@@ -131,7 +131,7 @@ async def test_the_conversation_of_another_incarnation_is_not_named(backends: Ba
 
 
 async def test_what_an_unhandled_letter_is_about(backends: Backends) -> None:
-    """A letter's own ids, or nothing."""
+    """The ids of an unhandled letter are its own, or none if it cannot be read."""
     head = await second_turn(backends)
     body = Operation.to_run(params_of(head)).model_dump_json()
     assert ids_in(body) == {"operation": "run", "task_id": head.task_id, "turn": head.turn}
@@ -166,7 +166,7 @@ async def test_the_lines_of_a_delivery() -> None:
 
 
 async def test_the_lines_of_a_delivery_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a receiver that is down, with the wait to the next try; and of a reason of our own."""
+    """The lines of failed deliveries have reason, wait and the task's ids."""
     world = World()
     with logged() as lines, Receiver() as receiver:
         receiver.script = lambda _: status(503)

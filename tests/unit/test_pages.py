@@ -56,7 +56,7 @@ def modules(folder: Path) -> set[str]:
 
 
 def test_the_map_has_every_module_and_no_other() -> None:
-    """What stands outside of parentheses is a module's name; the words are inside of them."""
+    """The map names every module of the package and no other; words are in parentheses."""
     texts = mapped()
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert texts.keys() - {""} == folders
@@ -77,7 +77,7 @@ def test_paths_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_names_are_where_the_page_says(page: Path) -> None:
-    """Of "`a` and `b` in `c.py`" each name is defined in that file."""
+    """In "`a` and `b` in `c.py`" the file defines each name."""
     text = " ".join(page.read_text(encoding="utf-8").split())
     for names, path in PLACES.findall(text):
         sources = "\n".join(file.read_text(encoding="utf-8") for file in files(path))

@@ -108,7 +108,7 @@ def test_the_watch_hears_what_a_deployment_writes_down(library: str) -> None:
 
 
 async def test_the_watch_is_on() -> None:
-    """What this test commits, and says aloud, is seen by the watch over all tests."""
+    """The watch over all tests finds a committed text in a log line."""
     storage = memory_backends(Settings()).storage
     await storage.open_task("ctx", request(SENTENCE))
     logging.getLogger("a2a_serverless.test").debug("accepted: %s", SENTENCE)

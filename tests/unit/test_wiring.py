@@ -35,7 +35,7 @@ async def test_a_missing_table_is_named(
 async def test_a_missing_queue_is_named(
     backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue's own sentence."""
+    """If the queue cannot be used, the queue's own sentence is raised."""
 
     async def refuse() -> None:
         raise ConfigurationError("The queue my-queue does not exist.")

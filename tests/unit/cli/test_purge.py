@@ -114,7 +114,7 @@ def test_all_of_a_caller(run: Run, database: Database, storage: DynamoStorage) -
 
 
 def test_one_context(run: Run, storage: DynamoStorage) -> None:
-    """Of a tenant's caller, or of a scope; other contexts stay."""
+    """`purge --context` deletes one context of a caller or scope; other contexts stay."""
     code, out, _ = run("--scope", ANN.digest, "--context", "a", "--yes")
     assert (code, "Deleted 2 tasks, no contexts with a state and 1 webhook:" in out) == (0, True)
     assert [wait(storage.head(t)) is None for t in ("t-0", "t-1", "t-2")] == [True, True, False]
@@ -198,7 +198,7 @@ def test_the_table_of_a_stack(
     ],
 )
 def test_what_cannot_be_asked(run: Run, storage: DynamoStorage, arguments: Any, named: str) -> None:
-    """One sentence and exit code 2; an empty context is not all of them."""
+    """Wrong arguments end with one sentence and exit code 2; an empty context deletes nothing."""
     code, out, err = run(*arguments, "--yes")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert named in err
@@ -208,7 +208,7 @@ def test_what_cannot_be_asked(run: Run, storage: DynamoStorage, arguments: Any, 
 def test_a_name_before_the_word_is_refused(
     storage: DynamoStorage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`tasks --user ann purge` does not delete what somebody else has, nor of all."""
+    """`tasks --user ann purge` is refused, and deletes no task of any caller."""
     assert cli.main(("tasks", "--user", "ann", "purge", "--yes")) == 2
     assert "name it behind the word purge" in capsys.readouterr().err
     assert wait(storage.head("t-0")) is not None
@@ -217,7 +217,7 @@ def test_a_name_before_the_word_is_refused(
 def test_a_bar_shows_how_far_it_is(
     run: Run, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a terminal, of the tasks that were counted, also where stdout is one."""
+    """On a terminal a bar shows how many of the counted tasks are deleted."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -226,7 +226,7 @@ def test_a_bar_shows_how_far_it_is(
 
 
 def test_amounts() -> None:
-    """One, none and many read as words do."""
+    """Amounts read as words: a singular, a plural, and "no"."""
     assert amounts(1, 2, 0) == "1 task, 2 contexts with a state and no webhooks"
     assert amounts(12_345, 1, 1) == "12,345 tasks, 1 context with a state and 1 webhook"
 

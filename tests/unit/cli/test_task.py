@@ -165,7 +165,7 @@ def test_the_manual_shows_what_is_printed(
 
 
 def test_the_state_of_a_task(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
-    """Scope, context, times, turn, attempts, holder, due time, size and cancel mark."""
+    """`task` prints scope, context, times, turn, attempts, holder, due time, size and cancel."""
     head = restarted(storage, clock)
     fields = lines_of(run(TASK).out)
     assert fields == {
@@ -207,7 +207,7 @@ def test_contents_are_not_shown(run: Run, storage: DynamoStorage) -> None:
 
 
 def test_json_says_the_same(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
-    """One object, with times in UTC."""
+    """`task --json` prints one object with the same facts, with times in UTC."""
     head = restarted(storage, clock)
     said = run(TASK, "--json").json
     assert said["state"] == "working"
@@ -312,7 +312,7 @@ def test_nothing_breaks_the_terminal(
 
 
 def test_what_happened_in_sentences(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
-    """One a line with its time: starts, ends, takeovers and what they discard, cancels."""
+    """The story has one sentence a line with its time: starts, ends, takeovers, cancels."""
     restarted(storage, clock)
     assert run(TASK, "--story").out.splitlines() == [
         "2026-11-22T02:14:00.000Z  turn 1: message accepted from ann",
@@ -327,7 +327,7 @@ def test_what_happened_in_sentences(run: Run, storage: DynamoStorage, clock: Man
 
 
 def test_what_each_version_has_cost(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
-    """Bytes and write units, and their sum in dollars."""
+    """`--cost` prints bytes and write units of each version, and their sum in dollars."""
     restarted(storage, clock)
     lines = run(TASK, "--cost").out.splitlines()
     assert [int(line.split()[2]) for line in lines[1:6]] == [9, 8, 4, 8, 4]
@@ -355,7 +355,7 @@ def test_the_events_of_a_task(
 
 @pytest.mark.parametrize("arguments", [(), ("--scope", ANN.digest)])
 def test_an_unknown_task(run: Run, arguments: tuple[str, ...]) -> None:
-    """One sentence names the table, and the ways in which an existing task is found."""
+    """For an unknown task one sentence names the table and the ways to find a task."""
     said = run("unknown", *arguments)
     assert (said.code, said.out) == (2, "")
     assert "The table tasks has no task unknown" in said.err
@@ -451,7 +451,7 @@ def test_a_head_without_anything(run: Run, database: Database, storage: DynamoSt
 def test_versions_that_cannot_be_read(
     run: Run, database: Database, storage: DynamoStorage, clock: ManualClock
 ) -> None:
-    """One is gone, one lacks a part, one its body, one has a strange time: the rest is shown."""
+    """Versions that are gone or damaged are named, and the rest is shown."""
     head = restarted(storage, clock)
     database.client.delete_item(TableName=database.table, Key=event_key(head, 2))
     set_attributes(database, event_key(head, 3), {"parts": {"N": "2"}})
@@ -511,7 +511,7 @@ def test_no_table_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_table_that_does_not_exist(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence names it, the cause, and what to look at."""
+    """If the table does not exist, one sentence names it, the cause, and what to check."""
     monkeypatch.setenv("A2A_TABLE", "nowhere")
     said = run(TASK)
     assert (said.code, said.out) == (2, "")
@@ -521,7 +521,7 @@ def test_a_table_that_does_not_exist(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The same sentence with AWS's own cause."""
+    """Without credentials one sentence names the table and AWS's own cause."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

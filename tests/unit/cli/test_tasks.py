@@ -119,7 +119,7 @@ def test_the_tasks_of_all_by_their_creation(
 def test_states_and_counts_of_a_caller(
     run: Run, storage: DynamoStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Filtered by state and by the time of the last change; counted in each state."""
+    """`tasks` filters by state and by the time of the last change, and counts each state."""
     monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
     for number in range(2):
         ended(storage, opened(storage, f"failed-{number}"), TaskState.TASK_STATE_FAILED)
@@ -137,7 +137,7 @@ def test_states_and_counts_of_a_caller(
 
 
 def test_more_than_a_page(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
-    """Pages follow each other, without gaps and doubles, up to the limit."""
+    """A list longer than a page has no gaps and no doubles, up to the limit."""
     for number in range(120):
         opened(storage, f"t-{number:03}")
         clock.advance(1)
@@ -242,7 +242,7 @@ def test_what_was_set_aside(run: Run, queue: str, command: str) -> None:
     ],
 )
 def test_what_cannot_be_asked(run: Run, arguments: tuple[str, ...], named: str) -> None:
-    """One sentence and exit code 2."""
+    """Wrong arguments end with one sentence and exit code 2."""
     code, out, err = run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert named in err
@@ -266,7 +266,7 @@ def answering(outputs: dict[str, str] | None) -> Stubber:
 
 
 def test_an_unknown_stack_and_one_without_outputs(run: Run) -> None:
-    """One sentence names the region, or that the stack is not of template.yaml."""
+    """An unknown stack, or one of another template, is refused with one sentence."""
     with answering(None):
         code, _, err = run("task", "t", "--stack", "gone")
     assert (code, "There is no stack gone in us-east-1" in err) == (2, True)
@@ -310,7 +310,7 @@ def test_a_stack_is_found_by_its_outputs(
 def test_the_file_of_dev_is_its_users_alone(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that others may read is refused; one of a dev that has ended says so."""
+    """A file of `dev` that others may read is refused; a file of an ended `dev` says so."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("A2A_TABLE")
     assert "no dev of yours is running" in run("task", "t")[2]

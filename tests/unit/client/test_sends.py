@@ -103,7 +103,7 @@ class TestAnswersInOnePiece:
         assert await world.send(streaming=False) == [world.server.as_of(len(PAUSED))]
 
     async def test_unless_the_caller_does_not_want_to(self, world: World) -> None:
-        """With return_immediately, or a polling client, the working task is the answer."""
+        """With return_immediately, or a polling client, a send answers with the working task."""
         said = request()
         said.configuration.return_immediately = True
         client = world.client(streaming=False)
@@ -149,7 +149,7 @@ class TestTheWrappedClient:
         assert world.server.sent("x-signature") == ["1", "2", "3"]
 
     async def test_asks_for_streams_that_it_can_read(self, world: World) -> None:
-        """No compressed stream, of which the ids could not be read, unless the caller says so."""
+        """The client asks for uncompressed streams unless told otherwise, to read the ids."""
         client = world.client()
         await collect(client.send_message(request()))
         context = ClientCallContext(service_parameters={"accept-encoding": "gzip"})

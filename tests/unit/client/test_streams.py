@@ -152,7 +152,7 @@ class TestTrouble:
 
     @pytest.mark.parametrize("code", [400, 401, 403, 404, 413])
     async def test_final_statuses(self, world: World, code: int) -> None:
-        """What another try cannot help is raised at once, also from a stream that goes on."""
+        """An error that another try cannot help is raised at once, also in a continued stream."""
         world.server.faults.extend([Fault(events=2), Fault(status=code)])
         with pytest.raises(A2AError) as caught:
             await world.send()

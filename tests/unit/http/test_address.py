@@ -216,7 +216,7 @@ async def test_the_application_does_not_see_the_context() -> None:
 async def test_the_official_client_finds_the_way(
     backends: Backends, card: AgentCard, base: str, binding: str, version: str
 ) -> None:
-    """By the stage's URL, with a slash or without, to the card, and by the card to the agent."""
+    """The official client finds the card by the stage's URL, and by the card the agent."""
     transport = httpx.ASGITransport(staged(create_app(Settings(auth="none"), backends, card)))
     async with httpx.AsyncClient(transport=transport) as http:
         found = await A2ACardResolver(http, base).get_agent_card()

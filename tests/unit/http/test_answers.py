@@ -108,7 +108,7 @@ def test_lists_of_large_tasks_fit_into_what_lambda_sends(
 async def test_a_page_ends_where_its_answer_would_be_too_long(
     call: Any, backends: Backends, entrypoint: Entrypoint, binding: str
 ) -> None:
-    """What is short in the table may be long in JSON: the page goes on with its token."""
+    """A page ends where its answer would be too long as JSON, and goes on with its token."""
     agent = call(entrypoint, binding)
     made = [await large_task(backends, '"' * 800_000) for _ in range(4)]
     asked = {"pageSize": 100, "includeArtifacts": True}
@@ -213,7 +213,7 @@ def a_value(depth: int = 3) -> Value:
     ids=lambda part: part.WhichOneof("content") or "empty",
 )
 def test_the_size_of_an_answer_is_that_of_the_answer(part: Part) -> None:
-    """What is counted for a task is what it adds to the answer; a bound needs no counting."""
+    """The size counted for a task is what it adds to the answer, at most 20 times its protobuf."""
     state = TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED)
     task = Task(id="t", status=state, artifacts=[Artifact(artifact_id="a", parts=[part] * 20)])
 

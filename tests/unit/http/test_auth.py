@@ -1,4 +1,4 @@
-"""Who may call: the choice, what is public, and the form of a refusal."""
+"""Authentication: the setting, what is public, and the form of a refusal."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ BAD_CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
 async def test_claims_that_open_nothing(
     authenticator: Authenticator, issuer: Issuer, claims: dict[str, Any], reason: str
 ) -> None:
-    """Rightly signed, and still refused: expired, for somebody else, by somebody else."""
+    """A rightly signed token with a missing, wrong, expired or malformed claim is refused."""
     assert await shown(authenticator, issuer.token(claims)) == f"401 {reason}"
 
 
@@ -399,7 +399,7 @@ async def test_what_is_no_token(authenticator: Authenticator, issuer: Issuer) ->
 
 
 async def test_other_headers_than_one_bearer(authenticator: Authenticator, issuer: Issuer) -> None:
-    """No header, another scheme, or two headers, of which somebody else may read the other."""
+    """A missing header, another scheme, and two headers are refused."""
     token = issuer.token()
     assert await who(authenticator) == "401 NoCredentials"
     assert await who(authenticator, token) == "401 MalformedToken"

@@ -64,7 +64,7 @@ def assert_error(response: httpx.Response, binding: str, code: int, status: int 
     ids=["cut", "empty", "bom", "utf-8", "nan", "infinite", "huge", "digits", "deep"],
 )
 async def test_a_body_that_is_no_json(agent: Agent, content: bytes) -> None:
-    """-32700, or 400 in HTTP+JSON."""
+    """A body that is no JSON is -32700, or 400 in HTTP+JSON."""
     assert_error(await post(agent, content), agent.binding, -32700)
 
 
@@ -136,7 +136,7 @@ async def test_a_clients_mistake_in_0_3_is_no_failure_of_the_server(
 
 @pytest.mark.parametrize("path", ["/nothing", "/a/b/c", "/v1/nothing", "/tasks/a/b"])
 async def test_unknown_paths(client: httpx.AsyncClient, path: str) -> None:
-    """404 in the form of the protocol's errors."""
+    """An unknown path is 404 in the form of the protocol's errors."""
     response = await client.get(path, headers=VERSION)
     assert response.status_code == 404
     assert response.json()["error"]["status"] == "NOT_FOUND"
@@ -255,7 +255,7 @@ async def test_a_file_that_is_no_base64_in_0_3(
 async def test_a_file_in_0_3(
     client: httpx.AsyncClient, worker: ScriptedWorker, file: str, *, is_rest: bool
 ) -> None:
-    """What is base64 comes in whole."""
+    """A base64 file of 0.3 reaches the agent unchanged."""
     sent = twice(file) if is_rest else file
     path, body = sent_in_0_3(sent, is_rest=is_rest)
     response = await client.post(path, json=body, headers={"A2A-Version": "0.3"})
@@ -401,7 +401,7 @@ class TestExtensions:
     async def test_a_client_of_0_3_is_told_so_too(
         self, settings: Settings, backends: Backends, card: AgentCard, method: str
     ) -> None:
-        """With the code of 1.0, as 0.3 has none: the mistake is no internal error."""
+        """A client of 0.3 gets the code of 1.0 for a missing extension, as 0.3 has none."""
         card.capabilities.extensions.add(uri="urn:must", required=True)
         transport = httpx.ASGITransport(create_app(settings, backends, card))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -412,7 +412,7 @@ class TestExtensions:
         assert_error(taken, JSONRPC, -32001)
 
     async def test_active_extensions_are_echoed(self, agent: Agent) -> None:
-        """Of what the client declares, what the card has; the rest is ignored."""
+        """The answer names those of the client's extensions that the card has."""
         headers = {"A2A-Extensions": "urn:unknown, urn:test:extension"}
         answer = await agent.call("ListTasks", {}, headers)
         assert answer.response.headers["A2A-Extensions"] == "urn:test:extension"
@@ -425,7 +425,7 @@ class TestBodyLimit:
         return Settings(auth="none", max_body_bytes=1000)
 
     async def test_a_long_body_is_refused(self, agent: Agent) -> None:
-        """413 with the protocol's error, announced or not."""
+        """A body that is too long is 413 with the protocol's error, with and without a length."""
 
         async def pieces() -> Any:
             for _ in range(5):
@@ -452,7 +452,7 @@ class TestBodyLimit:
 async def test_what_nobody_foresaw_tells_nothing(
     agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """A fixed sentence and a correlation id for the client; the traceback for the log."""
+    """An unforeseen error is a fixed sentence with a correlation id; the log has the traceback."""
 
     async def explode(*_: object, **__: object) -> None:
         raise RuntimeError("the secret inside")
@@ -503,7 +503,7 @@ class TestOlderDialect:
     ],
 )
 async def test_filters_that_make_no_sense(client: httpx.AsyncClient, query: str) -> None:
-    """400 for each, over HTTP+JSON's query."""
+    """Each senseless filter in the query of HTTP+JSON is 400."""
     response = await client.get(f"/tasks?{query}", headers=VERSION)
     assert response.status_code == 400
     assert read(response).reason in {"INVALID_PARAMS", "INVALID_REQUEST"}

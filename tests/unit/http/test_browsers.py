@@ -88,7 +88,7 @@ async def test_another_page_may_not(card: AgentCard) -> None:
 
 @pytest.mark.parametrize("origins", [f"{PAGE}/", "shop.example", "https://*.example", "null"])
 def test_what_is_no_origin_is_refused_at_the_start(card: AgentCard, origins: str) -> None:
-    """One sentence names the setting, what it holds, and how an origin is written."""
+    """An entry that is no origin stops the start; one sentence has setting, entry and form."""
     settings = Settings(auth="none", cors_origins=origins)
     with pytest.raises(ConfigurationError) as caught:
         create_app(settings, memory_backends(settings), card)
@@ -114,7 +114,7 @@ async def test_on_this_machine(card: AgentCard, origins: str, status: int) -> No
 async def test_the_gateways_own_answers_can_be_read_too(
     card: AgentCard, origins: str, reader: str | None
 ) -> None:
-    """On this machine as deployed, without the application having seen the request."""
+    """Pages can read the gateway's own answers on this machine, as in a deployment."""
     settings = Settings(auth="none", cors_origins=origins)
     with front(settings, memory_backends(settings), card) as gateway:
         transport = httpx.ASGITransport(gateway)

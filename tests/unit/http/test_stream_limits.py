@@ -66,7 +66,7 @@ async def test_a_stream_above_the_limit_ends_after_its_task(
 async def test_another_caller_streams_beside_one_at_the_limit(
     app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
-    """One caller's open streams take no place of another's; all together have a limit too."""
+    """A caller at its limit leaves another caller its streams."""
     wait = {"message": message("wait")}
     async with (
         open_stream(app, binding, SEND, wait, ANN) as anns,
@@ -95,7 +95,7 @@ async def test_an_ended_stream_is_not_counted(
 async def test_a_caller_at_the_limit_gets_on_with_each_subscription(
     app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
-    """What was committed meanwhile is delivered before the stream ends."""
+    """At the limit each subscription delivers what was committed meanwhile before it ends."""
     wait = {"message": message("wait")}
     async with open_stream(app, binding, SEND, wait, ANN) as first:
         task_id = await opened(first)

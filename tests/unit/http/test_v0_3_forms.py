@@ -65,7 +65,7 @@ async def test_a_message_has_parts_or_content(
 async def test_a_file_and_data_come_through(
     client: httpx.AsyncClient, worker: ScriptedWorker
 ) -> None:
-    """Every kind of a part, with its metadata, as in the form of the Python SDK."""
+    """Every kind of part arrives with its metadata, as in the Python SDK's form."""
     parts = [
         {"kind": "text", "text": "go", "metadata": {"n": 1}},
         {"kind": "file", "file": {"bytes": "aGVsbG8=", "mimeType": "image/png"}},

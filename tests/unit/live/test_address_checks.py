@@ -76,7 +76,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 async def test_it_passes_on_the_local_stack(subject_at: Open, name: str) -> None:
-    """What the local stack does right passes, with figures."""
+    """Each check passes on the local stack, with figures."""
     found = await finding(await subject_at(), check(name))
     assert (found.outcome, found.says) == (Outcome.PASSED, "")
     assert found.figures
@@ -191,7 +191,7 @@ async def test_a_stream_in_javascript(
 
 
 async def test_javascript_needs_node(subject_at: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Node.js the check says so, and nothing has failed."""
+    """Without Node.js the check says so, and does not fail."""
     monkeypatch.setattr("tests.live.streams.shutil.which", lambda _: None)
     found = await finding(await subject_at(), check("stream-javascript"))
     assert (found.outcome, found.says) == (Outcome.NOT_POSSIBLE, "node is missing")
@@ -227,7 +227,7 @@ async def test_a_large_message_that_is_not_whole(
 
 
 def test_large_messages_are_as_large_as_they_may_be() -> None:
-    """What is sent and answered on AWS is within the server's own limits, and not far below."""
+    """The large messages and answers are just within the server's own limits."""
     long = ordered("digest", "y" * SENT_BYTES, answer_bytes=ANSWERED_BYTES)
     task = ParseDict({"id": "1" * 36, "contextId": "1" * 36, "history": [long]}, Task())
     assert task.history[0].ByteSize() <= Settings(auth="none").max_part_bytes
@@ -236,7 +236,7 @@ def test_large_messages_are_as_large_as_they_may_be() -> None:
 
 
 async def test_a_message_that_is_too_large_and_taken(subject_at: Open) -> None:
-    """Any other answer than 413 fails."""
+    """The check of a message that is too large fails with any answer but 413."""
     way = BrokenWay(lambda request: request.url.path.endswith("/message:send"), refuse)
     found = await finding(await subject_at(transport=way), check("too-large"))
     assert found.outcome is Outcome.FAILED

@@ -121,7 +121,7 @@ def roles(aws: ScriptedAws, *, but: tuple[str, str] | None = None) -> None:
 
 
 async def test_roles_that_deny(deployed: Open, aws: ScriptedAws) -> None:
-    """What each role may and may not do is asked of IAM, with the stack's own names."""
+    """The check asks IAM what each role may and may not do, with the stack's own names."""
     roles(aws)
     found = await finding(await deployed(), check("roles-simulated"))
     says(found, Outcome.PASSED)
@@ -138,7 +138,7 @@ async def test_roles_that_deny(deployed: Open, aws: ScriptedAws) -> None:
     ],
 )
 async def test_a_role_that_allows(deployed: Open, aws: ScriptedAws, wrong: tuple[str, str]) -> None:
-    """One decision that is another than the template's fails, and is named."""
+    """The check fails if IAM decides otherwise than the template, and names the decision."""
     roles(aws, but=wrong)
     found = await finding(await deployed(), check("roles-simulated"))
     says(found, Outcome.FAILED, " ".join(wrong))

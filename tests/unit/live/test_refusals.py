@@ -162,7 +162,7 @@ def test_a_stack_that_cannot_be_used(
     answers: dict[str, Answer],
     part: str,
 ) -> None:
-    """One sentence says why; nothing but reads was called."""
+    """A stack that cannot be used is refused with one sentence, after calls that only read."""
     aws.answers = {**readable(), **answers}
     assert part in refused(start(*STACK), capsys)
     assert set(aws.called) <= READS
@@ -182,7 +182,7 @@ def test_an_account_that_is_not_reached(
     error: Exception,
     part: str,
 ) -> None:
-    """No credentials, and no way to AWS, are one sentence each."""
+    """Missing credentials, or no way to AWS, end the run with one sentence each."""
 
     def fail(_: dict[str, Any]) -> dict[str, Any]:
         raise error
@@ -225,7 +225,7 @@ def test_a_credential_that_no_header_holds(
 
 
 def test_the_template_makes_such_a_stack(project_template: dict[str, Any]) -> None:
-    """What a stack has to have to be ours is what the template gives it."""
+    """The template has the description, resources and output by which a stack is recognised."""
     assert project_template["Description"] == stack.DESCRIPTION
     assert set(stack.RESOURCES) <= project_template["Resources"].keys()
     assert "Endpoint" in project_template["Outputs"]
@@ -317,7 +317,7 @@ async def test_a_run_that_is_interrupted_leaves_nothing(subject_at: Open) -> Non
 
 
 async def test_what_cannot_be_removed_is_named(subject_at: Open, aws: ScriptedAws) -> None:
-    """What is gone already is no matter; what remains is named with the reason."""
+    """Resources that are gone already are ignored; those that remain are named with reasons."""
     aws.answers = {
         "sqs.DeleteQueue": Refusal("AccessDenied"),
         "iam.DeleteRole": Refusal("NoSuchEntity"),
@@ -366,7 +366,7 @@ def reports(tmp_path: Path) -> dict[str, Any]:
 def test_a_run_writes_its_report(
     endpoint: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A dated folder with a page and the same as JSON, and no credential in either."""
+    """A run writes a dated folder with a page and the same as JSON, without credentials."""
     code = program.main([*endpoint, "--only", "one-origin", "--only", "bill"])
     said = capsys.readouterr()
     assert (code, said.err) == (0, "")
@@ -395,7 +395,7 @@ def test_a_check_that_fails_is_the_exit_code(
 def test_a_signal_ends_the_run_with_its_report(
     endpoint: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    """What was made is removed, and the report says that the run was cut short."""
+    """After a signal the run removes what it made, and its report says that it was cut short."""
     log: list[str] = []
 
     async def wait() -> None:

@@ -82,7 +82,7 @@ def test_invocations_beyond_the_limit_wait(closing: ExitStack) -> None:
 
 
 def test_failed_invocation_leaves_its_environment_usable(closing: ExitStack) -> None:
-    """What the handler raises is the invocation's answer; the environment takes the next one."""
+    """A handler's exception is the invocation's answer; the environment takes the next one."""
 
     def handler(event: dict[str, Any], _: Any) -> str:
         if event["fails"]:

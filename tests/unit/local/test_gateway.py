@@ -246,7 +246,7 @@ async def test_an_unusable_answer_is_the_gateways_own(
 async def test_a_failing_function_shows_no_details(
     open_gateway: Open, template: Template, target: tuple[str, str]
 ) -> None:
-    """What a function raises stays in the log."""
+    """An exception of a function is in the log, and not in the answer."""
     async with client_of(open_gateway(fail, fail_at_once)) as client:
         check_refusal(await client.request(*target), template, "DEFAULT_5XX")
 
@@ -347,7 +347,7 @@ async def test_an_application_learns_that_its_client_has_left(open_gateway: Open
 
 
 async def test_a_stream_that_fails_is_cut_off(open_gateway: Open) -> None:
-    """After its first byte there is no other answer: the body has no end."""
+    """A stream that fails after its first byte is cut off, without an end."""
     async with live(
         open_gateway(app=lambda _, __, send: first_then(send, fail_at_once)), "POST", STREAMED
     ) as response:

@@ -68,7 +68,7 @@ async def test_the_own_address_is_served(headers: dict[str, str]) -> None:
     ],
 )
 async def test_other_addresses_are_refused(name: str, value: str) -> None:
-    """One sentence says which header it was, what it said, and what to do."""
+    """A request for another address is refused; one sentence has header, value and way out."""
     response = await ask({name: value})
     assert response.status_code == 403
     assert response.json()["error"]["message"] == (
@@ -94,7 +94,7 @@ async def test_json_rpc_is_refused_in_its_form() -> None:
 
 
 async def test_the_usual_port_may_be_left_out() -> None:
-    """At port 80 clients do not name the port."""
+    """At port 80 a request may leave out the port."""
     for host in ("127.0.0.1", "127.0.0.1:80", "localhost"):
         assert (await ask({"Host": host}, port=80)).text == "served"
     assert (await ask({"Host": "evil.example"}, port=80)).status_code == 403

@@ -114,7 +114,7 @@ def test_tables_that_api_gateway_would_not_take(paths: Json, named: str) -> None
 
 @pytest.mark.parametrize("mode", ["STREAM", "BUFFERED"])
 def test_a_stream_is_one_in_mode_and_uri(mode: str) -> None:
-    """API Gateway would buffer what only half of the integration calls a stream."""
+    """A method that is a stream in its mode or its uri alone is an error of the template."""
     operation = calls("A", streams=mode != "STREAM")
     operation["x-amazon-apigateway-integration"]["responseTransferMode"] = mode
     with pytest.raises(TemplateError, match="/a has a method whose responseTransferMode and uri"):

@@ -100,7 +100,7 @@ async def test_a_batch_is_settled_before_the_next_one(
 
 
 async def test_an_exception_fails_the_whole_batch(make_function: MakeFunction) -> None:
-    """What the function raises, and an answer without sense, is tried again; nothing is skipped."""
+    """After an exception or a senseless answer the whole batch is tried again."""
     answers: list[Any] = [LookupError(), {"batchItemFailures": [{}]}, {"batchItemFailures": 1}]
     called: list[list[str]] = []
 

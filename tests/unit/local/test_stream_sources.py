@@ -200,7 +200,7 @@ async def test_reading_goes_on_where_it_stood(streams: Streams, code: str) -> No
 
 
 async def test_a_forgotten_position_starts_at_the_oldest_record(streams: Streams) -> None:
-    """What the stream has trimmed is gone; reading goes on with what is left."""
+    """If the stream has trimmed the position, reading goes on with the oldest record left."""
     streams.parents = {"a": None}
     streams.records["a"] = ["01"]
     async with reading(stream_of(streams)) as reader:

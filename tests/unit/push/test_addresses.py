@@ -1,4 +1,4 @@
-"""Which receivers may be registered."""
+"""The rules by which receivers may be registered."""
 
 from __future__ import annotations
 

@@ -385,7 +385,7 @@ async def test_a_closed_port_is_a_failure_to_be_repeated() -> None:
 
 @pytest.mark.parametrize("value", ["line\r\nX-Injected: 1", "nul\0", "ü€"])
 async def test_a_header_that_cannot_be_sent_is_not_tried_again(value: str) -> None:
-    """No header can be smuggled in, and no later attempt would be better."""
+    """A header that cannot be sent fails the event for good, and no request is made."""
     with listening() as [receiver]:
         outcome = await post(PushClient(LOCAL), receiver.url(), ("X-Token", value))
         assert outcome.meaning is Meaning.NEVER
@@ -417,7 +417,7 @@ async def test_a_connection_that_ended_is_made_anew() -> None:
 
 
 async def test_a_request_is_what_it_should_be() -> None:
-    """POST, the given path and headers, the body's length, and the host without a guess."""
+    """A request is a POST with the given path, headers and host, and the body's length."""
     client = PushClient(LOCAL, resolve=at_home)
     with Receiver() as receiver:
         await post(client, receiver.url("hooks.example", "/a?b=c"), ("X-A2A-Event-Id", "e"))

@@ -721,7 +721,7 @@ async def test_a_delivery_ends_before_its_time() -> None:
 
 
 class FailingStorage(MemoryStorage):
-    """Its configurations cannot be moved, some of the time."""
+    """A storage whose configurations cannot be moved while `fails` is set."""
 
     fails = False
 

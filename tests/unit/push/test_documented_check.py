@@ -166,14 +166,14 @@ async def test_a_configuration_without_a_token_is_refused(desk: Desk) -> None:
 
 
 async def test_another_clients_task_is_refused(desk: Desk) -> None:
-    """With a token that has leaked another client speaks of its own tasks, and of no other."""
+    """A notification of another client's task is refused, even if the token has leaked."""
     request = await desk.told(desk.own(), is_own=False)
     with pytest.raises(jwt.InvalidTokenError, match="not one of your tasks"):
         await desk.check(request)
 
 
 async def test_another_key_is_refused(desk: Desk) -> None:
-    """Claims that somebody has signed with a key of his own are none of the agent's."""
+    """Claims that are signed with a key that is not the agent's are refused."""
     request = await desk.told(desk.own())
     claims = jwt.decode(request.headers["x-a2a-signature"], options={"verify_signature": False})
     header = jwt.get_unverified_header(request.headers["x-a2a-signature"])
@@ -185,7 +185,7 @@ async def test_another_key_is_refused(desk: Desk) -> None:
 
 
 async def test_an_old_signature_is_refused() -> None:
-    """What was recorded is good for five minutes, also for a receiver that has forgotten it."""
+    """A notification that was signed more than five minutes ago is refused."""
     with desk_of(600) as desk:
         request = await desk.told(desk.own())
         with pytest.raises(jwt.ExpiredSignatureError):

@@ -278,7 +278,7 @@ def test_an_event_of_another_source_is_refused(source: Source, event: dict[str, 
 
 
 def test_an_unreadable_list_of_hosts_stops_the_start() -> None:
-    """Before anything is delivered."""
+    """An unreadable list of allowed hosts stops the function's start."""
     with pytest.raises(ConfigurationError, match="A2A_PUSH_ALLOWED_HOSTS"):
         Source(push_allowed_hosts="http://example.com")
 

@@ -37,7 +37,7 @@ LETTER_BODY = (
 
 
 def test_groups_and_deduplication() -> None:
-    """A group per configuration of one incarnation; a deduplication id per commit."""
+    """Each configuration of an incarnation has its group, each commit a deduplication id."""
     others = [
         job(version=2),
         job("other"),

@@ -24,7 +24,7 @@ from tests.unit.push.world import COMPLETED, World, config, logged
 
 DELIVERED = Outcome(meaning=Meaning.DELIVERED, reason="status 200", status=200)
 PLACES = 50
-"""Those of template.yaml: requests at the same time."""
+"""The places of template.yaml: requests at the same time."""
 
 
 def limited(per_caller: int, slots: MemorySlots | None = None) -> Places:

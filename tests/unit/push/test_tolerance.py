@@ -277,7 +277,7 @@ async def test_every_storage_refuses_a_configuration_of_a_newer_task(bench: Benc
     ],
 )
 async def test_a_half_written_cursor_moves(bench: Bench, names: tuple[str, ...]) -> None:
-    """What an item lacks counts as its default: one delivery, and the cursor behind it."""
+    """Missing attributes of a cursor count as their defaults: one delivery moves it."""
     with Receiver() as receiver:
         opened = await bench.open(hook=receiver.url())
         newer.remove_attributes(bench.database, push_key(opened, "hook"), *names)
@@ -306,7 +306,7 @@ async def test_a_half_written_configuration_counts_its_failures(bench: Bench) ->
 
 
 async def test_a_default_is_no_value_that_was_moved(bench: Bench) -> None:
-    """Of two deliveries that read a half-written item, one moves it; a deleted one is not moved."""
+    """Of two deliveries that read a half-written item, only one moves it."""
     head = await bench.open(hook=URL)
     names = ("index", "failures", "failing_since")
     newer.remove_attributes(bench.database, push_key(head, "hook"), *names)

@@ -116,7 +116,7 @@ async def test_a_damaged_count_is_made_again(
 async def test_an_older_count_replaces_no_later_one(
     database: Database, storage: DynamoStorage
 ) -> None:
-    """Of two lists that count at once the later beginning stands; writing it twice is harmless."""
+    """An older count replaces no later one, and the same count may be written twice."""
     await total(storage)
     made = stored(database, storage)
     place = {name: made[name] for name in ("PK", "SK")}

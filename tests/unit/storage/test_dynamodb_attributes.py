@@ -13,7 +13,7 @@ def test_seconds_round_up() -> None:
 
 
 def test_what_no_release_stores_is_of_another_form() -> None:
-    """No reader takes it for a whole number, a text or bytes."""
+    """A value that no release stores is read as neither int, text nor bytes."""
     known = plain({"s": {"S": "1"}, "n": {"N": "1"}, "b": {"B": b"1"}, "e": {"N": "1E+2"}})
     assert known == {"s": "1", "n": 1, "b": b"1", "e": 100}
     odd = plain({"f": {"N": "1.5"}, "t": {"BOOL": True}, "m": {"M": {}}, "l": {"SS": ["1"]}})

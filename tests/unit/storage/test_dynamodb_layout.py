@@ -8,7 +8,7 @@ from a2a_serverless.storage import dynamodb_layout as layout
 
 
 def test_shards_are_used_evenly() -> None:
-    """Task ids spread over all shards, always the same way."""
+    """Task ids spread evenly over all shards, always the same way."""
     shards = [layout.shard_of(f"task-{number}") for number in range(4000)]
     assert set(shards) == set(range(layout.SHARDS))
     assert min(map(shards.count, range(layout.SHARDS))) > 800

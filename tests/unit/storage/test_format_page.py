@@ -197,7 +197,7 @@ def assert_parts(events: list[Item]) -> None:
 
 
 def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
-    """Without one of them a HEAD cannot be read; all others are optional."""
+    """The page's "always" of HEAD are the attributes without which the code cannot read it."""
     always = {name for name, cells in rows("HEAD", "attribute").items() if cells[2] == "always"}
     assert always == {"PK", "SK", *dynamodb_heads.REQUIRED}
 
@@ -238,12 +238,12 @@ def test_every_new_attribute_says_what_it_belongs_to() -> None:
 
 
 def test_the_format_has_the_codes_number() -> None:
-    """A release that knows more has another number."""
+    """The page names the code's number of the format."""
     assert f"has the number {FORMAT} (`FORMAT`" in PAGE
 
 
 def test_indexes_are_those_of_the_template() -> None:
-    """Names, keys and what they project."""
+    """The page has the template's indexes: names, keys and projected attributes."""
     table = Template.load().table(stream=False)
     defined = {
         index["IndexName"]: (
@@ -302,7 +302,7 @@ def test_messages_have_the_fields_of_the_page(model: type[BaseModel]) -> None:
 
 
 def test_all_tables_say_since_when() -> None:
-    """0.1, 0.2, or what 0.2 does with what nothing writes yet."""
+    """Every row of the page's tables says since which release it holds."""
     tables: list[tuple[str, str, int]] = [(kind, "attribute", 3) for kind in ITEMS]
     tables += [("Indexes", "index", 3), ("Entries", "kind", 3), ("Entries", "flag", 3)]
     tables += [("Operation", "field", 1), ("OperationParams", "field", 1)]

@@ -150,7 +150,7 @@ def _cursor(tail: Tail, version: int, index: int) -> Cursor:
 
 
 async def test_a_foreign_cursor_gets_todays_task() -> None:
-    """Another incarnation's cursor, or one beyond the log, counts for nothing."""
+    """A cursor of another incarnation, or beyond the log, gets the task as it is now."""
     storage = MemoryStorage()
     head = await written(storage)
     tag = (await Tail.open(storage, head.task_id)).snapshot().cursor.tag
@@ -171,7 +171,7 @@ async def test_a_snapshot_continues_without_repeating_itself() -> None:
 
 
 async def test_unknown_and_deleted_tasks_end_the_tail() -> None:
-    """With the error that a reader of the task would get."""
+    """A tail of an unknown or deleted task raises TaskNotFoundError."""
     storage = MemoryStorage()
     with pytest.raises(TaskNotFoundError):
         await Tail.open(storage, "nobody")
@@ -242,7 +242,7 @@ async def start_of(storage: MemoryStorage, head: Head) -> Cursor:
 
 
 def test_a_quiet_task_is_read_once_a_second_at_most() -> None:
-    """A tenth of the silence, between 25 ms and 1 s."""
+    """Polls wait a tenth of the silence so far, between 25 ms and 1 s."""
     assert poll_interval(0) == 0.025
     assert poll_interval(5) == 0.5
     assert poll_interval(600) == 1.0

@@ -279,7 +279,7 @@ def is_answer(answer: Answer) -> bool:
 @FEW
 @given(attributes=newer.ATTRIBUTES)
 def test_unknown_attributes_change_nothing(attributes: Item) -> None:
-    """On every kind of item, of every type: all is read, written, pushed, and they stay."""
+    """Unknown attributes, of any type and on any item, change nothing, and they stay."""
 
     async def test(world: World) -> None:
         await world.storage.request_cancel("claimed")
@@ -373,7 +373,7 @@ NEWER_HEADS = st.one_of(
 @FEW
 @given(place=st.sampled_from(PLACES), values=NEWER_HEADS)
 def test_a_newer_tasks_readers_answer(place: str, values: Item) -> None:
-    """Of an unknown state, or of a newer format: it is shown, and so are the others."""
+    """A task in an unknown state, or of a newer format, is shown, and so are the others."""
 
     async def test(world: World) -> None:
         newer.set_attributes(world.database, newer.head_key(world.heads[place]), values)
@@ -644,7 +644,7 @@ MORE_REQUIRED = ("expires_at", "turn", "turn_base")
 async def test_a_half_written_head_hides_no_other_task(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One sentence names what it lacks; lists, looks, sweeps, streams and letters go on."""
+    """One sentence names what a half-written HEAD lacks; other tasks are read as before."""
 
     async def test(world: World) -> None:
         head = world.heads["claimed"]
@@ -734,7 +734,7 @@ async def test_a_head_with_an_informing_value_of_another_form_is_read_and_writte
 async def test_a_head_with_a_value_of_another_form_hides_no_other_task(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One sentence names the attribute; lists and sweeps go on with the others."""
+    """One sentence names HEAD's damaged attribute; lists and sweeps go on with the others."""
 
     async def test(world: World) -> None:
         key = newer.head_key(world.heads["claimed"])
@@ -1070,7 +1070,7 @@ CONTEXTS: Final[Mapping[str, Item]] = {
 
 @pytest.mark.parametrize("values", CONTEXTS.values(), ids=CONTEXTS)
 async def test_a_damaged_context_is_named_and_deleted(values: Item) -> None:
-    """One sentence says the way out; its context is deleted all the same."""
+    """A damaged context is refused with one sentence, and can be deleted."""
 
     async def test(world: World) -> None:
         (item,) = [i for i in newer.all_items(world.database) if i["SK"]["S"] == "CONTEXT"]
@@ -1087,7 +1087,7 @@ async def test_a_damaged_context_is_named_and_deleted(values: Item) -> None:
 
 
 async def test_a_commit_after_one_without_an_id_is_still_told_from_it() -> None:
-    """A stale writer loses to it as to any other."""
+    """A stale writer loses to a commit whose id was lost, as to any other."""
 
     async def test(world: World) -> None:
         head = world.heads["waiting"]

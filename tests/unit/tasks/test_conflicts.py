@@ -23,7 +23,7 @@ def test_a_commit_is_not_stored_on_another_head() -> None:
 
 
 def test_a_commit_is_known_by_its_id() -> None:
-    """What the log has at its version is its own commit, somebody else's, or nothing."""
+    """A commit is applied only if the log has its own id at its version."""
     assert is_applied("mine", "mine")
     assert not is_applied("theirs", "mine")
     assert not is_applied(None, "mine")

@@ -47,7 +47,7 @@ def written(fields: list[object]) -> bytes:
 
 @pytest.mark.parametrize("variables", ["", '{"tracing:ID":"r1"}', '{"a:B":"\\ud800 ü"}'])
 def test_a_caller_is_read_as_it_was_written(variables: str) -> None:
-    """User, tenant, extensions and context variables."""
+    """A caller's user, tenant, extensions and variables are read as they were written."""
     opened = TurnOpened(REQUEST, Caller("ann", "acme", ("urn:x", "urn:y"), variables))
     assert decode_entries(encode_entries([opened])) == (opened,)
 

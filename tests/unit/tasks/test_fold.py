@@ -104,7 +104,7 @@ def test_what_must_not_be_skipped_says_so(body: bytes, is_critical: bool) -> Non
 
 
 def test_appended_chunks_extend_an_artifact_and_merge_its_metadata() -> None:
-    """The first chunk of an unknown artifact creates it."""
+    """An appended chunk adds its parts and metadata to the artifact, and not its name."""
     late = Artifact(artifact_id="a", name="ignored", parts=[Part(text="2")])
     late.metadata.update({"n": 2})
     fold = folded((None, (opening(),)), ("A", (chunk("1"), ArtifactWritten(late, append=True))))
@@ -196,7 +196,7 @@ def test_a_fold_takes_versions_only_in_unbroken_order() -> None:
 
 
 def test_the_task_is_the_callers_own_copy() -> None:
-    """Changing it changes nothing for the next reader."""
+    """A change of a returned Task changes nothing in the fold."""
     fold = folded((None, (opening(), chunk("1"))))
     fold.task().artifacts[0].parts[0].text = "mine"
     fold.task().history[0].parts[0].text = "mine"
@@ -220,7 +220,7 @@ def test_history_length_is_a_whole_number(length: object) -> None:
 
 
 def test_the_request_that_opened_a_turn_is_found_with_its_caller() -> None:
-    """The worker rebuilds the agent's request from it."""
+    """A fold returns the request that opened a turn, and its caller."""
     request, caller = folded((None, (opening("hi"),))).opening(1)
     assert request.message.parts[0].text == "hi"
     assert caller == Caller("ann", "acme", ("urn:x",))

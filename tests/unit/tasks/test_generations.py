@@ -63,9 +63,10 @@ def test_a_restart_counts_the_artifacts_that_it_restores() -> None:
 
 
 def test_what_a_claim_has_counted_belongs_to_the_version_that_it_has_read() -> None:
-    """Others may have written artifacts since, which a restart brings back too.
+    """A counted generation holds only for the version that was read.
 
-    What changes HEAD and not the log, such as a request to cancel, leaves it right.
+    A commit in between makes it wrong, because it may add artifacts. A change of HEAD alone, such
+    as a request to cancel, does not.
     """
     read = replace(claimed(), generation=7)
     marked = replace(read, sends=1, cancel=CancelMark(at=1), generation=None)

@@ -84,7 +84,7 @@ def test_a_turn_of_unknown_age_is_not_given_up() -> None:
 
 @pytest.mark.parametrize("head", [claimed(), paused(), ended(TaskState.TASK_STATE_COMPLETED)])
 def test_a_turn_that_was_claimed_or_is_over_is_not_given_up(head: Head) -> None:
-    """Attempts bound a claimed turn; a finished one waits for nothing."""
+    """A turn that was claimed, or is over, is not given up, however long ago it was opened."""
     assert not given_up(head, after_s=10 * HOUR_S)
 
 

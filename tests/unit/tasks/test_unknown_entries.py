@@ -82,7 +82,7 @@ def test_references_of_an_entry_without_content_are_critical() -> None:
 
 
 def test_a_sender_that_is_none_is_critical() -> None:
-    """Nested too deeply, or of other types than a release writes."""
+    """A sender nested too deeply, or of other types than releases write, is a critical entry."""
     for sender in (b"[" * 100_000, b'[1, "", []]', b'["", "", [1]]', b'["", "", [], 1]'):
         payload = len(sender).to_bytes(4, "big") + sender
         (entry,) = decode_entries(b"T\x00" + len(payload).to_bytes(4, "big") + payload)

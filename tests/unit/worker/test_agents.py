@@ -135,7 +135,7 @@ def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
     ],
 )
 def test_what_is_no_agent_is_named(folder: Path, reference: str, sentence: str) -> None:
-    """One sentence names the agent, the reason, and file and line, also those of its helper."""
+    """An agent that cannot be loaded is refused with one sentence: agent, reason, file and line."""
     reference = reference.replace("@", str(folder))
     with pytest.raises(ConfigurationError) as raised:
         load_agent(reference)
@@ -171,7 +171,7 @@ async def test_a_deployed_agent_that_cannot_be_loaded_fails_its_tasks(
 
 
 async def test_a_deployed_agent_is_loaded_again_with_the_next_attempt(folder: Path) -> None:
-    """What failed at the start, a service that did not answer for one, may work a second later."""
+    """An agent that could not be loaded at the start is loaded again with the next attempt."""
     agent = deployed_agent("broken.py:agent", folder=folder)
     (folder / "broken.py").write_text(SOURCE + ASKING)
     bench = Bench(agent)

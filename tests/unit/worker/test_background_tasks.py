@@ -184,7 +184,7 @@ async def test_a_task_of_the_process_goes_on(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_a_context_variable_ends_with_its_turn() -> None:
-    """What a turn sets, also in the tasks that it starts, the next caller's turn does not see."""
+    """A context variable that a turn's task sets is not set in the next turn."""
     tenant = ContextVar[str]("tenant", default="")
     seen: list[str] = []
 

@@ -169,7 +169,7 @@ async def test_threads_of_the_agent_do_not_hold_up_its_end() -> None:
 
 
 async def test_no_thread_is_left_between_turns() -> None:
-    """One keeper serves all turns that run, and ends with the last."""
+    """One keeper's thread serves all turns that run, and ends with the last turn."""
     together = asyncio.Barrier(3)
     threads: list[int] = []
 
@@ -319,7 +319,7 @@ async def test_a_claim_beside_the_writer_takes_no_turn_from_others() -> None:
 
 
 async def test_a_claim_that_the_writer_has_made_is_not_made_again() -> None:
-    """Of two claims of one attempt the second finds the first: no restart, one attempt."""
+    """The second claim of one attempt finds the first: no restart, and one attempt."""
     bench = Bench(Agent(complete))
     task = await bench.send()
     first = await bench.storage.commit(task, Commit(token="own", claims=True))

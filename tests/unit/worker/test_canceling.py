@@ -91,7 +91,7 @@ async def test_a_silent_running_agent_is_cancelled() -> None:
 
 
 async def test_an_agent_may_cancel_in_its_own_words() -> None:
-    """What cancel() publishes is the task's end."""
+    """A status that cancel() publishes is the task's end."""
     clock = PacedClock()
     bench = Bench(Agent(silent, publish_canceled), clock=clock)
     task = await bench.send()

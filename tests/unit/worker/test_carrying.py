@@ -66,7 +66,7 @@ async def answered(bench: Bench, task: Head, who: Caller) -> None:
 
 
 async def test_every_attempt_sees_the_turns_value() -> None:
-    """The first one, one after an exception, and one after a worker that died."""
+    """Each attempt sees the turn's value, also after an exception and after a dead worker."""
 
     async def third_time(context: RequestContext, queue: EventQueue) -> None:
         if len(agent.started) < 3:

@@ -128,7 +128,7 @@ def ran(method: Callable[..., Any], names: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("name", public_methods(TaskContext))
 async def test_the_example_of_a_method_runs(name: str) -> None:
-    """What a docstring of TaskContext shows can be copied as it stands."""
+    """The examples in the docstrings of TaskContext's methods run as they stand."""
 
     async def handle(ctx: TaskContext) -> None:
         await ran(getattr(TaskContext, name), {"ctx": ctx})
@@ -465,7 +465,7 @@ async def test_the_state_may_be_stored_more_than_once() -> None:
     "data", [object(), {1: "a"}, 10**400, "\ud800"], ids=["object", "key", "number", "text"]
 )
 async def test_data_is_json(data: object) -> None:
-    """What no JSON can hold is refused, by the one error that says so, and nothing is ended."""
+    """Data that JSON cannot hold is refused with InvalidArgumentError, and the turn goes on."""
 
     async def handle(ctx: TaskContext) -> None:
         with pytest.raises(InvalidArgumentError):
@@ -478,7 +478,7 @@ async def test_data_is_json(data: object) -> None:
 
 
 async def test_the_state_is_json() -> None:
-    """What no JSON can hold is refused where it is stored."""
+    """A state that JSON cannot hold is refused by `update_context`."""
     raised = []
 
     async def handle(ctx: TaskContext) -> None:
@@ -583,7 +583,7 @@ async def test_a_cancel_that_pauses_leaves_the_state() -> None:
 
 
 async def test_a_worker_needs_this_runtime() -> None:
-    """A Worker behind somebody else's queue says what is wrong."""
+    """A Worker that gets another queue than this runtime's fails its task."""
     executor = WorkerExecutor(Handling(lambda ctx: ctx.respond()))
     agent = Agent(lambda context, _queue: executor.execute(context, object()))  # type: ignore[arg-type]
     bench = Bench(agent, max_attempts=1)

@@ -94,9 +94,10 @@ def stack() -> Stack:
 async def test_the_task_of_a_dead_letter_fails(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a fixed sentence, and a correlation id under which the log has the task.
+    """A used-up turn's letter fails the task with a fixed sentence.
 
-    The claim of the attempt that never came back does not protect it.
+    The sentence has the correlation id of the log line. The claim of the attempt that never came
+    back does not protect the task.
     """
     head = await stack.used_up()
     assert await stack.dead_letters.handle(body(head)) == "failed"

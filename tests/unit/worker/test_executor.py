@@ -177,7 +177,7 @@ async def test_nothing_is_accepted_after_the_end(caplog: pytest.LogCaptureFixtur
 
 
 async def test_an_ending_is_stored_when_enqueue_returns() -> None:
-    """What ends the turn is committed before the agent goes on."""
+    """An event that ends the turn is committed before the agent goes on."""
     states = []
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
@@ -220,7 +220,7 @@ async def test_a_queue_is_a_context_manager() -> None:
 
 
 async def test_an_event_may_be_changed_after_it_was_enqueued() -> None:
-    """What is stored is what was enqueued, not what the agent made of its object later."""
+    """An event that the agent changes after enqueueing it is stored as it was enqueued."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         event = chunk(context, "one")
@@ -246,7 +246,7 @@ async def test_metadata_of_a_status_joins_the_tasks() -> None:
 
 
 async def test_a_large_artifact_is_committed_while_it_is_emitted() -> None:
-    """At 64 KB the agent waits for a commit: no batch grows without bound."""
+    """At 64 KB the agent waits for a commit, so that no batch grows without bound."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         for _ in range(10):
@@ -266,7 +266,7 @@ async def test_a_large_artifact_is_committed_while_it_is_emitted() -> None:
 
 
 async def test_a_task_event_with_a_fault_is_not_written_in_part() -> None:
-    """What is right in an impossible event is not written either, nor what came with it later."""
+    """No part of a faulty Task event is written, and no event after it."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "before"))

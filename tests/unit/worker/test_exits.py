@@ -132,7 +132,7 @@ def test_an_exit_in_a_callback_does_not_end_the_function(
 
 
 def test_an_exit_of_the_work_itself_is_passed_on() -> None:
-    """What is not an agent's may end the process."""
+    """An exit of the runtime's own work ends the process."""
 
     async def work() -> None:
         sys.exit(4)
@@ -146,7 +146,7 @@ def test_an_exit_of_the_work_itself_is_passed_on() -> None:
 
 
 async def test_tasks_of_the_runtime_are_not_wrapped() -> None:
-    """The factory changes what agents create, and passes on to the factory before it."""
+    """The task factory wraps only tasks of agents, and calls the factory before it."""
     loop = asyncio.get_running_loop()
     made: list[Any] = []
 

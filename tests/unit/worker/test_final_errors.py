@@ -1,4 +1,4 @@
-"""Which errors of the SDK end a task at once, and which are tried again."""
+"""The errors of the SDK that end a task at once, and those that are tried again."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_failure_is_reported_alone(source: Source) -> None:
 
 
 def test_an_undecodable_record_harms_no_other(source: Source) -> None:
-    """What is no operation is reported failed; the rest of the batch runs."""
+    """A record that is no operation is reported failed; the rest of the batch runs."""
     head, record = source.send()
     bad = undecodable(record, MessageGroupId="other")
     assert source.handle(bad, record) == ["bad"]

@@ -139,7 +139,7 @@ async def test_the_last_renewal_ends_at_the_limit() -> None:
 
 
 async def test_a_delivery_that_has_expired_starts_no_agent() -> None:
-    """Where the first extension is refused, somebody else has the operation."""
+    """An expired delivery, whose first extension is refused, starts no agent."""
     agent = Agent(complete)
     bench = Bench(agent, has_heartbeat=True, visibility_s=60)
     task = await bench.send()
@@ -252,7 +252,7 @@ async def test_a_cancel_that_has_lost_its_delivery_writes_nothing() -> None:
 
 
 async def test_a_cancel_whose_delivery_has_expired_does_nothing() -> None:
-    """Somebody else has the operation: cancel() is not called."""
+    """An expired cancel delivery does not call cancel(), and changes nothing."""
     agent = Agent(ask)
     bench = Bench(agent, has_heartbeat=True, visibility_s=60)
     task = await paused(bench)

@@ -190,7 +190,7 @@ async def test_the_fence_meets_a_commit_too() -> None:
 
 
 async def test_a_write_by_others_is_rebased_over() -> None:
-    """Metadata that somebody else writes while the agent runs costs the attempt nothing."""
+    """Metadata that another writer adds while the agent runs fails no attempt."""
 
     async def beside(context: RequestContext, queue: EventQueue) -> None:
         await Storage(bench.storage).update_task(task.task_id, task_metadata={"seen": True})
@@ -222,7 +222,7 @@ async def test_a_redelivered_finished_turn_is_dropped() -> None:
 
 @pytest.mark.parametrize("fate", ["deleted", "another incarnation", "another scope"])
 async def test_an_operation_without_its_task_is_dropped(fate: str) -> None:
-    """What is gone, was made anew or belongs to somebody else is acknowledged, and nothing runs."""
+    """An operation whose task is gone, new or of another scope is acknowledged without a run."""
     agent = Agent(complete)
     bench = Bench(agent)
     head = (await bench.storage.open_task("ctx", request("hello"))).head

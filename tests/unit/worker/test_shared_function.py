@@ -54,7 +54,7 @@ class Function:
         self.starts: list[str] = []
         self.running: set[str] = set()
         self.together: list[set[str]] = []
-        """Who ran when somebody began."""
+        """The turns that ran whenever a turn began."""
 
     async def _work(self, context: RequestContext, queue: EventQueue) -> None:
         seconds, _, name = context.get_user_input().partition(" ")
@@ -200,7 +200,7 @@ async def test_the_turn_of_a_dead_worker_runs_alone() -> None:
 
 
 async def test_a_turn_that_was_given_back_has_neighbours() -> None:
-    """What has said why it ended is no danger: it is pulled like any other."""
+    """A turn whose attempt was released is pulled again beside other turns."""
     function = Function()
     await function.bench.send("25 long")
     await function.bench.send("2 raises")

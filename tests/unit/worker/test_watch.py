@@ -65,7 +65,7 @@ async def test_one_look_serves_fifty_turns() -> None:
 
 
 async def test_a_turn_that_raises_does_not_blind_the_others() -> None:
-    """What one turn makes of its look keeps no other one from its own."""
+    """If one turn raises at its look, the other turns still get theirs."""
     clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
     moody.looks.append(0)
 

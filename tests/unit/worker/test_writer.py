@@ -74,9 +74,10 @@ def paced(*times_ms: int) -> Callable[[PacedClock, Emit], Awaitable[None]]:
 async def test_a_chunk_after_a_silence_is_committed_at_once(
     emitted: Sequence[int], committed: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that comes 0.1 s after the last commit began waits for nothing.
+    """A chunk 0.1 s or more after the last commit began is committed at once.
 
-    Any other waits 0.1 s from its own arrival, and those that come meanwhile share its commit.
+    Any other chunk waits 0.1 s from its own arrival, and chunks that come meanwhile share its
+    commit.
     """
     assert await commits_of(paced(*emitted), monkeypatch) == committed
 
