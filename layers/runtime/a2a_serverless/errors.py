@@ -126,7 +126,14 @@ class TurnFinishedError(A2AServerlessError):
 
 
 class InvalidAgentEventError(A2AServerlessError):
-    """The agent emitted something that no A2A task can hold."""
+    """The agent emitted something that no A2A task can hold.
+
+    The client reads the message. `place` is the author's line, for the log alone; empty: unknown.
+    """
+
+    def __init__(self, message: str | None = None, *, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class NewerReleaseError(A2AServerlessError):

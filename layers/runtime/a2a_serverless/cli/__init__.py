@@ -110,6 +110,7 @@ def _log_to_stderr(*, verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
+    logging.captureWarnings(capture=True)  # such as of a coroutine that was never awaited
 
 
 class PlainLines(logging.Formatter):

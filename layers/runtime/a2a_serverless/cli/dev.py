@@ -20,6 +20,12 @@ HERE = "127.0.0.1,::1,localhost,example.com"
 without a name server.
 """
 
+_LOADS = {
+    "once": "the agent is loaded once: start again after a change",
+    "changed": "a change of the agent's files counts from the next turn on",
+    "turn": "the agent is loaded anew for every turn",
+}
+
 
 def add(commands: Commands) -> None:
     """Describe the command and its arguments."""
@@ -45,12 +51,25 @@ def add(commands: Commands) -> None:
         help="memory: nothing is kept; moto: the AWS calls, simulated; aws: the endpoints, the "
         "table and the queues of the environment (default: %(default)s)",
     )
+    loading = dev.add_mutually_exclusive_group()
+    loading.add_argument(
+        "--no-reload",
+        action="store_true",
+        help="load the agent once; else a change of its files counts from the next turn on",
+    )
+    loading.add_argument(
+        "--fresh",
+        action="store_true",
+        help="load the agent anew for every turn, as a Lambda that has scaled would, and name what "
+        "a turn leaves in memory",
+    )
     dev.add_argument("--no-push", action="store_true", help="offer no push notifications")
     dev.add_argument("--no-console", action="store_true", help="serve no console at /")
 
 
 def run(options: Namespace) -> int:
     """Keep the stack up until SIGINT or SIGTERM."""
+    from a2a_serverless.cli.author_lines import for_authors
     from a2a_serverless.cli.serving import named_aws_errors, say, until_signal
     from a2a_serverless.console.dev_file import RunningDev, announced
     from a2a_serverless.local.dotenv import load_dotenv
@@ -75,13 +94,16 @@ def run(options: Namespace) -> int:
         card=card_path(options.card, agent),
         port=options.port,
         push=not options.no_push,
+        loads="turn" if options.fresh else "once" if options.no_reload else "changed",
         beside=(lambda one: one.app) if options.no_console else partial(_beside, consoles),
     )
     with ExitStack() as running:
+        running.enter_context(for_authors(verbose=options.verbose))
         running.enter_context(named_aws_errors())
         ended = running.enter_context(until_signal())
         stack = running.enter_context(Stack(settings, how))
         say(f"agent {how.agent}, its card {how.card}, on {how.backend}")
+        say(_LOADS[how.loads])
         if variables:
             say(f"environment of {variables}")
         say(f"routes, table and queues of {find_template()}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from copy import deepcopy
+from difflib import get_close_matches
 from pathlib import Path
 
 from a2a.types import AgentCard, AgentInterface, StringList
@@ -55,8 +56,10 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
         msg = f"The agent card {path} cannot be read: {error.strerror}."
         raise ConfigurationError(msg) from error
     except (ParseError, ValueError) as error:
-        reason = str(error).split("\n", 1)[0].rstrip(".")
-        msg = f"The agent card {path} is not a card: {reason}{_line(text, reason)}."
+        reason, _, fields = str(error).partition("\n")
+        reason = reason.rstrip(".")
+        meant = _meant(reason, fields)
+        msg = f"The agent card {path} is not a card: {reason}{meant}{_line(text, reason)}."
         raise ConfigurationError(msg) from error
     missing = missing_fields(card)
     if missing:
@@ -92,6 +95,14 @@ def _line(text: str, reason: str) -> str:
             before = text.partition(f'"{found[1]}"')[0]
             return f" (line {before.count(chr(10)) + 1})"
     return ""
+
+
+def _meant(reason: str, fields: str) -> str:
+    """Return which field an unknown one may stand for; empty if none of the known is like it."""
+    unknown = re.search(_NAMED_FIELDS[0], reason)
+    known = re.findall(r"'(\w+)'", fields)
+    close = get_close_matches(unknown[1], known, 1) if unknown else []
+    return f", perhaps {close[0]} is meant" if close else ""
 
 
 def load_extended_card(settings: Settings, *, folder: Path | None = None) -> AgentCard | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from a2a.server.agent_execution import AgentExecutor
 from a2a.types import AgentCard
 
 from a2a_serverless.clock import Clock
@@ -25,6 +26,7 @@ from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.local.own_address import guarded
 from a2a_serverless.local.pumps import QueuePump, StreamFilter
 from a2a_serverless.local.pushing import PushSources, aws_sources, pushing
+from a2a_serverless.local.reloading import ReloadedAgent
 from a2a_serverless.local.routes import Routes, refusals, request_limits
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
 from a2a_serverless.local.sources import EventSource, MemorySource, MemoryStream, SqsSource
@@ -36,10 +38,14 @@ from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.wiring import Backends, aws_backends, check_backends, memory_backends
-from a2a_serverless.worker.agents import load_agent
+from a2a_serverless.worker.agents import TurnAgents, load_agent
 from a2a_serverless.worker.function import WorkerFunction
 
 BackendName = Literal["memory", "moto", "aws"]
+
+Loads = Literal["once", "changed", "turn"]
+"""When an agent is loaded: at its environment's start, also when its files have changed, or anew
+for every turn."""
 
 API_ENVIRONMENTS = 100
 """Requests at the same time: a thread each, most of which wait for a task."""
@@ -85,6 +91,7 @@ class Options:
     concurrency: int = 4
     push: bool = False
     """True to offer and call webhooks; on `aws` only if A2A_PUSH_QUEUE is set."""
+    loads: Loads = "once"
     stage: str = ""
     """The first part of all paths, as a deployment's own URL has it; empty: none."""
     beside: Callable[[Running], ASGIApp] = lambda running: running.app
@@ -121,7 +128,7 @@ class Stack:
     def _start(self, starting: ExitStack) -> None:
         """Start from the back end to the front; the end of the block stops in reverse order."""
         self.settings.check_sharing()
-        load_agent(self.options.agent)  # a mistake in it stops the start, not the first task
+        agent = self._agent(starting)  # a mistake in it stops the start, not the first task
         bound = bind(self.options.port)
         starting.callback(bound.close)
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}/{self.options.stage}".rstrip("/")
@@ -132,7 +139,7 @@ class Stack:
         asyncio.run(check_backends(backends, self.settings))
         if backends.push is not None:
             self._start_push(starting, backends)
-        self._start_back(starting, backends)
+        self._start_back(starting, backends, agent)
         self._start_front(starting, backends, bound)
 
     def _take(self, environment: dict[str, str]) -> None:
@@ -173,10 +180,32 @@ class Stack:
             one_step=one_step if self.options.backend == "moto" else None,
         )
 
-    def _start_back(self, starting: ExitStack, backends: Backends) -> None:
+    def _agent(self, starting: ExitStack) -> Callable[[], AgentExecutor | TurnAgents]:
+        """Load the agent, and return what makes that of one environment.
+
+        Raises:
+            ConfigurationError: it cannot be loaded.
+        """
+        named, loads = self.options.agent, self.options.loads
+        if loads == "once":
+            load_agent(named)
+            return lambda: load_agent(named)
+        agents = ReloadedAgent(named, is_fresh=loads == "turn")
+        return starting.enter_context(agents).environment
+
+    def _start_back(
+        self,
+        starting: ExitStack,
+        backends: Backends,
+        agent: Callable[[], AgentExecutor | TurnAgents],
+    ) -> None:
+        def handler(environment: ExitStack) -> Handler:
+            function = WorkerFunction(backends, agent(), self.settings)
+            return environment.enter_context(closing(function)).handle
+
         function = Environments(
             "worker",
-            lambda environment: self._worker_handler(backends, environment),
+            handler,
             limit=self.options.concurrency,
             timeout_s=self.settings.run_limit_s,
         )
@@ -205,10 +234,6 @@ class Stack:
         )
         app = self.options.beside(running)
         starting.enter_context(HttpServer(app, bound, lifespan=False))
-
-    def _worker_handler(self, backends: Backends, environment: ExitStack) -> Handler:
-        function = WorkerFunction(backends, load_agent(self.options.agent), self.settings)
-        return environment.enter_context(closing(function)).handle
 
     def _operations(self, backends: Backends) -> EventSource:
         operations = backends.operations

@@ -8,6 +8,7 @@ metrics are dropped.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ def cold_start() -> Iterator[None]:
 
 
 def start(environment: Mapping[str, str] = os.environ) -> None:
-    """Observe this process: JSON lines and metrics, both on stdout.
+    """Observe this process: JSON lines, Python's warnings among them, and metrics, on stdout.
 
     A Lambda function is observed, and any other process that POWERTOOLS_SERVICE_NAME names; nothing
     happens in another one. It reads the variables of Powertools for AWS Lambda:
@@ -60,6 +61,7 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
         level=environment.get("POWERTOOLS_LOG_LEVEL") or "INFO",
         shows_texts=is_true(environment.get("A2A_LOG_ERROR_TEXTS")),
     )
+    logging.captureWarnings(capture=True)  # such as of a coroutine that was never awaited
     namespace = environment.get("POWERTOOLS_METRICS_NAMESPACE")
     if namespace and not is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
         metrics.start(namespace, service=service)

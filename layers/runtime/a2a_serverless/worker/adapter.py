@@ -41,13 +41,13 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.storing import may_be_flagged
 from a2a_serverless.wiring import Backends
-from a2a_serverless.worker.agents import CarryingAgent
+from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
 from a2a_serverless.worker.attempt import Attempt, Companions, Limits
 from a2a_serverless.worker.canceling import Canceling
 from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.failures import reason_of
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
-from a2a_serverless.worker.loops import limited, survive_exits
+from a2a_serverless.worker.loops import limited, name_origins, survive_exits
 from a2a_serverless.worker.sharing import MOST_AT_ONCE, Place
 from a2a_serverless.worker.telemetry import (
     count_failed,
@@ -84,7 +84,7 @@ class WorkerAdapter:
 
     Args:
         backends: storage and queue, seen through any scope.
-        agent: runs all turns, several at a time.
+        agent: runs all turns, several at a time; or what gives each turn its agent.
         settings: retries, visibility and the time a cancel may take.
         clock: by default that of the machine.
         deadline_margin_s: how long before its deadline a turn is given back.
@@ -98,7 +98,7 @@ class WorkerAdapter:
     def __init__(
         self,
         backends: Backends,
-        agent: AgentExecutor,
+        agent: AgentExecutor | TurnAgents,
         settings: Settings,
         *,
         clock: Clock | None = None,
@@ -134,6 +134,7 @@ class WorkerAdapter:
         """
         faults.point("after-receive")
         survive_exits(asyncio.get_running_loop())
+        name_origins()
         delivery = _Delivery(self, handle, deadline, place)
         with observed_delivery(handle):
             try:
@@ -304,7 +305,7 @@ class _Delivery:
         faults.point("cancel-received")
         adapter = self._adapter
         canceling = Canceling(
-            agent=self._agent(log),
+            agent=await self._agent(log),
             storage=self._storage,
             retry=adapter.retry,
             timeout_s=adapter.settings.cancel_timeout_s,
@@ -331,7 +332,7 @@ class _Delivery:
         try:
             timing = self._storage.timing
             with observed_attempt(log, self._operation, clock=adapter.clock, timing=timing):
-                attempt = self._attempt(log, params)
+                attempt = self._attempt(log, params, await self._agent(log))
                 async with AsyncExitStack() as stack:
                     may_write = await self._keep_delivery(
                         stack,
@@ -359,10 +360,10 @@ class _Delivery:
             _log(self._handle, logging.WARNING, "fenced", f"Attempt stopped: {error}")
             return LOST
 
-    def _attempt(self, log: Log, params: OperationParams) -> Attempt:
+    def _attempt(self, log: Log, params: OperationParams, agent: AgentExecutor) -> Attempt:
         adapter = self._adapter
         return Attempt(
-            agent=self._agent(log),
+            agent=agent,
             params=params,
             turn=turn_of(log, tracing.carried()),  # the agent's own calls belong to its attempt
             storage=self._storage,
@@ -376,12 +377,15 @@ class _Delivery:
             clock=adapter.clock,
         )
 
-    def _agent(self, log: Log) -> AgentExecutor:
+    async def _agent(self, log: Log) -> AgentExecutor:
         """Return the agent, with the context variables of the current turn's message."""
-        adapter = self._adapter
+        adapter, agent = self._adapter, self._adapter.agent
+        if isinstance(agent, TurnAgents):
+            # In a thread: it may import the agent, which must not hold up the turns beside it.
+            agent = await asyncio.to_thread(agent.for_turn)
         if adapter.carried is None:
-            return adapter.agent
-        return CarryingAgent(adapter.agent, adapter.carried, caller_of(log).variables)
+            return agent
+        return CarryingAgent(agent, adapter.carried, caller_of(log).variables)
 
     def _stop_at(self) -> float:
         """Return when a turn that begins now is given back, at its limit or before the deadline."""
@@ -442,6 +446,7 @@ class _Delivery:
                 "gave_up",
                 f"Task failed after its last attempt, {reference}",
                 attempts=seen.attempts,
+                max_attempts=self._adapter.retry.max_attempts,
                 correlation_id=reference,
             )
             count_failed(log, is_used_up=True)

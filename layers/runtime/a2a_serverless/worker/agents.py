@@ -7,8 +7,10 @@ import inspect
 import logging
 import sys
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,16 +23,31 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker.context import Worker, WorkerExecutor
+from a2a_serverless.worker.loops import called
 
 logger = logging.getLogger(__name__)
 
 
-def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
+class TurnAgents(ABC):
+    """Gives each turn its agent, where an agent may change while its process runs."""
+
+    @abstractmethod
+    def for_turn(self) -> AgentExecutor:
+        """Return the agent of a turn, or of a cancel, that begins now; called in any thread."""
+
+
+def load_agent(
+    reference: str,
+    *,
+    folder: Path | None = None,
+    loader: Callable[[str, str], Loader] | None = None,
+) -> AgentExecutor:
     """Return the agent that `FILE.py:NAME` names.
 
     It is a class or an instance of `AgentExecutor` or `Worker`; a class is called without
     arguments. A relative FILE is looked for in `folder`, by default the
-    working directory. The file's own folder joins the import path.
+    working directory. The file's own folder joins the import path. `loader` makes the loader of the
+    file's module, of its name and path; by default Python's.
 
     Raises:
         ConfigurationError: it cannot be used; one sentence names the file, the name and the reason.
@@ -38,7 +55,7 @@ def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
     path, separator, name = reference.rpartition(":")
     if not (separator and name and path.endswith(".py")):
         raise ConfigurationError(f"The agent {reference!r} is not of the form FILE.py:NAME.")
-    module = _import((folder or Path()) / path, reference)
+    module = _import((folder or Path()) / path, reference, loader)
     found = getattr(module, name, None)
     if found is None:
         raise ConfigurationError(f"The agent {reference!r} cannot be used: {path} has no {name!r}.")
@@ -91,14 +108,24 @@ class CarryingAgent(AgentExecutor):
         self._agent = agent
         self._carried = carried
         self._captured = captured
+        self.handler = handler_of(agent)
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         self._carried.restore(self._captured)
-        await self._agent.execute(context, event_queue)
+        await called(self._agent.execute, context, event_queue)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         self._carried.restore(self._captured)
-        await self._agent.cancel(context, event_queue)
+        await called(self._agent.cancel, context, event_queue)
+
+
+def handler_of(agent: AgentExecutor) -> Callable[..., Any]:
+    """Return the method that its author has written for a turn: `execute`, or a Worker's `handle`.
+
+    An executor that runs another one names that one's method as its `handler`.
+    """
+    handler: Callable[..., Any] = getattr(agent, "handler", agent.execute)
+    return handler
 
 
 class _UnloadedAgent(AgentExecutor):
@@ -128,13 +155,14 @@ def _counted_load(reference: str, folder: Path, prepare: Callable[[], None]) -> 
         raise
 
 
-def _import(path: Path, reference: str) -> ModuleType:
+def _import(path: Path, reference: str, loader: Callable[[str, str], Loader] | None) -> ModuleType:
     if not path.is_file():
         msg = f"The agent {reference!r} cannot be used: there is no file {path}."
         raise ConfigurationError(msg)
     path = path.resolve()
     name = f"a2a_agent_{digest('agent', str(path)).replace('-', '_')}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    own = loader(name, str(path)) if loader else None
+    spec = importlib.util.spec_from_file_location(name, path, loader=own)
     if spec is None or spec.loader is None:
         msg = f"The agent {reference!r} cannot be used: {path} is no Python module."
         raise ConfigurationError(msg)
@@ -173,9 +201,16 @@ def _users_code(reference: str, what: str, folder: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         said = (error.msg or "") if isinstance(error, SyntaxError) else str(error)
         reason = " ".join(said.split())
-        where = _place(error, folder)
+        where = _place(error, folder) + _way_out(error)
         msg = f"The agent {reference!r} {what}: {type(error).__name__}: {reason}{where}."
         raise ConfigurationError(msg) from error
+
+
+def _way_out(error: BaseException) -> str:
+    """Return what to do about a module that is not there; empty for other errors."""
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    return ": correct the import, or install the package and name it in requirements.txt"
 
 
 def _place(error: BaseException, folder: Path) -> str:

@@ -41,19 +41,24 @@ from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.storing import counts_for
+from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.claims import Hold, Ownership
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     DeadlineError,
+    NotAsyncError,
     StaleStateError,
+    comes_of_forgetting,
     is_final,
     reason_of,
 )
+from a2a_serverless.worker.frames import place_of_function, where
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.loops import (
     StartedTasks,
     call_in,
+    called,
     contained,
     end_started,
     end_tasks,
@@ -70,6 +75,10 @@ logger = logging.getLogger(__name__)
 NO_ENDING = (
     "The agent returned without ending its turn (its last state: {}): "
     "await ctx.complete(…), or was an await forgotten?"
+)
+BLOCKED = (
+    "The event loop was blocked for %.1f s at %s: call blocking code by"
+    " `await ctx.run_sync(func, …)`, in an AgentExecutor by `await asyncio.to_thread(func, …)`"
 )
 CANCEL_HEARD_S = 1.0
 """Seconds in which `execute()` may end by itself before `cancel()` is called beside it."""
@@ -188,7 +197,7 @@ class Attempt:
             raise self._stop_reason
         self._queue.is_cancelled = self._cancel_requested.is_set()
         execution = asyncio.create_task(
-            contained(self.agent.execute(self.turn.context, self._queue), self._started)
+            contained(called(self.agent.execute, self.turn.context, self._queue), self._started)
         )
         deadline = asyncio.create_task(self._keep_deadline())
         try:
@@ -223,11 +232,16 @@ class Attempt:
             return
         if queue.fault is not None:
             raise queue.fault
+        if isinstance(error, NotAsyncError):
+            raise error
+        if error is None or comes_of_forgetting(error):
+            queue.refuse_forgotten()
         if error is not None:
             raise AgentFailedError from error
         queue.keep_pause()
         if on_return(queue.state) is Returned.AT_FAULT:
-            raise InvalidAgentEventError(NO_ENDING.format(describe(queue.state)))
+            place = place_of_function(handler_of(self.agent))
+            raise InvalidAgentEventError(NO_ENDING.format(describe(queue.state)), place=place)
         # The kept pause and the end of the turn are one commit: no crash comes between them.
         await writer.flush(ends_turn=True)
 
@@ -265,7 +279,8 @@ class Attempt:
     async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
         # `execute()` comes first: `cancel()` runs beside it only if it does not end in time.
         await first_of(self.clock.sleep(CANCEL_HEARD_S), tasks=[execution])
-        await contained(self.agent.cancel(self.turn.cancel_context(), self._queue), self._started)
+        asked = called(self.agent.cancel, self.turn.cancel_context(), self._queue)
+        await contained(asked, self._started)
 
     async def _keep_deadline(self) -> None:
         if self.limits.stop_at < math.inf:
@@ -308,8 +323,7 @@ class Attempt:
         """Log, once a turn, that its loop was blocked: the process's other turns waited too."""
         if not self._was_blocked:
             self._was_blocked = True
-            text = "The event loop was blocked for %.1f s at %s"
-            self._log(logging.WARNING, "loop_blocked", text, seconds, place)
+            self._log(logging.WARNING, "loop_blocked", BLOCKED, seconds, place)
 
     # -- failing -------------------------------------------------------------------------------
 
@@ -327,12 +341,17 @@ class Attempt:
         )
         end = self._writer.own.ended(reason_of(error))
         reference = end.correlation_id
-        fields: dict[str, Any] = {"attempts": attempts, "correlation_id": reference}
+        fields: dict[str, Any] = {
+            "attempts": attempts,
+            "max_attempts": self.limits.retry.max_attempts,
+            "correlation_id": reference,
+        }
         match wanted:
             case Failed.AGAIN:
-                return await self._give_back(error, end, attempts)
+                return await self._give_back(error, end, fields)
             case Failed.AT_FAULT:
-                self._log(logging.ERROR, "agent_at_fault", "Task failed: %s", error, **fields)
+                text, place = "Task failed: %s%s", where(error)
+                self._log(logging.ERROR, "agent_at_fault", text, error, place, **fields)
                 last = ending(head, TaskState.TASK_STATE_FAILED, str(error))
             case Failed.GAVE_UP:
                 text = "Task failed, %s"
@@ -341,7 +360,9 @@ class Attempt:
         await self._commit(replace(last, failed=end))
         return DONE
 
-    async def _give_back(self, error: Exception, end: AttemptEnd, attempts: int) -> Verdict:
+    async def _give_back(
+        self, error: Exception, end: AttemptEnd, fields: dict[str, Any]
+    ) -> Verdict:
         """Count the attempt in HEAD, and drop its uncommitted entries: the next one starts over."""
         self._writer.discard()
         if not self._writer.claimed:
@@ -350,16 +371,15 @@ class Attempt:
             await self._writer.flush()
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
-        delay_s = 0 if at_once else self.limits.retry.delay_s(attempts)
+        delay_s = 0 if at_once else self.limits.retry.delay_s(fields["attempts"])
         await self._release(end, delay_s)
         self._log(
             logging.WARNING,
             "deadline" if at_once else "retry",
             "Turn given back",
             cause=error,
-            attempts=attempts,
             delay_s=delay_s,
-            correlation_id=end.correlation_id,
+            **fields,
         )
         return again(delay_s)
 

@@ -22,7 +22,7 @@ from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import StaleStateError
-from a2a_serverless.worker.loops import StartedTasks, contained, end_started, limited
+from a2a_serverless.worker.loops import StartedTasks, called, contained, end_started, limited
 from a2a_serverless.worker.translation import TurnView
 from a2a_serverless.worker.turn import cancel_context_of
 from a2a_serverless.worker.writer import TurnWriter
@@ -82,7 +82,8 @@ class Canceling:
             await self._ask(context, queue)
             queue.shut()
             await writer.drain()  # an end of the agent's own may be on its way
-            has_ended = is_terminal(queue.state or TaskState.TASK_STATE_UNSPECIFIED)
+            state = queue.state or TaskState.TASK_STATE_UNSPECIFIED
+            has_ended = is_terminal(state) and queue.fault is None
             if isinstance(writer.failure, StaleStateError):  # so the agent's own end is not stored
                 writer.discard()
                 has_ended = False
@@ -93,7 +94,7 @@ class Canceling:
     async def _ask(self, context: RequestContext, queue: TurnQueue) -> None:
         queue.is_cancelled = True
         started = StartedTasks()
-        asking = contained(self.agent.cancel(context, queue), started)
+        asking = contained(called(self.agent.cancel, context, queue), started)
         try:
             error = await limited(asking, clock=self.clock, seconds=self.timeout_s)
         finally:

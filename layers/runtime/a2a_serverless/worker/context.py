@@ -25,7 +25,9 @@ from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.arguments import refused_bytes, refused_text
+from a2a_serverless.worker.executor import TurnQueue, notes_calls
+from a2a_serverless.worker.loops import called
 from a2a_serverless.worker.turn import UserTurn
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 FINAL_ANSWER = "final-answer"
 
 
+@notes_calls
 class TaskContext(UserTurn):
     """One turn of a task: the user's message, the task before it, and the ways to answer.
 
@@ -45,6 +48,7 @@ class TaskContext(UserTurn):
     def __init__(self, request: RequestContext, queue: TurnQueue) -> None:
         super().__init__(request)
         self._queue = queue
+        self._calls = queue.calls
         self._has_ended = False
 
     @property
@@ -64,7 +68,7 @@ class TaskContext(UserTurn):
 
         >>> await ctx.complete("The invoice is paid.")
         """
-        parts = [] if text is None else [Part(text=text)]
+        parts = [] if text is None else [_text_part(text)]
         await self._complete_with(parts, artifact_id)
 
     async def complete_json(self, data: Any, artifact_id: str = FINAL_ANSWER) -> None:
@@ -90,7 +94,7 @@ class TaskContext(UserTurn):
 
         >>> await ctx.reply_directly("Hello!")
         """
-        message = self._message_of([Part(text=text)])
+        message = self._message_of([_text_part(text)])
         self._end()
         await self._queue.reply(message)
 
@@ -134,7 +138,7 @@ class TaskContext(UserTurn):
             "authUrl": auth_url,
         }
         hints = {name: value for name, value in hints.items() if value}
-        parts = [Part(text=details)] if details else []
+        parts = [_text_part(details)] if details else []
         if hints:
             parts.append(_data_part(hints))
         message = self._message_of(parts or [Part(text="Authentication required.")])
@@ -271,7 +275,8 @@ class TaskContext(UserTurn):
     def _is_open(self, method: str) -> bool:
         if self.turn_ended:
             extra = {"action": "call_after_end", "task_id": self.task_id, "method": method}
-            logger.warning("Call after the end of the turn", extra=extra)
+            place = self._calls.last_place
+            logger.warning("Call after the end of the turn: ctx.%s, %s", method, place, extra=extra)
         return not self.turn_ended
 
     async def _complete_with(self, parts: list[Part], artifact_id: str) -> None:
@@ -287,7 +292,7 @@ class TaskContext(UserTurn):
         await self._queue.enqueue_event(status)
 
     def _said(self, state: TaskState, text: str | None = None) -> TaskStatusUpdateEvent:
-        message = None if text is None else self._message_of([Part(text=text)])
+        message = None if text is None else self._message_of([_text_part(text)])
         return self._status_of(state, message)
 
     def _status_of(self, state: TaskState, message: Message | None) -> TaskStatusUpdateEvent:
@@ -349,12 +354,13 @@ class WorkerExecutor(AgentExecutor):
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
+        self.handler = worker.handle
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await self._worker.handle(TaskContext(context, _own(event_queue)))
+        await called(self._worker.handle, TaskContext(context, _own(event_queue)))
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await self._worker.cancel(TaskContext(context, _own(event_queue)))
+        await called(self._worker.cancel, TaskContext(context, _own(event_queue)))
 
 
 def _own(queue: EventQueue) -> TurnQueue:
@@ -368,16 +374,33 @@ def _parts(
 ) -> list[Part]:
     parts = []
     if text is not None:
-        parts.append(Part(text=text))
+        parts.append(_text_part(text))
     if data is not None:
         parts.append(_data_part(data))
     if file_bytes is not None:
+        if not isinstance(file_bytes, bytes):
+            raise refused_bytes(file_bytes)
         parts.append(Part(raw=file_bytes))
     if file_url is not None:
-        parts.append(Part(url=file_url))
+        parts.append(Part(url=_text(file_url)))
     if not parts:
         raise ValueError("An artifact needs text, data, file_bytes or file_url.")
     return parts
+
+
+def _text_part(text: str) -> Part:
+    return Part(text=_text(text))
+
+
+def _text(value: str) -> str:
+    """Return a text that the agent has passed to a method of its context.
+
+    Raises:
+        WrongCallError: it is none; the message spells out the right call.
+    """
+    if not isinstance(value, str):
+        raise refused_text(value)
+    return value
 
 
 def _data_part(data: Any) -> Part:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import json
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 from a2a.server.events import EventQueue
 from a2a.types import Message, TaskState
@@ -20,13 +23,101 @@ from a2a_serverless.tasks.entries import Entry
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.head import is_terminal
 from a2a_serverless.tasks.rules import ContextWrite
+from a2a_serverless.worker.frames import place
 from a2a_serverless.worker.translation import TurnView
 from a2a_serverless.worker.writer import TurnWriter
 
 E = TypeVar("E")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+MANY_EVENTS: Final = 10_000
+"""Events of one attempt after which the log asks whether the agent comes to an end."""
+_RUNTIME: Final = __name__.partition(".")[0]
+
+
+class Call(NamedTuple):
+    """A call of the agent: the method's name, and the line, as `place` has it."""
+
+    name: str
+    place: str
+
+
+class Calls:
+    """The calls of one attempt's agent that were made and not awaited yet, with their lines."""
+
+    def __init__(self) -> None:
+        self._made: dict[Coroutine[Any, Any, Any], Call] = {}
+        self._last: tuple[str, int] | None = None
+
+    @property
+    def last_place(self) -> str:
+        """Return the line of the agent's last call; empty without one."""
+        return "" if self._last is None else place(*self._last)
+
+    def note(self, name: str, made: Coroutine[Any, Any, Any]) -> None:
+        """Take a coroutine that the caller's caller has asked for."""
+        for earlier in tuple(self._made):
+            if _has_begun(earlier):
+                self._made.pop(earlier, None)
+        frame = sys._getframe(2)  # noqa: SLF001 - the one way to it
+        if frame.f_globals.get("__name__", "").partition(".")[0] != _RUNTIME:
+            self._last = frame.f_code.co_filename, frame.f_lineno
+            self._made[made] = Call(name, place(*self._last))
+
+    def take_forgotten(self) -> list[Call]:
+        """Return the calls that were not awaited, in their order, and let go of them."""
+        made, self._made = self._made, {}
+        forgotten = [call for each, call in made.items() if not _has_begun(each)]
+        for each in made:
+            if not _has_begun(each):
+                each.close()  # so that Python does not warn of it a second time
+        return forgotten
+
+
+def noted(
+    kind: str,
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    """Decorate an `async` method of what an agent gets as `kind`: `_calls` of its object notes it.
+
+    What the method returns stays the coroutine, which can be made a task.
+    """
+
+    def decorate(
+        method: Callable[P, Coroutine[Any, Any, T]],
+    ) -> Callable[P, Coroutine[Any, Any, T]]:
+        name = f"{kind}.{method.__name__}(…)"
+
+        @functools.wraps(method)
+        def call(*args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
+            made = method(*args, **options)
+            owner: Any = args[0]
+            owner._calls.note(name, made)  # noqa: SLF001 - what the decorator asks for
+            return made
+
+        return _marked(call)
+
+    return decorate
+
+
+def notes_calls(kind: type[T]) -> type[T]:
+    """Decorate the class of an agent's `ctx`: the calls of its public `async` methods are noted."""
+    for name, method in tuple(vars(kind).items()):
+        if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+            setattr(kind, name, noted("ctx")(method))
+    return kind
+
+
+def _marked(function: Callable[P, T]) -> Callable[P, T]:
+    """Let `inspect.iscoroutinefunction`, which mocks ask, be true of a function; since 3.12."""
+    mark = getattr(inspect, "markcoroutinefunction", None)
+    return function if mark is None else mark(function)  # type: ignore[no-any-return]
+
+
+def _has_begun(made: Coroutine[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(made) != inspect.CORO_CREATED
 
 
 class TurnQueue(EventQueue):
@@ -49,10 +140,17 @@ class TurnQueue(EventQueue):
         self._is_over = False
         self._state: ContextWrite | None = None
         self._state_version: int | None = None
+        self._taken = 0
+        self._calls = Calls()
         self.fault: InvalidAgentEventError | None = None
         """The first event that no task can hold: it fails the task, even if the agent goes on."""
         self.is_cancelled = False
         """True if the client has asked to cancel the task."""
+
+    @property
+    def calls(self) -> Calls:
+        """Return the agent's calls, of this queue and of the `ctx` before it."""
+        return self._calls
 
     @property
     def state(self) -> TaskState | None:
@@ -61,9 +159,11 @@ class TurnQueue(EventQueue):
 
     @property
     def has_ended(self) -> bool:
-        """Return True if the agent has emitted an event that ends the turn."""
-        return self._is_over or on_return(self._view.state) is Returned.ENDED
+        """Return True if the agent has emitted an event that ends the turn, and no fault before."""
+        is_ended = self._is_over or on_return(self._view.state) is Returned.ENDED
+        return is_ended and self.fault is None
 
+    @noted("event_queue")
     async def enqueue_event(self, event: Event) -> None:
         """Log an event.
 
@@ -82,7 +182,7 @@ class TurnQueue(EventQueue):
 
     async def reply(self, message: Message) -> None:
         """Answer with a message, also after task events; ends the turn."""
-        await self._at_home(self._take(message, self._view.replied))
+        await self._at_home(self._enqueue(message, self._view.replied))
 
     def keep_pause(self) -> None:
         """Put the pause to log if the agent returned with the given status (`TurnView.kept`)."""
@@ -109,8 +209,28 @@ class TurnQueue(EventQueue):
             await self._at_home(self._writer.drain())
 
     def shut(self) -> None:
-        """Take no more events."""
+        """Take no more events; log the calls that the agent did not await."""
         self._is_closed = True
+        self._log_forgotten(self._calls.take_forgotten())
+
+    def refuse_forgotten(self) -> None:
+        """Check that the agent has awaited its calls.
+
+        Raises:
+            InvalidAgentEventError: it has not, and what it wanted to say would be lost: the turn
+                fails.
+        """
+        forgotten = self._calls.take_forgotten()
+        self._log_forgotten(forgotten[1:])
+        for call in forgotten[:1]:
+            msg = f"The agent has not awaited {call.name}: write `await {call.name}`."
+            self.fault = self.fault or InvalidAgentEventError(msg, place=call.place)
+            raise self.fault
+
+    def _log_forgotten(self, calls: list[Call]) -> None:
+        for call in calls:
+            extra = {"action": "never_awaited", "task_id": self._writer.head.task_id}
+            logger.warning("%s was never awaited (%s)", *call, extra=extra)
 
     def is_closed(self) -> bool:
         return self._is_closed
@@ -142,12 +262,15 @@ class TurnQueue(EventQueue):
     async def _emit(self, event: Event, *, ends_turn: bool = False) -> None:
         is_home = asyncio.get_running_loop() is self._home
         if is_home or self._takes(_kind(event)):  # else that loop may be gone with the turn
-            await self._at_home(self._enqueue(event, ends_turn=ends_turn))
+            await self._at_home(self._enqueue(event, self._entries_of, ends_turn=ends_turn))
 
-    async def _enqueue(self, event: Event, *, ends_turn: bool = False) -> None:
-        # The agent yields here, so that one that emits all the time can still be cancelled.
+    async def _enqueue(
+        self, event: E, entries_of: Callable[[E], tuple[Entry, ...]], *, ends_turn: bool = False
+    ) -> None:
+        # The agent yields here: one that emits all the time can still be cancelled, and calls that
+        # it has made tasks of have begun before an end asks for those that were forgotten.
         await asyncio.sleep(0)
-        await self._take(event, self._entries_of, ends_turn=ends_turn)
+        await self._take(event, entries_of, ends_turn=ends_turn)
 
     async def _take(
         self, event: E, entries_of: Callable[[E], tuple[Entry, ...]], *, ends_turn: bool = False
@@ -155,7 +278,11 @@ class TurnQueue(EventQueue):
         async with self._in_turn(event):
             if not self._takes(_kind(event)):
                 return
-            self._put(entries_of(event), ends_turn=ends_turn)
+            entries = entries_of(event)
+            if ends_turn or self.has_ended:  # before the commit that ends the turn
+                self.refuse_forgotten()
+            self._put(entries, ends_turn=ends_turn)
+            self._count()
         await self._settle(ends_turn=ends_turn)
 
     def _entries_of(self, event: Event) -> tuple[Entry, ...]:
@@ -164,6 +291,19 @@ class TurnQueue(EventQueue):
         except InvalidAgentEventError as fault:
             self.fault = self.fault or fault
             raise
+
+    def _count(self) -> None:
+        """Warn, once, of an agent that may emit without end."""
+        self._taken += 1
+        if self._taken == MANY_EVENTS:
+            extra = {"action": "many_events", "task_id": self._writer.head.task_id}
+            text = (
+                "The turn has emitted %d events, the last one at %s: does its loop end? If it does,"
+                " put more into one call"
+            )
+            logger.warning(
+                text, MANY_EVENTS, self._calls.last_place or "an unknown line", extra=extra
+            )
 
     @asynccontextmanager
     async def _in_turn(self, event: object) -> AsyncIterator[None]:

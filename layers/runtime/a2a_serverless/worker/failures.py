@@ -9,7 +9,11 @@ from types import MappingProxyType
 
 from a2a.utils import errors
 
-from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.errors import (
+    A2AServerlessError,
+    InvalidAgentEventError,
+    InvalidArgumentError,
+)
 
 REFUSALS = (
     errors.ContentTypeNotSupportedError,
@@ -38,6 +42,19 @@ class FinalError(Exception):
     final = True
 
 
+class WrongCallError(InvalidArgumentError, TypeError):
+    """The agent has called its TaskContext with a value of the wrong type.
+
+    The message spells out the right call. The next attempt would do the same, so the task fails.
+    """
+
+    final = True
+
+
+class NotAsyncError(InvalidAgentEventError):
+    """A method of the agent cannot be awaited: it is not `async`, or it yields."""
+
+
 class AgentFailedError(A2AServerlessError):
     """The agent raised; the cause is its exception."""
 
@@ -61,6 +78,11 @@ def is_final(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup) and any(map(is_final, error.exceptions)):
         return True
     return isinstance(error, REFUSALS) or bool(getattr(error, "final", False))
+
+
+def comes_of_forgetting(error: BaseException) -> bool:
+    """Return True for the error of code that uses a coroutine in place of what it gives."""
+    return isinstance(error, TypeError | AttributeError) and "coroutine" in str(error)
 
 
 def reason_of(error: BaseException) -> str:

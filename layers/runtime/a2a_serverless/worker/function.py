@@ -17,6 +17,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.loops import run_to_end
 from a2a_serverless.worker.sharing import Place, Sharing
 
@@ -40,7 +41,7 @@ class WorkerFunction(EventFunction):
     def __init__(
         self,
         backends: Backends,
-        agent: AgentExecutor,
+        agent: AgentExecutor | TurnAgents,
         settings: Settings,
         *,
         clock: Clock | None = None,

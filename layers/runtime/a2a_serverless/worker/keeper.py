@@ -9,14 +9,12 @@ import asyncio
 import logging
 import math
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from a2a_serverless.clock import Clock
@@ -24,6 +22,7 @@ from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.worker.failures import going_on
+from a2a_serverless.worker.frames import own_frame
 from a2a_serverless.worker.loops import call_in, first_of
 
 logger = logging.getLogger(__name__)
@@ -49,15 +48,6 @@ Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 OnBlocked = Callable[[float, str], None]
 """Takes the seconds for which the loop was blocked, and the place in the code as FILE:LINE."""
-
-_LIBRARIES: Final = (
-    *(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    f"{Path(__file__).parents[1]}/",
-    "/opt/python/",  # Lambda's layers
-    "/var/runtime/",
-    "/var/lang/",
-    "<frozen",
-)
 
 
 class Keeper:
@@ -368,13 +358,10 @@ class _Lag:
 
 
 def _place_of(thread_id: int) -> str:
-    """Return FILE:LINE of the innermost frame that is not a library's."""
-    innermost = frame = sys._current_frames().get(thread_id)  # noqa: SLF001 - the one way to it
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_LIBRARIES):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return f"{innermost.f_code.co_filename}:{innermost.f_lineno}" if innermost else "unknown"
+    """Return FILE:LINE of the author's innermost frame, of the innermost one if there is none."""
+    innermost = sys._current_frames().get(thread_id)  # noqa: SLF001 - the one way to it
+    frame = own_frame(innermost) or innermost
+    return "unknown" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _no_thread() -> UnavailableError:

@@ -8,7 +8,9 @@ process.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
@@ -17,7 +19,8 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.worker.failures import AgentFailedError
+from a2a_serverless.worker.failures import AgentFailedError, NotAsyncError
+from a2a_serverless.worker.frames import place_of_function
 
 T = TypeVar("T")
 
@@ -145,6 +148,36 @@ def _name_of(task: asyncio.Task[Any]) -> str:
     """Return the name of the function that a task runs, as the agent's author knows it."""
     work = task.get_coro()
     return str(getattr(work, "__qualname__", type(work).__name__))
+
+
+# -- calls -----------------------------------------------------------------------------------
+
+
+async def called(method: Callable[..., Any], *args: object) -> None:
+    """Call a method of the agent and await it.
+
+    Raises:
+        NotAsyncError: it has returned what cannot be awaited; the message has the right form.
+    """
+    given = method(*args)
+    if inspect.isawaitable(given):
+        await given
+        return
+    name = getattr(method, "__qualname__", type(method).__name__)
+    rule = f"write `async def {name.rpartition('.')[2]}(…)`"
+    if inspect.isasyncgen(given):
+        rule = "take its `yield` out, and emit with `await ctx.emit_text_artifact(…)`"
+    msg = f"The agent's {name} cannot be awaited: {rule}."
+    raise NotAsyncError(msg, place=place_of_function(method))
+
+
+def name_origins() -> None:
+    """Let Python's warning of a coroutine that was never awaited name the line of its call.
+
+    It holds for this thread. Idempotent.
+    """
+    if not sys.get_coroutine_origin_tracking_depth():
+        sys.set_coroutine_origin_tracking_depth(1)
 
 
 # -- exits -----------------------------------------------------------------------------------

@@ -1,0 +1,182 @@
+"""The modules of an agent's own folder: how they are imported, and whether they have changed since.
+
+They are compiled from their source at each import. Python's bytecode files would do for any source
+of the same size and second, such as the one before a quick edit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Final
+
+from a2a_serverless.clock import Clock
+
+SETTLED_MS: Final = 2000
+"""The age of a file from which time and size tell whether it changes: file systems count time in
+ticks, and two edits may fall into one. The content of a younger one is compared."""
+
+_FOREIGN: Final = frozenset({"site-packages", "dist-packages"})
+_RUNTIME: Final = __name__.partition(".")[0]
+
+Stamp = tuple[int, int] | None
+"""Time and size of a file or a folder; None: it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A file or a folder as it was; `content` None: its stamp is enough to tell a change."""
+
+    stamp: Stamp
+    content: bytes | None = None
+
+    def is_of(self, path: str) -> bool:
+        """Return True if the file or the folder is still as it was."""
+        is_alike = _stamp(path) == self.stamp
+        return is_alike and (self.content is None or _content(path) == self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Modules as Python had them, and their files as they were read."""
+
+    modules: dict[str, ModuleType]
+    names: set[str]
+    files: dict[str, Seen]
+
+
+class OwnModules(MetaPathFinder):
+    """Imports the modules below a folder, and remembers them and their files.
+
+    It stands among the finders of `sys.meta_path`, before Python's own finder of files. Packages
+    that are installed below the folder, as in a `.venv`, are not its own.
+    """
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = str(folder)
+        self._clock = clock
+        self._names: set[str] = set()
+        self._files: dict[str, Seen] = {}
+
+    def install(self) -> None:
+        """Import the modules through this finder from now on."""
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
+
+    def remove(self) -> None:
+        """Leave all imports to Python again."""
+        sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a module of the folder, None for all others."""
+        places = sys.path if path is None else path
+        if fullname.partition(".")[0] == _RUNTIME or not any(map(self._is_own, places)):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return None
+        if not self._is_own(spec.loader.path):
+            return None
+        spec.loader = self.loader(fullname, spec.loader.path)
+        return spec
+
+    def loader(self, name: str, path: str, source: bytes | None = None) -> SourceLoader:
+        """Return the loader of a module; with `source` of that, whatever its file says now."""
+        return SourceLoader(name, path, self, source)
+
+    def read(self, path: str) -> bytes:
+        """Return the source of a module that is imported now, and remember its file."""
+        stamp = _stamp(path)  # first: a change while it is read shows later
+        content = Path(path).read_bytes()
+        is_young = stamp is None or self._clock.now_ms() - stamp[0] // 1_000_000 < SETTLED_MS
+        self._files[path] = Seen(stamp, content if is_young else None)
+        return content
+
+    def add(self, name: str) -> None:
+        """Remember a module that is imported now."""
+        self._names.add(name)
+
+    def changed(self) -> list[str]:
+        """Return the files, and the folders that are remembered, which are not as they were."""
+        return [path for path, seen in tuple(self._files.items()) if not seen.is_of(path)]
+
+    def loaded(self) -> dict[str, ModuleType]:
+        """Return the modules of the folder that Python has, with the packages around them."""
+        around = {package for name in self._names for package in _around(name)}
+        found = {name: sys.modules[name] for name in self._names | around if name in sys.modules}
+        return {
+            name: module
+            for name, module in found.items()
+            if name in self._names or all(map(self._is_own, getattr(module, "__path__", ())))
+        }
+
+    def take_out(self) -> Loaded:
+        """Let Python forget the modules, so that they are imported anew; return what they were."""
+        before = Loaded(self.loaded(), self._names, self._files)
+        for name in before.modules:
+            del sys.modules[name]
+        self._names, self._files = set(), {}
+        return before
+
+    def put_back(self, before: Loaded) -> None:
+        """Let Python have earlier modules again, in place of those that failed.
+
+        Their files, and the folders in which one may be missing, are looked at as they are now: the
+        same change is not found twice.
+        """
+        failed = self.take_out().files
+        sys.modules.update(before.modules)
+        self._names = before.names
+        now = {path: Seen(_stamp(path)) for path in before.files}
+        folders = {self._folder, *map(os.path.dirname, now), *map(os.path.dirname, failed)}
+        self._files = now | failed | {folder: Seen(_stamp(folder)) for folder in folders}
+
+    def _is_own(self, path: str) -> bool:
+        path = os.path.abspath(path)  # noqa: PTH100 - links are not followed, as in imports
+        if path != self._folder and not path.startswith(self._folder + os.sep):
+            return False
+        return _FOREIGN.isdisjoint(Path(path[len(self._folder) :]).parts)
+
+
+class SourceLoader(SourceFileLoader):
+    """Compiles a module of the agent from its source, which it keeps."""
+
+    def __init__(self, name: str, path: str, own: OwnModules, source: bytes | None) -> None:
+        super().__init__(name, path)
+        self._own = own
+        self.source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        self._own.add(fullname)
+        if self.source is None:
+            self.source = self._own.read(self.path)
+        code: CodeType = self.source_to_code(self.source, self.path)
+        return code
+
+
+def _around(name: str) -> list[str]:
+    """Return the names of the packages around a module."""
+    parts = name.split(".")
+    return [".".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,180 @@
+"""The agent of `dev`: loaded again when its own files have changed, or for every turn.
+
+There is no watcher: the files are looked at before a turn begins, by time and size.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import threading
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, Self
+
+from a2a.server.agent_execution import AgentExecutor
+
+from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.local.leftovers import TellingAgent
+from a2a_serverless.local.own_modules import OwnModules, SourceLoader
+from a2a_serverless.worker.agents import TurnAgents, load_agent
+
+logger = logging.getLogger(__name__)
+
+NAMED: Final = 3
+"""Changed files that a line names at most."""
+
+
+class ReloadedAgent:
+    """The agent as its files are, for a `with` block; all environments of a worker share it.
+
+    A turn that begins after a change runs the new code, those that run end with the old one. If
+    that code cannot be loaded, the log says so once, and the last agent that could be loaded goes
+    on.
+
+    Args:
+        reference: the agent, as for `load_agent`.
+        is_fresh: True to load it anew for every turn, and to say what a turn has left in memory.
+        clock: names the times at which agents were loaded.
+
+    Raises (on entry):
+        ConfigurationError: the agent cannot be loaded.
+    """
+
+    def __init__(
+        self, reference: str, *, is_fresh: bool = False, clock: Clock | None = None
+    ) -> None:
+        self._reference = reference
+        self._here = Path.cwd()
+        self._folder = (self._here / reference.rpartition(":")[0]).resolve().parent
+        self._is_fresh = is_fresh
+        self._clock = clock or SystemClock()
+        self._modules = OwnModules(self._folder, self._clock)
+        self._lock = threading.Lock()
+        self._source: bytes | None = None
+        self._spare: AgentExecutor | None = None
+        """An instance of the present version that no environment has yet."""
+        self._told: set[str] = set()
+        self._broken = ""
+        """Why the files as they are now cannot be loaded; empty if they were."""
+        self._of = ""
+        self.version = 0
+
+    def __enter__(self) -> Self:
+        self._modules.install()
+        try:
+            self._take(self._load())
+        except BaseException:
+            self._modules.remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._modules.remove()
+
+    def environment(self) -> TurnAgents:
+        """Return what gives the turns of one environment their agent."""
+        return _Environment(self)
+
+    def of_turn(self, version: int, agent: AgentExecutor | None) -> tuple[int, AgentExecutor]:
+        """Return version and agent of a turn that begins now, in an environment that has another.
+
+        `version` and `agent` are what the environment has; 0 and None before its first turn.
+        """
+        with self._lock:
+            changed = self._modules.changed()
+            wants_anew = self._is_fresh and self._spare is None and not self._broken
+            if changed or wants_anew:
+                self._reload(changed)
+            if self._is_fresh:
+                telling = TellingAgent(self._instance(), self._modules.loaded(), self._told)
+                return self.version, telling
+            if agent is None or version != self.version:
+                return self.version, self._instance()
+            return version, agent
+
+    def _reload(self, changed: list[str]) -> None:
+        """Load the agent of the files as they are now, or keep the one before."""
+        before = self._modules.take_out()
+        importlib.invalidate_caches()
+        try:
+            agent = self._load()
+        except ConfigurationError as error:
+            self._modules.put_back(before)
+            is_edit = any(path.endswith(".py") for path in changed)
+            if is_edit or str(error) != self._broken:
+                self._keep(str(error))
+        else:
+            self._take(agent)
+            if changed:
+                extra = {"action": "agent_reloaded"}
+                text = "%s changed: turns that begin now run the agent of %s"
+                logger.info(text, self._names(changed), self._of, extra=extra)
+
+    def _load(self) -> AgentExecutor:
+        loaders: list[SourceLoader] = []
+
+        def loader(name: str, path: str) -> SourceLoader:
+            loaders.append(self._modules.loader(name, path))
+            return loaders[0]
+
+        agent = load_agent(self._reference, folder=self._here, loader=loader)
+        self._source = loaders[0].source
+        return agent
+
+    def _take(self, agent: AgentExecutor) -> None:
+        self.version += 1
+        self._agent = self._spare = agent
+        self._broken = ""
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, tz=UTC).astimezone()
+        self._of = f"{now:%H:%M:%S}"
+
+    def _keep(self, reason: str) -> None:
+        """Say that the files cannot be loaded, and which agent goes on."""
+        self._broken = reason
+        text = "%s The agent of %s goes on, until a file changes."
+        logger.error(text, reason, self._of, extra={"action": "agent_kept"})
+
+    def _instance(self) -> AgentExecutor:
+        """Return an instance of the present version: one for each environment, as on Lambda.
+
+        The agent's file is run once for each, its other modules once for all. If that fails, an
+        instance that another environment has is shared.
+        """
+        if self._spare is not None:
+            agent, self._spare = self._spare, None
+            return agent
+        if self._is_fresh:  # its files cannot be loaded
+            return self._agent
+        loader = partial(self._modules.loader, source=self._source)
+        try:
+            return load_agent(self._reference, folder=self._here, loader=loader)
+        except ConfigurationError as error:
+            extra = {"action": "agent_shared"}
+            text = "%s Turns at the same time share one instance of the agent of %s."
+            logger.warning(text, error, self._of, extra=extra)
+            return self._agent
+
+    def _names(self, paths: list[str]) -> str:
+        """Return the names of changed files, for a sentence."""
+        files = [path for path in paths if path.endswith(".py")]
+        names = sorted(os.path.relpath(path, self._folder) for path in files or paths)
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return ", ".join(names[:NAMED]) + more
+
+
+class _Environment(TurnAgents):
+    """The agent of one environment: an instance of its own, of the version of its last turn."""
+
+    def __init__(self, agents: ReloadedAgent) -> None:
+        self._agents = agents
+        self._version = 0
+        self._agent: AgentExecutor | None = None
+
+    def for_turn(self) -> AgentExecutor:
+        self._version, agent = self._agents.of_turn(self._version, self._agent)
+        self._agent = agent
+        return agent

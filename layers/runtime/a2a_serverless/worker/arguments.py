@@ -1,0 +1,63 @@
+"""The refusals of what an agent passes to its TaskContext by mistake, with the right call."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import PurePath
+
+from a2a.types import Message, Part
+
+from a2a_serverless.worker.failures import WrongCallError
+
+_ENDINGS_WITH_DATA = frozenset({"complete", "complete_json", "respond", "reply_directly"})
+_CONTEXT = f"{__name__.rpartition('.')[0]}.context"
+_BY_VALUE = "await ctx.emit_artifact(…, file_bytes=…, media_type=…)"
+
+
+def refused_text(value: object) -> WrongCallError:
+    """Return the error for a value where a text belongs, raised from within a TaskContext."""
+    method = _method()
+    return _refused(method, "a text", value, _text_instead(method, value))
+
+
+def refused_bytes(value: object) -> WrongCallError:
+    """Return the error for what `emit_artifact` got as `file_bytes`, and is none."""
+    ways = {str: "text.encode()", bytearray: "bytes(…)", memoryview: "bytes(…)"}
+    way = "path.read_bytes()" if isinstance(value, PurePath) else ways.get(type(value), "bytes(…)")
+    return _refused("emit_artifact", "bytes as file_bytes", value, f"write `file_bytes={way}`")
+
+
+def _refused(method: str, wanted: str, value: object, way: str) -> WrongCallError:
+    return WrongCallError(f"ctx.{method} takes {wanted}, and got a {type(value).__name__}: {way}.")
+
+
+def _text_instead(method: str, value: object) -> str:
+    """Return what to write instead of a text for a value of another type."""
+    by_text = f"`await ctx.{method}(…)`"
+    if inspect.isawaitable(value):
+        return f"await it first, and pass what it gives to {by_text}"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"for a file write `{_BY_VALUE}`, for its text `.decode()`"
+    if isinstance(value, Part | Message):
+        return f"pass the text of a part, `part.text`, to {by_text}"
+    if isinstance(value, BaseException | PurePath):
+        return f"write `await ctx.{method}(str(…))`"
+    data = "complete_json" if method in _ENDINGS_WITH_DATA else "emit_data_artifact"
+    return f"for data write `await ctx.{data}(…)`, for its text `await ctx.{method}(str(…))`"
+
+
+def _method() -> str:
+    """Return the name of the method of the context that the agent has called.
+
+    Of the frames above this one, those of the context stand together; the outermost is it.
+    """
+    frame, name = sys._getframe(), ""  # noqa: SLF001 - the one way to it
+    above = frame.f_back
+    while above is not None:
+        is_context = above.f_globals.get("__name__") == _CONTEXT
+        if name and not is_context:
+            break
+        name = above.f_code.co_name if is_context else name
+        above = above.f_back
+    return name
