@@ -73,9 +73,17 @@ def carried_variables(names: str) -> CarriedVariables | None:
         ConfigurationError: a name has another form, cannot be imported, or is no ContextVar; one
             sentence names it and the reason.
     """
-    given = [name.strip() for name in names.split(",")]
-    variables = {name: _imported(name) for name in given if name}
+    variables = {name: _imported(name) for name in _given(names)}
     return CarriedVariables(variables) if variables else None
+
+
+def modules_of(names: str) -> set[str]:
+    """Return the modules of such a list; a process has to keep them, as it keeps the variables."""
+    return {name.partition(":")[0] for name in _given(names)}
+
+
+def _given(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def _imported(name: str) -> ContextVar[Any]:

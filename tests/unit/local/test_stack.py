@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -85,6 +86,52 @@ def test_turns_share_a_local_worker(backend: BackendName) -> None:
             tasks = [http.get(f"{stack.url}/tasks/{each}", headers=headers).json() for each in sent]
             states = {task["status"]["state"] for task in tasks}
             time.sleep(POLL_S)
+
+
+EDITED = """
+import asyncio
+from pathlib import Path
+from a2a_serverless.worker import Worker
+
+class Agent(Worker):
+    async def handle(self, ctx):
+        while ctx.user_text == "hold" and not Path("GATE").exists():
+            await asyncio.sleep(0.02)
+        await ctx.complete("first")
+
+agent = Agent
+"""
+
+
+def test_an_edit_reaches_a_turn_beside_one_that_runs(tmp_path: Path) -> None:
+    """Turns that share one worker: each ends with the code that it began with."""
+    source, gate = tmp_path / "agent.py", tmp_path / "gate"
+    source.write_text(EDITED.replace("GATE", str(gate)))
+    settings = Settings(auth="none", worker_turns=5, turn_limit_s=60)
+    options = Options(agent=f"{source}:agent", card=CARD, concurrency=1, loads="changed")
+    with Stack(settings, options) as stack, httpx.Client(trust_env=False, timeout=60) as http:
+        headers = {"A2A-Version": "1.0"}
+
+        def send(text: str, *, waits: bool) -> Any:
+            message = {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}
+            body = {"message": message, "configuration": {"returnImmediately": not waits}}
+            return http.post(f"{stack.url}/message:send", json=body, headers=headers).json()["task"]
+
+        def until(state: str, task: Any) -> Any:
+            deadline = time.monotonic() + PATIENCE_S
+            while task["status"]["state"] != state:
+                assert time.monotonic() < deadline, task
+                time.sleep(POLL_S)
+                task = http.get(f"{stack.url}/tasks/{task['id']}", headers=headers).json()
+            return task
+
+        held = until("TASK_STATE_WORKING", send("hold", waits=False))
+        source.write_text(source.read_text().replace("first", "edited"))
+        quick = send("quick", waits=True)
+        gate.touch()
+        held = until("TASK_STATE_COMPLETED", held)
+    answers = [task["artifacts"][0]["parts"][0]["text"] for task in (held, quick)]
+    assert answers == ["first", "edited"]
 
 
 def test_a_stack_with_turns_that_do_not_fit_does_not_start() -> None:

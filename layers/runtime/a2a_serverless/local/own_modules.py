@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -56,11 +56,17 @@ class OwnModules(MetaPathFinder):
 
     It stands among the finders of `sys.meta_path`, before Python's own finder of files. Packages
     that are installed below the folder, as in a `.venv`, are not its own.
+
+    Args:
+        folder: the agent's.
+        clock: tells how old a file is.
+        kept: modules of the folder that stay as they are first imported.
     """
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: Clock, *, kept: Iterable[str] = ()) -> None:
         self._folder = str(folder)
         self._clock = clock
+        self._kept = {name for each in kept for name in (each, *_around(each))}
         self._names: set[str] = set()
         self._files: dict[str, Seen] = {}
 
@@ -77,7 +83,9 @@ class OwnModules(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Return the spec of a module of the folder, None for all others."""
         places = sys.path if path is None else path
-        if fullname.partition(".")[0] == _RUNTIME or not any(map(self._is_own, places)):
+        if fullname in self._kept or fullname.partition(".")[0] == _RUNTIME:
+            return None
+        if not any(map(self._is_own, places)):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader:

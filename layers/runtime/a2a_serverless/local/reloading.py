@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import threading
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ class ReloadedAgent:
     Args:
         reference: the agent, as for `load_agent`.
         is_fresh: True to load it anew for every turn, and to say what a turn has left in memory.
+        kept: modules that stay as they are first imported, such as those of context variables.
         clock: names the times at which agents were loaded.
 
     Raises (on entry):
@@ -45,14 +47,19 @@ class ReloadedAgent:
     """
 
     def __init__(
-        self, reference: str, *, is_fresh: bool = False, clock: Clock | None = None
+        self,
+        reference: str,
+        *,
+        is_fresh: bool = False,
+        kept: Iterable[str] = (),
+        clock: Clock | None = None,
     ) -> None:
         self._reference = reference
         self._here = Path.cwd()
         self._folder = (self._here / reference.rpartition(":")[0]).resolve().parent
         self._is_fresh = is_fresh
         self._clock = clock or SystemClock()
-        self._modules = OwnModules(self._folder, self._clock)
+        self._modules = OwnModules(self._folder, self._clock, kept=kept)
         self._lock = threading.Lock()
         self._source: bytes | None = None
         self._spare: AgentExecutor | None = None

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import AgentCard
 
+from a2a_serverless.carried import modules_of
 from a2a_serverless.clock import Clock
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
@@ -190,7 +191,8 @@ class Stack:
         if loads == "once":
             load_agent(named)
             return lambda: load_agent(named)
-        agents = ReloadedAgent(named, is_fresh=loads == "turn")
+        kept = modules_of(self.settings.context_variables)
+        agents = ReloadedAgent(named, is_fresh=loads == "turn", kept=kept)
         return starting.enter_context(agents).environment
 
     def _start_back(

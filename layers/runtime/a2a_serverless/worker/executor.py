@@ -39,10 +39,16 @@ _RUNTIME: Final = __name__.partition(".")[0]
 
 
 class Call(NamedTuple):
-    """A call of the agent: the method's name, and the line, as `place` has it."""
+    """A call of the agent: the method's name, and the line."""
 
     name: str
-    place: str
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """Return the line as messages name it."""
+        return place(self.file, self.line)
 
 
 class Calls:
@@ -50,12 +56,12 @@ class Calls:
 
     def __init__(self) -> None:
         self._made: dict[Coroutine[Any, Any, Any], Call] = {}
-        self._last: tuple[str, int] | None = None
+        self._last: Call | None = None
 
     @property
     def last_place(self) -> str:
-        """Return the line of the agent's last call; empty without one."""
-        return "" if self._last is None else place(*self._last)
+        """Return the line of the agent's last call."""
+        return "an unknown line" if self._last is None else self._last.place
 
     def note(self, name: str, made: Coroutine[Any, Any, Any]) -> None:
         """Take a coroutine that the caller's caller has asked for."""
@@ -64,8 +70,8 @@ class Calls:
                 self._made.pop(earlier, None)
         frame = sys._getframe(2)  # noqa: SLF001 - the one way to it
         if frame.f_globals.get("__name__", "").partition(".")[0] != _RUNTIME:
-            self._last = frame.f_code.co_filename, frame.f_lineno
-            self._made[made] = Call(name, place(*self._last))
+            self._last = Call(name, frame.f_code.co_filename, frame.f_lineno)
+            self._made[made] = self._last
 
     def take_forgotten(self) -> list[Call]:
         """Return the calls that were not awaited, in their order, and let go of them."""
@@ -230,7 +236,7 @@ class TurnQueue(EventQueue):
     def _log_forgotten(self, calls: list[Call]) -> None:
         for call in calls:
             extra = {"action": "never_awaited", "task_id": self._writer.head.task_id}
-            logger.warning("%s was never awaited (%s)", *call, extra=extra)
+            logger.warning("%s was never awaited (%s)", call.name, call.place, extra=extra)
 
     def is_closed(self) -> bool:
         return self._is_closed
@@ -301,9 +307,7 @@ class TurnQueue(EventQueue):
                 "The turn has emitted %d events, the last one at %s: does its loop end? If it does,"
                 " put more into one call"
             )
-            logger.warning(
-                text, MANY_EVENTS, self._calls.last_place or "an unknown line", extra=extra
-            )
+            logger.warning(text, MANY_EVENTS, self._calls.last_place, extra=extra)
 
     @asynccontextmanager
     async def _in_turn(self, event: object) -> AsyncIterator[None]:

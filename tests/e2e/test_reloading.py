@@ -1,0 +1,315 @@
+"""`a2a-serverless dev` while its agent is edited, and what it says of an author's mistakes."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.commands import Running, environment, run, running
+from tests.e2e.conftest import CARD
+
+EDITS = 50
+MOST_S = 1.0
+"""Seconds from an edit to the answer, half of the times at most."""
+HEAD = "import asyncio\nimport os\nimport time\nfrom a2a_serverless.worker import Worker\n"
+ECHO = f"""{HEAD}
+import words
+
+class Agent(Worker):
+    async def handle(self, ctx):
+        if ctx.user_text == "hold":
+            await ctx.send_status("holding")
+            while not os.path.exists("go"):
+                await asyncio.sleep(0.02)
+        await ctx.complete(words.WORD)
+
+agent = Agent()
+"""
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A `dev` whose agent a test edits, and its client."""
+
+    command: Running
+    folder: Path
+    http: httpx.Client
+
+    def send(self, text: str = "hi", *, waits: bool = True) -> dict[str, Any]:
+        """The task of a message."""
+        message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
+        body = {"message": message, "configuration": {"returnImmediately": not waits}}
+        answer = self.http.post("/message:send", json=body)
+        task: dict[str, Any] = answer.json()["task"]
+        return task
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(f"/tasks/{task_id}").json()
+        return found
+
+    def cancel(self, task_id: str) -> None:
+        self.http.post(f"/tasks/{task_id}:cancel", json={})
+
+    def wait(self, condition: str, task_id: str) -> dict[str, Any]:
+        """The task once its JSON matches."""
+        deadline = time.monotonic() + 60
+        while re.search(condition, json.dumps(task := self.task(task_id))) is None:
+            assert time.monotonic() < deadline, task
+            time.sleep(0.05)
+        return task
+
+
+@contextmanager
+def dev(folder: Path, files: dict[str, str], *options: str) -> Iterator[Edited]:
+    """A `dev` in a folder with these files."""
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    arguments = ("dev", "--agent", "agent.py:agent", "--card", CARD, "--port", "0", "--no-console")
+    env = environment(A2A_RETRY_BASE_S="0.01", A2A_CANCEL_TIMEOUT_S="2", COLUMNS="80")
+    output = folder / "dev.log"
+    with running(*arguments, *options, env=env, output=output, cwd=folder) as command:
+        url = command.wait_for(r"A2A at (\S+),")
+        headers = {"A2A-Version": "1.0"}
+        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as http:
+            yield Edited(command, folder, http)
+        assert command.end() == 0, command.said()
+
+
+def text_of(task: dict[str, Any]) -> str:
+    text: str = task["artifacts"][0]["parts"][0]["text"]
+    return text
+
+
+def test_fifty_edits_in_a_row(tmp_path: Path) -> None:
+    """The next turn has the new code within a second; the one that runs ends with the old.
+
+    One edit in five is broken: by its syntax, its constructor, or by a file that is gone. It is
+    reported once, and the code before it goes on.
+    """
+    words, agent = tmp_path / "words.py", tmp_path / "agent.py"
+    raising = ECHO.replace(
+        "    async def", "    def __init__(self): raise OSError('no')\n    async def"
+    )
+    broken = 0
+    times = []
+    with dev(tmp_path, {"agent.py": ECHO, "words.py": "WORD = 'edit 0'\n"}) as edited:
+        held = edited.send("hold", waits=False)["id"]
+        edited.wait("holding", held)
+        last = 0
+        for number in range(1, EDITS + 1):
+            if is_broken := number % 5 == 0:
+                broken += 1
+                (
+                    words.unlink,
+                    lambda: words.write_text("WORD = (\n"),
+                    lambda: agent.write_text(raising),
+                )[broken % 3]()
+            else:
+                agent.write_text(ECHO)
+                words.write_text(f"WORD = 'edit {number}'\n")
+                last = number
+            began = time.perf_counter()
+            assert text_of(edited.send()) == f"edit {last}"
+            times.append(time.perf_counter() - began)
+            assert is_broken == (last != number)
+        (tmp_path / "go").touch()
+        assert text_of(edited.wait("COMPLETED", held)) == "edit 0"
+        said = edited.command.said()
+    assert said.count("goes on, until a file changes.") == broken == EDITS // 5
+    assert said.count("turns that begin now run the agent of") == EDITS - broken
+    assert statistics.median(times) <= MOST_S
+
+
+def test_without_reloading(tmp_path: Path) -> None:
+    """`--no-reload` serves the agent of the start."""
+    files = {"agent.py": ECHO, "words.py": "WORD = 'first'\n"}
+    with dev(tmp_path, files, "--no-reload") as edited:
+        (tmp_path / "words.py").write_text("WORD = 'second'\n")
+        assert text_of(edited.send()) == "first"
+
+
+def agent_of(body: str, before: str = "") -> str:
+    """An agent's file with these methods."""
+    return f"{HEAD}{before}\nclass Agent(Worker):\n{body}\nagent = Agent()\n"
+
+
+MISTAKES = {
+    "a forgotten await": (
+        agent_of(
+            "    async def handle(self, ctx):\n"
+            "        ctx.emit_text_artifact('lost')  # here\n"
+            "        await ctx.complete('done')\n"
+        ),
+        r"write `await ctx\.emit_text_artifact\(…\)`",
+    ),
+    "no ending": (
+        agent_of(
+            "    async def handle(self, ctx):  # here\n        await ctx.send_status('on it')\n"
+        ),
+        r"await ctx\.complete\(…\)",
+    ),
+    "a blocking call": (
+        agent_of(
+            "    async def handle(self, ctx):\n"
+            "        time.sleep(1.6)  # here\n"
+            "        await asyncio.sleep(0.6)\n"
+            "        await ctx.complete('done')\n"
+        ),
+        r"await ctx\.run_sync\(func, …\)",
+    ),
+    "a handle that is not async": (
+        agent_of("    def handle(self, ctx):  # here\n        return ctx.user_text\n"),
+        r"write `async def handle\(…\)`",
+    ),
+    "data where a text belongs": (
+        agent_of(
+            "    async def handle(self, ctx):\n        await ctx.respond({'total': 5})  # here\n"
+        ),
+        r"for data write `await ctx\.complete_json\(…\)`",
+    ),
+    "a part of the wrong type": (
+        agent_of(
+            "    async def handle(self, ctx):\n"
+            "        await ctx.emit_artifact('file', file_bytes='text')  # here\n"
+        ),
+        r"write `file_bytes=text\.encode\(\)`",
+    ),
+}
+
+
+def line_of(text: str) -> int:
+    """The line of a file that is marked."""
+    return next(n for n, line in enumerate(text.splitlines(), 1) if line.endswith("# here"))
+
+
+def names(said: str, file: str, line: int, way_out: str) -> bool:
+    """Whether what was said names a file, a line of it, and the way out."""
+    is_placed = re.search(rf"{file}(, line |:){line}\b", said) is not None
+    return is_placed and re.search(way_out, said) is not None
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edited]:
+    files = {"agent.py": ECHO, "words.py": "WORD = 'first'\n"}
+    with dev(tmp_path_factory.mktemp("mistakes"), files) as stack:
+        yield stack
+
+
+def awaited(edited: Edited, since: int, file: str, line: int, way_out: str) -> None:
+    """Wait until `dev` has named a mistake."""
+    deadline = time.monotonic() + 60
+    while not names(said := edited.command.said()[since:], file, line, way_out):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(edited: Edited, mistake: str) -> None:
+    """What `dev` says of it has the file, the line and the way out; then it serves the repair."""
+    text, way_out = MISTAKES[mistake]
+    since = len(edited.command.said())
+    (edited.folder / "agent.py").write_text(text)
+    edited.send()
+    awaited(edited, since, r"agent\.py", line_of(text), way_out)
+    (edited.folder / "agent.py").write_text(ECHO)
+    assert text_of(edited.send()) == "first"
+
+
+def test_a_missing_import_in_a_helper_is_named(edited: Edited) -> None:
+    """With the helper's file and line; the agent before it goes on."""
+    since = len(edited.command.said())
+    (edited.folder / "words.py").write_text("WORD = 'x'\n\nimport reqeusts\n")
+    assert text_of(edited.send()) == "first"
+    awaited(edited, since, r"words\.py", 3, r"correct the import, or install the package")
+    (edited.folder / "words.py").write_text("WORD = 'first'\n")
+
+
+def test_an_exception_in_cancel_is_named(edited: Edited) -> None:
+    """With its line, and what becomes of the task."""
+    text = agent_of(
+        "    async def handle(self, ctx):\n"
+        "        await ctx.send_status('holding')\n"
+        "        await asyncio.sleep(60)\n"
+        "    async def cancel(self, ctx):\n"
+        "        self.jobs.pop(ctx.task_id)  # here\n"
+    )
+    since = len(edited.command.said())
+    (edited.folder / "agent.py").write_text(text)
+    held = edited.send(waits=False)["id"]
+    edited.wait("holding", held)
+    edited.cancel(held)
+    way_out = r"cancel\(\) has raised, the task is canceled all the same[^~]*no attribute 'jobs'"
+    awaited(edited, since, r"agent\.py", line_of(text), way_out)
+    assert edited.task(held)["status"]["state"] == "TASK_STATE_CANCELED"
+
+
+def test_an_endless_output_is_named(edited: Edited) -> None:
+    """With the line that emits; a cancel ends it."""
+    text = agent_of(
+        "    async def handle(self, ctx):\n"
+        "        while True:\n"
+        "            await ctx.emit_text_artifact('x', append=True)  # here\n"
+    )
+    since = len(edited.command.said())
+    (edited.folder / "agent.py").write_text(text)
+    endless = edited.send(waits=False)["id"]
+    awaited(edited, since, r"agent\.py", line_of(text), r"does its loop end\? If it does, put more")
+    edited.cancel(endless)
+    assert edited.task(endless)["status"]["state"] == "TASK_STATE_CANCELED"
+
+
+def test_state_in_a_global_is_named(tmp_path: Path) -> None:
+    """`--fresh` gives each turn an agent of its own, and names what the turn before has left."""
+    text = agent_of(
+        "    async def handle(self, ctx):\n"
+        "        SEEN.append(ctx.user_text)\n"
+        "        await ctx.complete(str(len(SEEN)))\n",
+        before="SEEN = []  # here\n",
+    )
+    with dev(tmp_path, {"agent.py": text}, "--fresh") as stack:
+        assert [text_of(stack.send()) for _ in range(2)] == ["1", "1"]
+        awaited(stack, 0, r"agent\.py", line_of(text), r"await ctx\.update_context\(…\)")
+
+
+def test_a_wrong_card_is_named(tmp_path: Path) -> None:
+    """The start is refused, with the line and the field that is perhaps meant."""
+    card = Path(CARD).read_text().replace('"description"', '"descripton"', 1)
+    (tmp_path / "card.json").write_text(card)
+    (tmp_path / "agent.py").write_text(agent_of("    async def handle(self, ctx): ...\n"))
+    refused = run("dev", "--agent", "agent.py:agent", "--card", "card.json", cwd=tmp_path)
+    assert refused.returncode == 2
+    line = card[: card.index("descripton")].count("\n") + 1
+    assert re.search(
+        rf"card card\.json is not a card: .*perhaps description is meant \(line {line}\)",
+        refused.stderr,
+    )
+
+
+def test_a_failure_is_one_block_for_each_attempt(tmp_path: Path) -> None:
+    """The author's line, once an attempt, with what follows; no frame of the runtime."""
+    text = agent_of("    async def handle(self, ctx):\n        {}['no city']  # here\n")
+    with dev(tmp_path, {"agent.py": text}) as stack:
+        task = stack.send()
+        said = stack.command.said()
+    begins = [line for line in said.splitlines() if line.startswith("task ")]
+    assert [re.sub(r"next in .* s$", "next in S s", line) for line in begins] == [
+        f"task {task['id'][:4]}… turn 1 attempt {number} of 3{follows}"
+        for number, follows in (
+            (1, ", next in S s"),
+            (2, ", next in S s"),
+            (3, ": the task has failed"),
+        )
+    ]
+    assert said.count(f"agent.py, line {line_of(text)}, in handle") == 3
+    assert "a2a_serverless/" not in said.partition("Ctrl-C ends it")[2]

@@ -1,0 +1,180 @@
+"""What `dev` prints of its log for the agent's author."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from a2a_serverless.cli import PlainLines
+from a2a_serverless.cli.author_lines import AuthorLines, for_authors
+from a2a_serverless.worker.failures import AgentFailedError
+from tests.support.observed import root_logger
+
+HERE = Path(__file__)
+TASK = {"task_id": "3a2ef00d", "turn": 1, "attempts": 2, "max_attempts": 3}
+
+
+def record(
+    action: str, *, error: BaseException | None = None, text: str = "Said", **fields: Any
+) -> logging.LogRecord:
+    """A record of the runtime's log."""
+    info = None if error is None else (type(error), error, error.__traceback__)
+    made = logging.LogRecord("a2a_serverless.worker", logging.WARNING, "x", 1, text, None, info)
+    vars(made).update({"action": action, **TASK, **fields})
+    return made
+
+
+def printed(made: logging.LogRecord, *, verbose: bool = False, **options: Any) -> str:
+    """What comes of a record."""
+    out = io.StringIO()
+    AuthorLines(Console(file=out, width=80, **options), verbose=verbose).emit(made)
+    return out.getvalue()
+
+
+def raised(call: Callable[[], object]) -> AgentFailedError:
+    """The error of an attempt whose agent has made this call."""
+    try:
+        try:
+            call()
+        except Exception as error:
+            raise AgentFailedError from error
+    except AgentFailedError as failed:
+        return failed
+    raise AssertionError
+
+
+def parse() -> None:
+    logging.getLevelNamesMapping()["no such level"]  # the line
+
+
+def line_of(mark: str) -> int:
+    lines = HERE.read_text().splitlines()
+    return next(number for number, text in enumerate(lines, 1) if text.endswith(f"# {mark}"))
+
+
+def test_a_failed_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Task, turn, attempt and the wait; the author's own lines, their files from here; the text."""
+    monkeypatch.chdir(HERE.parent)
+    block = printed(record("retry", error=raised(parse), delay_s=4.0)).splitlines()
+    assert block[0] == "task 3a2e… turn 1 attempt 2 of 3, next in 4 s"
+    assert block[-3:] == [
+        f"  test_author_lines.py, line {line_of('the line')}, in parse",
+        '    logging.getLevelNamesMapping()["no such level"]  # the line',
+        "  KeyError: 'no such level'",
+    ]
+
+
+@pytest.mark.parametrize(("delay_s", "says"), [(0.04, "0 s"), (1.26, "1.3 s"), (75.4, "75 s")])
+def test_the_wait_in_seconds(delay_s: float, says: str) -> None:
+    """With as many digits as a person needs."""
+    block = printed(record("retry", error=raised(parse), delay_s=delay_s))
+    assert block.splitlines()[0].endswith(f", next in {says}")
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "says"),
+    [
+        ("gave_up", {"attempts": 3}, "attempt 3 of 3: the task has failed"),
+        ("gave_up", {"attempts": 1}, "attempt 1 of 3: the error is final, the task has failed"),
+        ("deadline", {}, "attempt 2 of 3 came to its time limit, next at once"),
+        ("cancel_raised", {}, "cancel() has raised, the task is canceled all the same"),
+        ("error_after_end", {}, "raised after its ending, which counts"),
+        (
+            "agent_at_fault",
+            {"text": "Task failed: no ending (a.py, line 3)"},
+            "attempt 2 of 3: the task has failed, not tried again\n  no ending (a.py, line 3)",
+        ),
+    ],
+)
+def test_what_becomes_of_the_task(action: str, fields: dict[str, Any], says: str) -> None:
+    """The first line says how it goes on."""
+    assert says in printed(record(action, error=raised(parse), **fields))
+
+
+def test_the_rest_of_a_traceback() -> None:
+    """`-v` adds the frames of libraries, below the block."""
+
+    def inside() -> None:
+        import json  # noqa: PLC0415
+
+        json.loads("{")
+
+    made = record("retry", error=raised(inside), delay_s=1)
+    assert "json/decoder.py" not in printed(made)
+    assert "json/decoder.py" in printed(made, verbose=True)
+
+
+def test_exceptions_that_led_to_it() -> None:
+    """The first one first; of a group each."""
+
+    def chained() -> None:
+        try:
+            parse()
+        except KeyError as error:
+            raise ExceptionGroup("both", [ValueError("one"), OSError("two")]) from error
+
+    block = printed(record("retry", error=raised(chained), delay_s=1))
+    parts = ["KeyError: ", "ExceptionGroup: both", "ValueError: one", "OSError: two"]
+    places = [block.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_a_deep_recursion() -> None:
+    """Its beginning and its end are shown."""
+
+    def deeper(depth: int) -> None:
+        if depth == 0:
+            raise RecursionError("too deep")
+        deeper(depth - 1)
+
+    block = printed(record("retry", error=raised(lambda: deeper(50)), delay_s=1))
+    assert "  … 47 more\n" in block
+    assert len(block.splitlines()) < 20
+
+
+def test_nothing_colours_the_terminal_but_this() -> None:
+    """Colours where the terminal has them; what an exception quotes is escaped."""
+
+    def hostile() -> None:
+        raise ValueError("\x1b[31mred\x1b[0m [bold]x[/]")
+
+    made = record("retry", error=raised(hostile), delay_s=1)
+    assert "\x1b" not in printed(made)
+    assert r"ValueError: \x1b[31mred\x1b[0m [bold]x[/]" in printed(made)
+    coloured = printed(made, force_terminal=True, color_system="standard")
+    assert "\x1b[1;31mtask 3a2e…" in coloured
+    assert "\x1b[31mred" not in coloured
+
+
+def test_other_records_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every command prints them; sentences for the author without time and logger."""
+    assert printed(record("sweep_failed", text="Odd")).endswith(
+        " WARNING a2a_serverless.worker: Odd\n"
+    )
+    kept = record("agent_kept", text=f"{HERE} is broken.")
+    del kept.task_id
+    monkeypatch.chdir(HERE.parent)
+    assert printed(kept) == "test_author_lines.py is broken.\n"
+
+
+def test_the_handler_of_the_command_line_alone_is_replaced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """For the time of a block; a program's own handlers stay."""
+    own, other = logging.StreamHandler(sys.stderr), logging.NullHandler()
+    own.setFormatter(PlainLines("%(message)s"))
+    with root_logger() as root:
+        root.handlers[:] = [own, other]
+        with for_authors(verbose=False):
+            assert isinstance(root.handlers[0], AuthorLines)
+            assert root.handlers[1] is other
+            root.handle(record("retry", delay_s=2))
+        assert root.handlers == [own, other]
+    assert capsys.readouterr().err == "task 3a2e… turn 1 attempt 2 of 3, next in 2 s\n"

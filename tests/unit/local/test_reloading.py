@@ -1,0 +1,360 @@
+"""The agent of `dev`: which code a turn runs while its author edits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.local.reloading import ReloadedAgent
+from a2a_serverless.worker.agents import TurnAgents
+from tests.support.workers import Bench, artifact_texts
+
+AGENT = """
+from a2a_serverless.worker import Worker
+import words
+from speech import tones
+from places.far import away
+
+class Agent(Worker):
+    async def handle(self, ctx):
+        said = f"{words.WORD} {tones.TONE} {away.PLACE} 1"
+        await ctx.complete(said)
+
+agent = Agent()
+"""
+EDITS = 1000
+"""A minute's worth."""
+PAUSE_EVERY = 50
+"""Edits between which a turn begins."""
+BROKEN = ("WORD = (\n", "import nowhere_to_be_found\n", "raise ValueError('no')\n")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """An agent with a module, a package, and a package without `__init__.py` beside it."""
+    files = {
+        "agent.py": AGENT,
+        "words.py": "WORD = 'one'\n",
+        "speech/__init__.py": "",
+        "speech/tones.py": "TONE = 'low'\n",
+        "places/far/away.py": "PLACE = 'here'\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    path = sys.path[:]
+    yield tmp_path
+    sys.path[:] = path
+    for name in ("words", "speech", "speech.tones", "places", "places.far", "places.far.away"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def agents(folder: Path, caplog: pytest.LogCaptureFixture) -> Iterator[ReloadedAgent]:
+    caplog.set_level(logging.INFO, "a2a_serverless.local.reloading")
+    with ReloadedAgent(f"{folder}/agent.py:agent") as reloaded:
+        yield reloaded
+
+
+def said(agents: TurnAgents) -> str:
+    """The answer of a turn that begins now."""
+
+    async def turn() -> str:
+        bench = Bench(agents)
+        head = await bench.send()
+        assert await bench.work()
+        return artifact_texts(await bench.task(head))["final-answer"][0]
+
+    return asyncio.run(turn())
+
+
+def news(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The actions of the lines about the agent, which are forgotten."""
+    actions = [vars(record).get("action", "") for record in caplog.records]
+    caplog.clear()
+    return [action for action in actions if action.startswith("agent_")]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "answer"),
+    [
+        ("words.py", "WORD = 'two'\n", "two low here 1"),
+        ("speech/tones.py", "TONE = 'sad'\n", "one sad here 1"),
+        ("places/far/away.py", "PLACE = 'gone'\n", "one low gone 1"),
+        ("agent.py", AGENT.replace(" 1", " 2"), "one low here 2"),
+    ],
+)
+def test_a_turn_runs_the_code_of_the_files(
+    agents: ReloadedAgent,
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    file: str,
+    text: str,
+    answer: str,
+) -> None:
+    """Of the agent's file, and of what it imports from its folder; also the same size, at once."""
+    environment = agents.environment()
+    assert said(environment) == "one low here 1"
+    (folder / file).write_text(text)
+    assert said(environment) == answer
+    assert said(environment) == answer
+    assert file in caplog.text
+    assert news(caplog) == ["agent_reloaded"]
+
+
+def test_an_edit_of_the_same_time_and_size(agents: ReloadedAgent, folder: Path) -> None:
+    """Two edits within a tick of the file system's clock are told apart by the content."""
+    words = folder / "words.py"
+    environment = agents.environment()
+    words.write_text("WORD = 'two'\n")
+    stamp = words.stat().st_mtime_ns
+    assert said(environment).startswith("two")
+    words.write_text("WORD = 'six'\n")
+    os.utime(words, ns=(stamp, stamp))
+    assert said(environment).startswith("six")
+
+
+def test_each_environment_has_its_own_agent(agents: ReloadedAgent, folder: Path) -> None:
+    """As on Lambda; an edit reaches each with its next turn."""
+    one, two = agents.environment(), agents.environment()
+    assert one.for_turn() is one.for_turn()
+    assert one.for_turn() is not two.for_turn()
+    (folder / "words.py").write_text("WORD = 'two'\n")
+    assert said(one) == said(two) == "two low here 1"
+    assert one.for_turn() is not two.for_turn()
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_edit(
+    agents: ReloadedAgent, folder: Path, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    """It is reported once, with file and line; the last good agent goes on, also for new ones."""
+    environment = agents.environment()
+    (folder / "words.py").write_text(broken)
+    assert {said(environment) for _ in range(3)} == {"one low here 1"}
+    assert said(agents.environment()) == "one low here 1"
+    assert "words.py, line 1)" in caplog.text
+    assert "goes on, until a file changes." in caplog.text
+    assert news(caplog) == ["agent_kept"]
+    (folder / "words.py").write_text("WORD = 'two'\n")
+    assert said(environment) == "two low here 1"
+    assert news(caplog) == ["agent_reloaded"]
+
+
+def test_a_constructor_that_raises(
+    agents: ReloadedAgent, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent before it goes on, with the modules that it had."""
+    environment = agents.environment()
+    raising = AGENT.replace("    async def", "    def __init__(self): 1 / 0\n    async def")
+    (folder / "words.py").write_text("WORD = 'two'\n")
+    (folder / "agent.py").write_text(raising)
+    assert said(environment) == said(environment) == "one low here 1"
+    assert sys.modules["words"].WORD == "one"
+    assert "ZeroDivisionError: division by zero (" in caplog.text
+    assert news(caplog) == ["agent_kept"]
+
+
+@pytest.mark.parametrize("file", ["agent.py", "words.py"])
+def test_a_file_that_vanishes(
+    agents: ReloadedAgent, folder: Path, caplog: pytest.LogCaptureFixture, file: str
+) -> None:
+    """The agent goes on without it, and is loaded again when the file is there again."""
+    environment, text = agents.environment(), (folder / file).read_text()
+    (folder / file).unlink()
+    assert said(environment) == said(environment) == "one low here 1"
+    assert news(caplog) == ["agent_kept"]
+    (folder / file).write_text(text.replace("one", "two").replace(" 1", " 2"))
+    assert said(environment) in {"two low here 1", "one low here 2"}
+    assert news(caplog) == ["agent_reloaded"]
+
+
+def test_a_module_that_is_written_after_its_import(agents: ReloadedAgent, folder: Path) -> None:
+    """No file of the agent changes when it comes, and the next turn has it."""
+    environment = agents.environment()
+    (folder / "words.py").write_text("from more_words import WORD\n")
+    assert said(environment) == "one low here 1"
+    (folder / "more_words.py").write_text("WORD = 'two'\n")
+    assert said(environment) == "two low here 1"
+
+
+def test_a_module_that_a_turn_imports(agents: ReloadedAgent, folder: Path) -> None:
+    """It counts from then on."""
+    environment = agents.environment()
+    late = AGENT.replace(
+        "        said", "        import late; words.WORD = late.WORD\n        said"
+    )
+    (folder / "agent.py").write_text(late)
+    (folder / "late.py").write_text("WORD = 'two'\n")
+    assert said(environment) == "two low here 1"
+    (folder / "late.py").write_text("WORD = 'six'\n")
+    assert said(environment) == "six low here 1"
+
+
+def test_a_running_turn_ends_with_its_code(agents: ReloadedAgent, folder: Path) -> None:
+    """An edit, and turns that run it, change nothing for a turn that has begun."""
+    gated = AGENT.replace(
+        "        await", "        while not go.is_set(): await asyncio.sleep(0)\n        await"
+    )
+    source = "import asyncio\nfrom words import go" + gated.replace("said =", "before =")
+    text = source.replace("ctx.complete(said)", "ctx.complete(f'{words.WORD} after {before}')")
+    (folder / "words.py").write_text("import asyncio\ngo = asyncio.Event()\nWORD = 'old'\n")
+    (folder / "agent.py").write_text(text)
+
+    async def turns() -> tuple[str, str]:
+        bench = Bench(agents.environment())
+        held = await bench.send()
+        working = asyncio.create_task(bench.work())
+        while not hasattr(sys.modules.get("words"), "go"):  # noqa: ASYNC110 - the agent's, not ours
+            await asyncio.sleep(0)
+        go = sys.modules["words"].go
+        (folder / "words.py").write_text("WORD = 'new'\n")
+        (folder / "agent.py").write_text(AGENT)
+        quick = await bench.send()
+        assert await bench.work()
+        go.set()
+        assert await working
+        ended = [artifact_texts(await bench.task(each)) for each in (held, quick)]
+        return ended[0]["final-answer"][0], ended[1]["final-answer"][0]
+
+    assert asyncio.run(turns()) == ("old after old low here 1", "new low here 1")
+
+
+def test_a_thousand_edits(agents: ReloadedAgent, folder: Path) -> None:
+    """Turns beside them run code that was written, in its order, and at the end the last."""
+    words = folder / "words.py"
+    environment = agents.environment()
+
+    seen = [0]
+
+    def edit() -> None:
+        for number in range(1, EDITS + 1):
+            if number % 7 == 0:
+                words.unlink()
+            bad = BROKEN[number % 3]
+            new = folder / "new"
+            new.write_text(bad if number % 5 == 1 else f"WORD = {number}\n")
+            new.replace(words)
+            turns = len(seen)
+            while number % PAUSE_EVERY == 0 and len(seen) == turns:
+                time.sleep(0.001)
+
+    editor = threading.Thread(target=edit)
+    editor.start()
+    while editor.is_alive():
+        word = said(environment).partition(" ")[0]
+        seen.append(int(word) if word != "one" else 0)
+    editor.join()
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 2
+    assert said(environment) == f"{EDITS} low here 1"
+
+
+def test_modules_of_others_stay(folder: Path) -> None:
+    """What is installed below the folder, and what Python had before, is not loaded again."""
+    installed = folder / ".venv" / "lib" / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "installed_below.py").write_text("VALUE = object()\n")
+    sys.path.insert(0, str(installed))
+    (folder / "agent.py").write_text("import installed_below, json\n" + AGENT)
+    with ReloadedAgent(f"{folder}/agent.py:agent") as agents:
+        before = sys.modules["installed_below"]
+        environment = agents.environment()
+        said(environment)
+        (folder / "words.py").write_text("WORD = 'two'\n")
+        assert said(environment) == "two low here 1"
+        assert sys.modules.pop("installed_below") is before
+
+
+def test_an_agent_that_cannot_be_loaded_stops_the_start(folder: Path) -> None:
+    """As without reloading; imports are Python's again."""
+    before = sys.meta_path[:]
+    with (
+        pytest.raises(ConfigurationError, match="has no 'other'"),
+        ReloadedAgent(f"{folder}/agent.py:other"),
+    ):
+        pass
+    assert sys.meta_path == before
+
+
+def test_the_modules_of_context_variables_stay(folder: Path) -> None:
+    """The worker sets the variable that it knows: the agent has to read the same one."""
+    (folder / "words.py").write_text(
+        "from contextvars import ContextVar\nWORD = ContextVar('word', default='none')\n"
+    )
+    (folder / "agent.py").write_text(AGENT.replace("{words.WORD}", "{words.WORD.get()}"))
+    with ReloadedAgent(f"{folder}/agent.py:agent", kept=["words"]) as agents:
+        variable = sys.modules["words"].WORD
+        environment = agents.environment()
+        token = variable.set("set")
+        assert said(environment) == "set low here 1"
+        (folder / "speech/tones.py").write_text("TONE = 'sad'\n")
+        assert said(environment) == "set sad here 1"
+        variable.reset(token)
+
+
+REMEMBERING = """
+from a2a_serverless.worker import Worker
+
+SEEN = []
+NAMES = {"a": [1]}
+
+class Agent(Worker):
+    count = 0
+
+    def __init__(self):
+        self.last = None
+        self.client = None
+
+    async def handle(self, ctx):
+        SEEN.append(ctx.user_text)
+        NAMES["a"].append(2)
+        Agent.count += 1
+        self.last, self.client = ctx.user_text, object()
+        await ctx.complete(f"{len(SEEN)} {len(NAMES['a'])} {Agent.count}")
+
+agent = Agent()
+"""
+
+
+def test_fresh_agents_remember_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each turn begins with the agent's modules anew, and the log names what the last one kept."""
+    (folder / "agent.py").write_text(REMEMBERING)
+    with ReloadedAgent(f"{folder}/agent.py:agent", is_fresh=True) as agents:
+        environment = agents.environment()
+        assert [said(environment) for _ in range(3)] == ["1 2 1"] * 3
+    kept = [r.getMessage() for r in caplog.records if r.__dict__["action"] == "kept_in_memory"]
+    lines = REMEMBERING.splitlines()
+    for name, line in (
+        ("SEEN", "SEEN = []"),
+        ("NAMES", 'NAMES = {"a": [1]}'),
+        ("count", "    count = 0"),
+        ("last", "        self.last = None"),
+    ):
+        place = f"{folder}/agent.py, line {lines.index(line) + 1}: "
+        (message,) = [each for each in kept if f"`{name}`" in each]
+        assert message.startswith(place)
+        assert "`await ctx.update_context(…)`" in message
+    assert len(kept) == 4
+
+
+def test_a_broken_edit_of_a_fresh_agent(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The last one that could be loaded goes on; after the repair each turn has its own again."""
+    with ReloadedAgent(f"{folder}/agent.py:agent", is_fresh=True) as agents:
+        environment = agents.environment()
+        first = environment.for_turn()
+        (folder / "words.py").write_text(BROKEN[0])
+        assert said(environment) == said(environment) == "one low here 1"
+        assert news(caplog) == ["agent_kept"]
+        (folder / "words.py").write_text("WORD = 'two'\n")
+        assert said(environment) == said(environment) == "two low here 1"
+        assert first is not environment.for_turn()

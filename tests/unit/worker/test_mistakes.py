@@ -1,0 +1,391 @@
+"""Calls that an agent gets wrong: awaits that were forgotten, values of the wrong type."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import Part, Task
+
+from a2a_serverless import observability
+from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.executor import MANY_EVENTS
+from a2a_serverless.worker.failures import WrongCallError
+from tests.support.observed import root_logger
+from tests.support.workers import Agent, Bench, S, artifact_texts, chunk, complete, status_text
+
+HERE = Path(__file__)
+
+
+class Handling(Worker):
+    """A worker made of a function, which need not be async."""
+
+    def __init__(self, handle: Callable[[TaskContext], Any]) -> None:
+        self.handle = handle  # type: ignore[method-assign]
+
+    async def handle(self, ctx: TaskContext) -> None:
+        raise NotImplementedError
+
+
+async def run(handle: Callable[[TaskContext], Any], *, max_attempts: int = 3) -> Task:
+    """The task after its turn."""
+    return await end(WorkerExecutor(Handling(handle)), max_attempts=max_attempts)
+
+
+async def end(agent: AgentExecutor, *, max_attempts: int = 3) -> Task:
+    bench = Bench(agent, retry_base_s=0, max_attempts=max_attempts)
+    head = await bench.send()
+    while not await bench.work():
+        pass
+    return await bench.task(head)
+
+
+def line_of(mark: str) -> int:
+    """The line of this file that ends with a mark."""
+    lines = HERE.read_text().splitlines()
+    return next(number for number, text in enumerate(lines, 1) if text.endswith(f"# {mark}"))
+
+
+def told(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
+    """The messages of the lines with an action."""
+    records = [r for r in caplog.records if getattr(r, "action", "") == action]
+    return [record.getMessage() for record in records]
+
+
+# -- forgotten awaits --------------------------------------------------------------------------
+
+
+async def test_a_forgotten_emit_fails_the_turn(caplog: pytest.LogCaptureFixture) -> None:
+    """Not one that completes without its artifact: the client is told the call, the log the line.
+
+    There is no second attempt, which would do the same.
+    """
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.emit_text_artifact("lost")  # type: ignore[unused-coroutine]  # forgotten emit
+        await ctx.respond("Done.")
+
+    task = await run(handle)
+    assert task.status.state == S.TASK_STATE_FAILED
+    sentence = (
+        "The agent has not awaited ctx.emit_text_artifact(…):"
+        " write `await ctx.emit_text_artifact(…)`."
+    )
+    assert status_text(task) == sentence
+    place = f"({HERE}, line {line_of('forgotten emit')})"
+    assert told(caplog, "agent_at_fault") == [f"Task failed: {sentence} {place}"]
+
+
+async def test_a_forgotten_ending_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """The call, and not only that the turn has no ending."""
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.complete("lost")  # type: ignore[unused-coroutine]  # forgotten ending
+
+    task = await run(handle)
+    assert "write `await ctx.complete(…)`" in status_text(task)
+    assert f"line {line_of('forgotten ending')})" in told(caplog, "agent_at_fault")[0]
+
+
+@pytest.mark.parametrize("ending", ["reply_directly", "request_input", "fail", "reject"])
+async def test_every_ending_asks_for_forgotten_calls(ending: str) -> None:
+    """No ending is stored behind a call that was lost."""
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.send_status("lost")  # type: ignore[unused-coroutine]
+        await getattr(ctx, ending)("the end")
+
+    task = await run(handle)
+    assert task.status.state == S.TASK_STATE_FAILED
+    assert "await ctx.send_status(…)" in status_text(task)
+
+
+async def test_the_use_of_a_forgotten_answer_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """A coroutine in the place of a state makes Python raise something else, further down."""
+
+    async def handle(ctx: TaskContext) -> None:
+        state: Any = ctx.load_context()  # forgotten answer
+        await ctx.complete(state["name"])
+
+    task = await run(handle)
+    assert "write `await ctx.load_context(…)`" in status_text(task)
+    assert f"line {line_of('forgotten answer')})" in told(caplog, "agent_at_fault")[0]
+
+
+async def test_an_exception_before_the_await_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The exception is the reason why nothing was awaited: it may pass. The log has the call."""
+    attempts: list[int] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        attempts.append(1)
+        made = ctx.emit_text_artifact("whole")
+        if len(attempts) == 1:
+            raise ConnectionError
+        await made
+        await ctx.respond()
+
+    task = await run(handle)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert artifact_texts(task) == {"answer": ["whole"]}
+    assert [each.partition(" (")[0] for each in told(caplog, "never_awaited")] == [
+        "ctx.emit_text_artifact(…) was never awaited"
+    ]
+
+
+async def test_an_executor_that_forgets_its_queue(caplog: pytest.LogCaptureFixture) -> None:
+    """Events of an AgentExecutor are not lost either."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        queue.enqueue_event(chunk(context, "lost"))  # type: ignore[unused-coroutine]  # forgotten event
+        await complete(context, queue)
+
+    task = await end(Agent(execute))
+    assert "write `await event_queue.enqueue_event(…)`" in status_text(task)
+    assert f"line {line_of('forgotten event')})" in told(caplog, "agent_at_fault")[0]
+
+
+async def test_calls_that_are_awaited_some_other_way(caplog: pytest.LogCaptureFixture) -> None:
+    """As tasks, together, later, or with a time limit: all of them count."""
+
+    async def handle(ctx: TaskContext) -> None:
+        first = asyncio.create_task(ctx.emit_text_artifact("1", "a"))
+        await asyncio.gather(*(ctx.emit_text_artifact(str(n), f"b{n}") for n in range(3)))
+        later = ctx.emit_text_artifact("2", "c")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.emit_text_artifact("3", "d"))
+        await later
+        await first
+        await asyncio.wait_for(ctx.complete("4"), 60)
+
+    task = await run(handle)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert set(artifact_texts(task)) == {"a", "b0", "b1", "b2", "c", "d", "final-answer"}
+    assert not told(caplog, "never_awaited")
+
+
+async def test_a_call_after_the_end_that_was_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    """The ending stands; the log has the line."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.respond("Done.")
+        ctx.send_status("lost")  # type: ignore[unused-coroutine]  # forgotten status
+
+    task = await run(handle)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    place = f"({HERE}, line {line_of('forgotten status')})"
+    assert told(caplog, "never_awaited") == [f"ctx.send_status(…) was never awaited {place}"]
+
+
+async def test_a_cancel_that_forgets_is_a_cancel(caplog: pytest.LogCaptureFixture) -> None:
+    """An ending of `cancel()` is refused behind a call that was lost, and the task is canceled."""
+
+    class Forgetful(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            await ctx.request_input("which?")
+
+        async def cancel(self, ctx: TaskContext) -> None:
+            ctx.emit_text_artifact("lost")  # type: ignore[unused-coroutine]
+            await ctx.complete("cleaned up")
+
+    bench = Bench(WorkerExecutor(Forgetful()))
+    head = await bench.send()
+    assert await bench.work()
+    await bench.cancel(head)
+    assert await bench.work()
+    assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
+    assert len(told(caplog, "cancel_raised")) == 1
+
+
+@pytest.mark.filterwarnings("default::RuntimeWarning")
+async def test_other_forgotten_coroutines_are_logged() -> None:
+    """An observed process logs Python's warning, with the line of the call, and goes on."""
+    records: list[logging.LogRecord] = []
+
+    class Taking(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    async def handle(ctx: TaskContext) -> None:
+        asyncio.sleep(1)  # type: ignore[unused-coroutine]  # forgotten sleep
+        await ctx.respond()
+
+    with root_logger() as root, warnings.catch_warnings():
+        logging.captureWarnings(capture=False)
+        observability.start({"POWERTOOLS_SERVICE_NAME": "agent"})
+        root.handlers[:] = [Taking()]
+        task = await run(handle)
+        logging.captureWarnings(capture=False)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    (message,) = [r.getMessage() for r in records if r.name == "py.warnings"]
+    assert "coroutine 'sleep' was never awaited" in message
+    assert f'File "{HERE}", line {line_of("forgotten sleep")}, in handle' in message
+
+
+# -- methods that are not async ----------------------------------------------------------------
+
+
+def not_async(ctx: TaskContext) -> None:
+    ctx.is_cancelled  # noqa: B018
+
+
+async def yields(ctx: TaskContext) -> Any:
+    yield "a chunk"
+
+
+@pytest.mark.parametrize(
+    ("handle", "rule"),
+    [
+        (not_async, "write `async def not_async(…)`"),
+        (yields, "take its `yield` out, and emit with `await ctx.emit_text_artifact(…)`"),
+    ],
+)
+async def test_a_handle_that_cannot_be_awaited(
+    handle: Callable[[TaskContext], Any], rule: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task fails at once, and is told the right form; the log has the method's line."""
+    task = await run(handle)
+    assert status_text(task) == f"The agent's {handle.__name__} cannot be awaited: {rule}."
+    line = handle.__code__.co_firstlineno
+    assert f"({HERE}, line {line})" in told(caplog, "agent_at_fault")[0]
+
+
+async def test_an_execute_that_is_not_async() -> None:
+    """The same for an AgentExecutor."""
+
+    class Plain(AgentExecutor):
+        def execute(self, context: RequestContext, event_queue: EventQueue) -> None:  # type: ignore[override]
+            pass
+
+        async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None: ...
+
+    task = await end(Plain())
+    assert "Plain.execute cannot be awaited: write `async def execute(…)`" in status_text(task)
+
+
+async def test_a_method_that_returns_an_awaitable() -> None:
+    """A decorator need not be async."""
+
+    async def answer(ctx: TaskContext) -> None:
+        await ctx.respond()
+
+    def handle(ctx: TaskContext) -> Any:
+        return answer(ctx)
+
+    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_turn_without_an_ending_names_its_handle(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the line where the method begins."""
+
+    async def handle(ctx: TaskContext) -> None:  # no ending
+        await ctx.send_status("working")
+
+    await run(handle)
+    assert f"({HERE}, line {line_of('no ending')})" in told(caplog, "agent_at_fault")[0]
+
+
+# -- values of the wrong type ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "way"),
+    [
+        ("respond", {"a": 1}, "for data write `await ctx.complete_json(…)`"),
+        ("complete", 5, "for its text `await ctx.complete(str(…))`"),
+        ("complete", b"x", "`await ctx.emit_artifact(…, file_bytes=…, media_type=…)`"),
+        ("complete", Part(text="x"), "pass the text of a part, `part.text`"),
+        ("reply_directly", ["x"], "for data write `await ctx.complete_json(…)`"),
+        ("fail", ValueError("x"), "write `await ctx.fail(str(…))`"),
+        ("request_input", {"a": 1}, "for its text `await ctx.request_input(str(…))`"),
+        ("send_status", 5, "for its text `await ctx.send_status(str(…))`"),
+        ("emit_text_artifact", {"a": 1}, "for data write `await ctx.emit_data_artifact(…)`"),
+    ],
+)
+async def test_a_value_that_is_no_text(method: str, value: object, way: str) -> None:
+    """It is refused with the method, the type that it got, and the right call; nothing ended."""
+
+    async def handle(ctx: TaskContext) -> None:
+        with pytest.raises(WrongCallError) as refused:
+            await getattr(ctx, method)(value)
+        kind = type(value).__name__
+        assert str(refused.value).startswith(f"ctx.{method} takes a text, and got a {kind}: ")
+        assert way in str(refused.value)
+        assert not ctx.turn_ended
+        await ctx.respond()
+
+    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("value", "way"),
+    [("x", "text.encode()"), (bytearray(b"x"), "bytes(…)"), (HERE, "path.read_bytes()")],
+)
+async def test_a_content_that_is_not_bytes(value: object, way: str) -> None:
+    """The same for the content of a file."""
+
+    async def handle(ctx: TaskContext) -> None:
+        content: Any = value
+        with pytest.raises(WrongCallError, match="takes bytes as file_bytes") as refused:
+            await ctx.emit_artifact("a", file_bytes=content)
+        assert f"`file_bytes={way}`" in str(refused.value)
+        await ctx.respond()
+
+    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_coroutine_in_the_place_of_a_text() -> None:
+    """The answer of a call that was not awaited is no text."""
+
+    async def text() -> str:
+        return "late"
+
+    async def handle(ctx: TaskContext) -> None:
+        late: Any = text()
+        with pytest.raises(WrongCallError, match="await it first"):
+            await ctx.complete(late)
+        await ctx.complete(await late)
+
+    assert artifact_texts(await run(handle)) == {"final-answer": ["late"]}
+
+
+async def test_a_wrong_call_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """It would come again: one attempt is enough."""
+
+    async def handle(ctx: TaskContext) -> None:
+        text: Any = {"a": 1}
+        await ctx.respond(text)
+
+    assert (await run(handle)).status.state == S.TASK_STATE_FAILED
+    (line,) = [r for r in caplog.records if getattr(r, "action", "") == "gave_up"]
+    assert (vars(line)["attempts"], vars(line)["max_attempts"]) == (1, 3)
+
+
+async def test_an_agent_that_emits_without_end(caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the line once, after many events; the agent goes on."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for _ in range(MANY_EVENTS + 1):
+            await ctx.emit_text_artifact("x", append=True)  # endless
+        await ctx.respond()
+
+    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+    (message,) = told(caplog, "many_events")
+    assert f"{HERE}, line {line_of('endless')}: does its loop end?" in message
+
+
+@pytest.mark.parametrize("name", ["complete", "send_status", "load_context"])
+def test_methods_of_the_context_are_coroutine_functions(name: str) -> None:
+    """What mocks ask of them is as true as of any `async def`; Python can be told since 3.12."""
+    assert inspect.iscoroutinefunction(getattr(TaskContext, name)) is (sys.version_info >= (3, 12))
