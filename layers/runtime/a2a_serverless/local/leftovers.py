@@ -14,6 +14,7 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.worker.agents import handler_of
+from a2a_serverless.worker.failures import going_on
 from a2a_serverless.worker.frames import place
 from a2a_serverless.worker.loops import called
 
@@ -55,7 +56,8 @@ class TellingAgent(AgentExecutor):
         try:
             await called(self._agent.execute, context, event_queue)
         finally:
-            self._tell()
+            with going_on(logger, logging.WARNING, "Memory not compared", action="not_compared"):
+                self._tell()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         await called(self._agent.cancel, context, event_queue)

@@ -68,7 +68,7 @@ class ReloadedAgent:
         self._broken = ""
         """Why the files as they are now cannot be loaded; empty if they were."""
         self._of = ""
-        self.version = 0
+        self._version = 0
 
     def __enter__(self) -> Self:
         self._modules.install()
@@ -84,24 +84,20 @@ class ReloadedAgent:
 
     def environment(self) -> TurnAgents:
         """Return what gives the turns of one environment their agent."""
-        return _Environment(self)
+        return Environment(self)
 
-    def of_turn(self, version: int, agent: AgentExecutor | None) -> tuple[int, AgentExecutor]:
-        """Return version and agent of a turn that begins now, in an environment that has another.
-
-        `version` and `agent` are what the environment has; 0 and None before its first turn.
-        """
+    def of_turn(self, environment: Environment) -> AgentExecutor:
+        """Return the agent of a turn that begins now."""
         with self._lock:
             changed = self._modules.changed()
             wants_anew = self._is_fresh and self._spare is None and not self._broken
             if changed or wants_anew:
                 self._reload(changed)
             if self._is_fresh:
-                telling = TellingAgent(self._instance(), self._modules.loaded(), self._told)
-                return self.version, telling
-            if agent is None or version != self.version:
-                return self.version, self._instance()
-            return version, agent
+                return TellingAgent(self._instance(), self._modules.loaded(), self._told)
+            if environment.version != self._version:
+                environment.version, environment.agent = self._version, self._instance()
+            return environment.agent
 
     def _reload(self, changed: list[str]) -> None:
         """Load the agent of the files as they are now, or keep the one before."""
@@ -133,7 +129,7 @@ class ReloadedAgent:
         return agent
 
     def _take(self, agent: AgentExecutor) -> None:
-        self.version += 1
+        self._version += 1
         self._agent = self._spare = agent
         self._broken = ""
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, tz=UTC).astimezone()
@@ -173,15 +169,15 @@ class ReloadedAgent:
         return ", ".join(names[:NAMED]) + more
 
 
-class _Environment(TurnAgents):
+class Environment(TurnAgents):
     """The agent of one environment: an instance of its own, of the version of its last turn."""
+
+    agent: AgentExecutor
+    """Set with the first turn."""
 
     def __init__(self, agents: ReloadedAgent) -> None:
         self._agents = agents
-        self._version = 0
-        self._agent: AgentExecutor | None = None
+        self.version = 0
 
     def for_turn(self) -> AgentExecutor:
-        self._version, agent = self._agents.of_turn(self._version, self._agent)
-        self._agent = agent
-        return agent
+        return self._agents.of_turn(self)
