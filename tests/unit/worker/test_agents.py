@@ -129,7 +129,8 @@ def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
             "@/needy.py:agent",
             (
                 "The agent '{}' cannot be imported: ModuleNotFoundError: "
-                "No module named 'a_framework_that_is_not_there' (@/needy.py, line 1)."
+                "No module named 'a_framework_that_is_not_there' (@/needy.py, line 1): correct the"
+                " import, or install the package and name it in requirements.txt."
             ),
         ),
     ],
