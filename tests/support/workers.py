@@ -33,6 +33,7 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.keeper import Duty, Keeper, OnBlocked
 from tests.support.messages import request
 
@@ -153,7 +154,7 @@ class Bench:
 
     def __init__(
         self,
-        agent: AgentExecutor,
+        agent: AgentExecutor | TurnAgents,
         *,
         clock: Clock | None = None,
         backends: Backends | None = None,

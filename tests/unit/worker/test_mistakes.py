@@ -31,7 +31,7 @@ class Handling(Worker):
     """A worker made of a function, which need not be async."""
 
     def __init__(self, handle: Callable[[TaskContext], Any]) -> None:
-        self.handle = handle  # type: ignore[method-assign]
+        self.handle = handle  # type: ignore[method-assign, assignment]
 
     async def handle(self, ctx: TaskContext) -> None:
         raise NotImplementedError

@@ -158,8 +158,8 @@ def _block(error: BaseException) -> Text:
             text.append(f", in {printable(line.name)}")
             if line.line:
                 text.append(f"\n    {printable(line.line)}", style="bold")
-        for line in traceback.format_exception_only(each):
-            text.append("".join(f"\n  {printable(one)}" for one in line.rstrip().split("\n")))
+        said = "".join(traceback.format_exception_only(each)).rstrip().split("\n")
+        text.append("".join(f"\n  {printable(one)}" for one in said))
         if isinstance(each, BaseExceptionGroup):
             for part in each.exceptions:
                 text.append_text(_block(part))

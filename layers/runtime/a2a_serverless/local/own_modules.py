@@ -44,7 +44,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Modules as Python had them, and their files as they were read."""
+    """Modules as Python had them, and their files and folders as they were when it forgot them."""
 
     modules: dict[str, ModuleType]
     names: set[str]
@@ -69,6 +69,8 @@ class OwnModules(MetaPathFinder):
         self._kept = {name for each in kept for name in (each, *_around(each))}
         self._names: set[str] = set()
         self._files: dict[str, Seen] = {}
+        self._missed: set[str] = set()
+        """Modules that were not there: Python's finder, which looks next, may have found them."""
 
     def install(self) -> None:
         """Import the modules through this finder from now on."""
@@ -88,9 +90,10 @@ class OwnModules(MetaPathFinder):
         if not any(map(self._is_own, places)):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or type(spec.loader) is not SourceFileLoader:
+        if spec is None:
+            self._missed.add(fullname)
             return None
-        if not self._is_own(spec.loader.path):
+        if type(spec.loader) is not SourceFileLoader or not self._is_own(spec.loader.path):
             return None
         spec.loader = self.loader(fullname, spec.loader.path)
         return spec
@@ -103,8 +106,7 @@ class OwnModules(MetaPathFinder):
         """Return the source of a module that is imported now, and remember its file."""
         stamp = _stamp(path)  # first: a change while it is read shows later
         content = Path(path).read_bytes()
-        is_young = stamp is None or self._clock.now_ms() - stamp[0] // 1_000_000 < SETTLED_MS
-        self._files[path] = Seen(stamp, content if is_young else None)
+        self._files[path] = Seen(stamp, content if self._is_young(stamp) else None)
         return content
 
     def add(self, name: str) -> None:
@@ -113,6 +115,7 @@ class OwnModules(MetaPathFinder):
 
     def changed(self) -> list[str]:
         """Return the files, and the folders that are remembered, which are not as they were."""
+        self._adopt_missed()
         return [path for path, seen in tuple(self._files.items()) if not seen.is_of(path)]
 
     def loaded(self) -> dict[str, ModuleType]:
@@ -127,24 +130,40 @@ class OwnModules(MetaPathFinder):
 
     def take_out(self) -> Loaded:
         """Let Python forget the modules, so that they are imported anew; return what they were."""
-        before = Loaded(self.loaded(), self._names, self._files)
+        self._adopt_missed()
+        folders = {self._folder, *map(os.path.dirname, self._files)}
+        now = {path: self._look(path) for path in self._files.keys() | folders}
+        before = Loaded(self.loaded(), self._names, now)
         for name in before.modules:
             del sys.modules[name]
-        self._names, self._files = set(), {}
+        self._names, self._files, self._missed = set(), {}, set()
         return before
 
     def put_back(self, before: Loaded) -> None:
         """Let Python have earlier modules again, in place of those that failed.
 
-        Their files, and the folders in which one may be missing, are looked at as they are now: the
-        same change is not found twice.
+        A change counts from the state in which the attempt has found the files, and the folders in
+        which one may be missing: the same change is not found twice, and a later one is.
         """
-        failed = self.take_out().files
+        failed = self._files
+        self.take_out()
         sys.modules.update(before.modules)
-        self._names = before.names
-        now = {path: Seen(_stamp(path)) for path in before.files}
-        folders = {self._folder, *map(os.path.dirname, now), *map(os.path.dirname, failed)}
-        self._files = now | failed | {folder: Seen(_stamp(folder)) for folder in folders}
+        self._names, self._files = before.names, before.files | failed
+
+    def _adopt_missed(self) -> None:
+        """Remember modules that Python's finder has found, as if their files had changed since."""
+        for name in self._missed - self._names:
+            path = getattr(sys.modules.get(name), "__file__", None)
+            if path and self._is_own(path):
+                self.add(name)
+                self._files[path] = Seen(None)
+
+    def _look(self, path: str) -> Seen:
+        stamp = _stamp(path)
+        return Seen(stamp, _content(path) if self._is_young(stamp) else None)
+
+    def _is_young(self, stamp: Stamp) -> bool:
+        return stamp is not None and self._clock.now_ms() - stamp[0] // 1_000_000 < SETTLED_MS
 
     def _is_own(self, path: str) -> bool:
         path = os.path.abspath(path)  # noqa: PTH100 - links are not followed, as in imports
@@ -184,7 +203,11 @@ def _stamp(path: str) -> Stamp:
 
 
 def _content(path: str) -> bytes | None:
+    """Return the content of a file, the names in a folder; None for what cannot be read."""
     try:
+        if Path(path).is_dir():
+            names = sorted(each.name for each in Path(path).iterdir())
+            return "\0".join(names).encode(errors="surrogateescape")
         return Path(path).read_bytes()
     except OSError:
         return None

@@ -23,8 +23,8 @@ def refused_text(value: object) -> WrongCallError:
 
 def refused_bytes(value: object) -> WrongCallError:
     """Return the error for what `emit_artifact` got as `file_bytes`, and is none."""
-    ways = {str: "text.encode()", bytearray: "bytes(…)", memoryview: "bytes(…)"}
-    way = "path.read_bytes()" if isinstance(value, PurePath) else ways.get(type(value), "bytes(…)")
+    way = "text.encode()" if isinstance(value, str) else "bytes(…)"
+    way = "path.read_bytes()" if isinstance(value, PurePath) else way
     return _refused("emit_artifact", "bytes as file_bytes", value, f"write `file_bytes={way}`")
 
 

@@ -119,7 +119,7 @@ def notes_calls(kind: type[T]) -> type[T]:
 def _marked(function: Callable[P, T]) -> Callable[P, T]:
     """Let `inspect.iscoroutinefunction`, which mocks ask, be true of a function; since 3.12."""
     mark = getattr(inspect, "markcoroutinefunction", None)
-    return function if mark is None else mark(function)  # type: ignore[no-any-return]
+    return function if mark is None else mark(function)
 
 
 def _has_begun(made: Coroutine[Any, Any, Any]) -> bool:
