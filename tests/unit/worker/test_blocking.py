@@ -134,7 +134,7 @@ async def test_a_blockage_is_logged_once_with_its_place(caplog: pytest.LogCaptur
     line = blocking.__code__.co_firstlineno + 2
     text = warning.getMessage()
     assert text.startswith("The event loop was blocked for ")
-    assert text.endswith(f" s at {__file__}:{line}")
+    assert f" s at {__file__}:{line}: call blocking code by `await ctx.run_sync(func, …)`" in text
 
 
 async def test_a_blockage_that_does_not_end_is_reported_meanwhile(
