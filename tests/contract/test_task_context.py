@@ -15,6 +15,7 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 from a2a_serverless.worker.attempt import NO_ENDING
@@ -107,6 +108,20 @@ async def stored(backends: Backends, ctx: TaskContext) -> Task:
     task = await backends.storage.load_task(ctx.task_id)
     assert task is not None
     return task
+
+
+async def test_progress_by_numbers(run: Run) -> None:
+    """It is stored with the task, beside the message that its text is."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.progress(1, 4)
+        await ctx.progress(3.5, 4, "Nearly done")
+        await ctx.respond()
+
+    task = await run(handle)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert progress_in(task.metadata) == Progress(3.5, 4)
+    assert said(task) == ["hello", "Nearly done"]
 
 
 async def test_reading(run: Run) -> None:

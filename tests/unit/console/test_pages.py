@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from a2a.types import TaskPushNotificationConfig, TaskState
+from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
 
 from a2a_serverless.console.app import Console
 from a2a_serverless.console.stored import StoredInspector
@@ -16,8 +16,11 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.identity import Scope
-from tests.support.messages import request
+from a2a_serverless.tasks.progress import Progress
+from a2a_serverless.tasks.rules import Commit
+from tests.support.messages import agent_message, request
 
 URL = "http://127.0.0.1:8000"
 ANN = Scope.of("acme", "ann")
@@ -68,6 +71,30 @@ async def test_webhooks_tell_of_refusals(storage: MemoryStorage, person: httpx.A
     assert [title for look, title in bars if look == "told" and "has refused 3" in title]
     assert "secret" not in answer.text
     assert "hx-trigger" not in answer.text  # nothing of it is tried again: the page is at rest
+
+
+# -- progress ----------------------------------------------------------------------------------
+
+
+async def test_progress_is_one_bar(storage: MemoryStorage, person: httpx.AsyncClient) -> None:
+    """Of a turn's progress the last one is a bar in conversation and facts; the end takes it out.
+
+    The text beside it is escaped as everything else.
+    """
+    head = (await storage.open_task("c", request(), task_id="t")).head
+    for done in (1, 3):
+        message = agent_message(f"<b>page {done}</b>")
+        status = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=message)
+        entry = StatusChanged(status, Progress.of(done, 10).metadata(), archive=True)
+        head = await storage.commit(head, Commit(entries=(entry,)))
+    path = f"/_console/task/{ANN.digest}/t"
+    shown = (await person.get(path)).text
+    bar = '<progress value="3.0" max="10.0">30 %</progress> <span class="dim">3 of 10</span>'
+    assert shown.count(bar) == shown.count("<progress") == 2
+    assert "&lt;b&gt;page 3&lt;/b&gt;" in shown
+    assert "page 1" not in shown
+    await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
+    assert (await person.get(path)).text.count("<progress") == 1
 
 
 # -- all of a caller -----------------------------------------------------------------------------

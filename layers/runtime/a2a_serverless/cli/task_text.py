@@ -92,6 +92,8 @@ def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
     yield "scope", shown.scope
     yield "context", _or_unreadable(shown.context_id)
     yield "state", _or_unreadable(shown.state)
+    if shown.progress is not None:
+        yield "progress", shown.progress
     yield "created", _or_unreadable(iso(shown.created_at))
     yield "changed", _or_unreadable(iso(shown.changed_at))
     yield "expires", _or_unreadable(iso(shown.expires_at))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final, Literal, TypeAlias
 
 from a2a.types import Artifact, Message, Part, Role
@@ -24,6 +25,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
+from a2a_serverless.tasks.progress import Progress, progress_in
 
 PartKind: TypeAlias = Literal["text", "markdown", "json", "image", "file", "link", "elsewhere"]
 
@@ -52,20 +54,21 @@ class ShownPart:
 class Said:
     """One thing of a conversation."""
 
-    kind: Literal["user", "agent", "artifact", "state", "note"]
+    kind: Literal["user", "agent", "artifact", "state", "note", "progress"]
     at: int | None
     version: int
     parts: tuple[ShownPart, ...] = ()
     title: str = ""
     index: int = 0
     """An artifact's place among all, for the URLs of its parts."""
+    progress: Progress | None = None
 
 
 def conversation(log: Log) -> list[Said]:
     """Return the conversation of a log that was read from its beginning.
 
     Artifacts stand where they were begun, and have what they have now: chunks of attempts that a
-    restart has discarded are not shown.
+    restart has discarded are not shown. Of a turn's progress the last one is shown, as a bar.
     """
     artifacts = dict(log.fold().artifacts)
     places = _places(log, artifacts)
@@ -77,11 +80,8 @@ def conversation(log: Log) -> list[Said]:
                     said.append(_message(request.message, record))
                 case MessageAppended(message) | Replied(message):
                     said.append(_message(message, record))
-                case StatusChanged(status):
-                    if status.HasField("message"):
-                        said.append(_message(status.message, record))
-                    if status.state in TERMINAL | INTERRUPTED:
-                        said.append(_note("state", plain_state(status.state), record))
+                case StatusChanged():
+                    _tell_status(said, entry, record)
                 case Restarted():
                     said.append(
                         _note("note", "a new attempt began; what was unfinished is gone", record)
@@ -94,6 +94,21 @@ def conversation(log: Log) -> list[Said]:
             if places.get(artifact_id) == record.version:
                 said.append(_artifact(artifacts[artifact_id], index, record))
     return said
+
+
+def _tell_status(said: list[Said], change: StatusChanged, record: Record) -> None:
+    """Add a status's message, its bar in the place of the turn's earlier one, and its end."""
+    status, progress = change.status, progress_in(change.metadata)
+    if progress is not None:
+        of_turn = list(takewhile(lambda one: one.kind != "user", reversed(said)))
+        for bar in (one for one in of_turn if one.kind == "progress"):
+            said.remove(bar)
+        message = _message(status.message, record)
+        said.append(replace(message, kind="progress", progress=progress))
+    elif status.HasField("message"):
+        said.append(_message(status.message, record))
+    if status.state in TERMINAL | INTERRUPTED:
+        said.append(_note("state", plain_state(status.state), record))
 
 
 def _places(log: Log, artifacts: dict[str, Artifact]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from a2a_serverless.inspect.turns import Attempt, Turn
 from a2a_serverless.inspect.webhooks import Webhook
 from a2a_serverless.inspect.wording import iso, sentence
 from a2a_serverless.tasks.head import AttemptEnd
+from a2a_serverless.tasks.progress import Progress
 
 
 def as_json(shown: Timeline) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def as_json(shown: Timeline) -> dict[str, Any]:
         "version": shown.version,
         "turn": shown.turn,
         "turn_is_open": shown.turn_is_open,
+        "progress": _progress(shown.progress),
         "attempts": shown.attempts,
         "holder": holder and {"worker": holder.worker, "since": iso(holder.since)},
         "given_back": _end(shown.given_back),
@@ -100,6 +102,10 @@ def _end(end: AttemptEnd | None) -> dict[str, str] | None:
     return None if end is None else {"reason": end.reason, "correlation_id": end.correlation_id}
 
 
+def _progress(progress: Progress | None) -> dict[str, float] | None:
+    return None if progress is None else {"done": progress.done, "total": progress.total}
+
+
 def _change(change: Change) -> dict[str, Any]:
     """Return a change; what says nothing about it is left out."""
     values = {
@@ -112,5 +118,6 @@ def _change(change: Change) -> dict[str, Any]:
         "base": change.base,
         "discards": change.discards if change.name == "restart" else None,
         "references": change.references,
+        "progress": _progress(change.progress),
     }
     return {name: value for name, value in values.items() if value not in (None, "", False, 0)}

@@ -29,6 +29,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, plain_state
+from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import Push
 
 ChangeName: TypeAlias = Literal[
@@ -65,6 +66,8 @@ class Change:
     """Versions whose changes a restart takes back."""
     references: int = 0
     """Parts whose content is stored elsewhere."""
+    progress: Progress | None = None
+    """What a status tells of the work that is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,8 @@ class Timeline:
     version: int | None
     turn: int | None
     turn_is_open: bool
+    progress: Progress | None
+    """What the last status of the open turn tells; None: nothing, or the turn is over."""
     attempts: int | None
     """Attempts started on the turn."""
     holder: Holder | None
@@ -181,6 +186,7 @@ def timeline(
         version=None if "version" in missing else head.version,
         turn=None if "turn" in missing else head.turn,
         turn_is_open=head.turn_is_open,
+        progress=_progress(records) if head.turn_is_open else None,
         attempts=None if "attempts" in missing else head.attempts,
         holder=None if released else _holder(head, records),
         given_back=released,
@@ -204,6 +210,18 @@ def _holder(head: Head, records: Iterable[Record]) -> Holder | None:
     if claim is None:
         return Holder(worker="", since=of_attempt[0].at if of_attempt else None)
     return Holder(worker=claim.worker, since=claim.at)
+
+
+def _progress(records: Iterable[Record]) -> Progress | None:
+    """Return what the last status tells; None after a restart, which begins the work anew."""
+    told: Progress | None = None
+    for record in records:
+        for entry in record.entries:
+            if isinstance(entry, StatusChanged):
+                told = progress_in(entry.metadata)
+            elif isinstance(entry, Restarted):
+                told = None
+    return told
 
 
 def _commits(
@@ -255,9 +273,14 @@ def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
             name: ChangeName = "reply" if isinstance(entry, Replied) else "message"
             subject = message.message_id
             return Change(name=name, size=size, subject=subject, references=len(references))
-        case StatusChanged(status, _, _, references):
-            state = _state(status.state)
-            return Change(name="status", size=size, subject=state, references=len(references))
+        case StatusChanged(status, metadata, _, references):
+            return Change(
+                name="status",
+                size=size,
+                subject=_state(status.state),
+                references=len(references),
+                progress=progress_in(metadata),
+            )
         case ArtifactWritten(artifact, append, last_chunk, _, references):
             return Change(
                 name="chunk" if append else "artifact",

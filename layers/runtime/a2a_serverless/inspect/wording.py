@@ -129,6 +129,7 @@ def changed(change: Change) -> str:
             return f"restart from version {change.base}, discards {discards}"
         case "status":
             text = f"status {change.subject}"
+            text += f", {change.progress}" if change.progress else ""
         case "turn ended":
             return "end of the turn"
         case "chunk":

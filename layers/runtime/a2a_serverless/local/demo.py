@@ -29,6 +29,7 @@ from a2a.types import (
 
 from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import load_settings
+from a2a_serverless.tasks.progress import Progress, progress_in
 
 LIMIT_S = 60.0
 """Bound of the two tasks in seconds; they take 5 s, unless something is stuck."""
@@ -202,7 +203,8 @@ class Transcript:
             case "task":
                 self._status(event.task.status)
             case "status_update":
-                self._status(event.status_update.status)
+                update = event.status_update
+                self._status(update.status, progress_in(update.metadata))
             case "artifact_update":
                 artifact = event.artifact_update.artifact
                 name = artifact.name or artifact.artifact_id
@@ -210,8 +212,10 @@ class Transcript:
             case "message":
                 self._row(self._seconds(), "agent", _STRONG, text_of(event.message.parts))
 
-    def _status(self, status: TaskStatus) -> None:
+    def _status(self, status: TaskStatus, progress: Progress | None = None) -> None:
         text = text_of(status.message.parts)
+        if progress is not None:
+            text = f"{progress}  {text}".rstrip()
         self._row(self._seconds(), state_label(status.state), _COLOURS.get(status.state, "0"), text)
 
     def _seconds(self) -> str:

@@ -182,6 +182,7 @@ class Attempt:
             return verdict
         finally:
             self._queue.shut()
+            self._queue.stop_waiting()
 
     async def _verdict(self) -> Verdict:
         try:
@@ -263,6 +264,7 @@ class Attempt:
         """Cancel `execute()`, call `cancel()`, and wait for both as long as the client does."""
         self._log(logging.INFO, "canceling", "Canceling the agent")
         execution.cancel()
+        self._queue.stop_waiting()
         faults.point("canceling")
         asking = asyncio.create_task(self._ask_to_cancel(execution))
         try:

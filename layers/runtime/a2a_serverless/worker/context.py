@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from a2a.helpers import new_data_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -25,10 +25,15 @@ from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.worker.arguments import refused_bytes, refused_text
 from a2a_serverless.worker.executor import TurnQueue, notes_calls
+from a2a_serverless.worker.long_work import gathered, in_thread
 from a2a_serverless.worker.loops import called
 from a2a_serverless.worker.turn import UserTurn
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +55,7 @@ class TaskContext(UserTurn):
         self._queue = queue
         self._calls = queue.calls
         self._has_ended = False
+        self._told: tuple[int, str | None] | None = None
 
     @property
     def is_cancelled(self) -> bool:
@@ -157,6 +163,26 @@ class TaskContext(UserTurn):
         if self._is_open("send_status"):
             await self._queue.enqueue_event(self._said(TaskState.TASK_STATE_WORKING, message))
 
+    async def progress(self, done: float, total: float, text: str | None = None) -> None:
+        """Tell subscribers that `done` of `total` is done: command line and console show a bar.
+
+        A status with `{"progress": {"done": 3, "total": 10}}` as its metadata, and `text` as its
+        message. A call that changes neither the whole percents nor the text is left out, so that
+        it may stand in a loop.
+
+        >>> await ctx.progress(3, 10, "Reading page 3")
+
+        Raises:
+            ValueError: `total` is not above 0.
+        """
+        progress = Progress.of(done, total)
+        told = (progress.percent, text)
+        if self._is_open("progress") and told != self._told:
+            self._told = told
+            status = self._said(TaskState.TASK_STATE_WORKING, text)
+            status.metadata.CopyFrom(progress.metadata())
+            await self._queue.enqueue_event(status)
+
     async def emit_text_artifact(
         self,
         text: str,
@@ -235,6 +261,41 @@ class TaskContext(UserTurn):
         )
         if self._is_open("emit_artifact"):
             await self._publish_artifact(artifact, append=append, last_chunk=last_chunk)
+
+    # -- long work -----------------------------------------------------------------------------
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; a cancel ends the wait with CancelledError, also in a thread's own event loop.
+
+        A test of the agent does not wait: its clock goes on to the end of the sleep.
+
+        >>> await ctx.sleep(0.5)
+        """
+        await self._queue.sleep(seconds)
+
+    async def gather(self, *work: Awaitable[T]) -> list[T]:
+        """Do several things at once; return their results in order.
+
+        When one of them raises, or the client cancels, the others are cancelled and waited for:
+        nothing runs on behind the turn.
+
+        >>> first, second = await ctx.gather(ctx.load_context(), ctx.load_context())
+        """
+        return await gathered(*work)
+
+    async def run_sync(self, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking function in a thread, and return what it returns.
+
+        Called directly, it would hold up the event loop, and with it a cancel and the turns that
+        share the worker. A cancel waits for its end, as long as a cancel may take; a long function
+        looks at `ctx.is_cancelled`.
+
+        >>> total = await ctx.run_sync(sum, [1, 2, 3])
+
+        Raises:
+            TypeError: `func` is an async function.
+        """
+        return await in_thread(func, *args, **kwargs)
 
     # -- the conversation's state --------------------------------------------------------------
 

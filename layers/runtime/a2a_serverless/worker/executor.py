@@ -8,7 +8,7 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
 
@@ -24,10 +24,11 @@ from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.head import is_terminal
 from a2a_serverless.tasks.rules import ContextWrite
 from a2a_serverless.worker.frames import place
+from a2a_serverless.worker.loops import first_of
 from a2a_serverless.worker.translation import TurnView
 from a2a_serverless.worker.writer import TurnWriter
 
-E = TypeVar("E")
+E = TypeVar("E", bound=Event)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -148,10 +149,13 @@ class TurnQueue(EventQueue):
         self._state_version: int | None = None
         self._taken = 0
         self._calls = Calls()
+        self._stopping = asyncio.Event()
         self.fault: InvalidAgentEventError | None = None
         """The first event that no task can hold: it fails the task, even if the agent goes on."""
         self.is_cancelled = False
         """True if the client has asked to cancel the task."""
+        self.on_taken: Callable[[Event], Awaitable[None]] = _nothing
+        """Awaited after each event that was taken: the testing kit stops the agent there."""
 
     @property
     def calls(self) -> Calls:
@@ -196,6 +200,28 @@ class TurnQueue(EventQueue):
         if entries:
             self._put(entries)
 
+    async def drain(self) -> None:
+        """Return when all events that were taken are committed or, after a failure, dropped."""
+        await self._at_home(self._writer.drain())
+
+    def stop_waiting(self) -> None:
+        """End the waits of the agent in other event loops; CancelledError ends those in this."""
+        self._stopping.set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait by the worker's clock.
+
+        Raises:
+            CancelledError: in another event loop than the worker's, the client has canceled.
+        """
+        clock = self._writer.clock
+        if self._is_home:
+            await clock.sleep(seconds)
+            return
+        await self._at_home(first_of(clock.sleep(seconds), self._stopping.wait()))
+        if self._stopping.is_set():
+            raise asyncio.CancelledError
+
     async def load_state(self) -> Any | None:
         """Return the conversation's state, with what this turn has stored; None without any."""
         return await self._at_home(self._load_state())
@@ -212,7 +238,7 @@ class TurnQueue(EventQueue):
         """Take no more events; unless `immediate`, return when those taken are committed."""
         self.shut()
         if not immediate:
-            await self._at_home(self._writer.drain())
+            await self.drain()
 
     def shut(self) -> None:
         """Take no more events; log the calls that the agent did not await."""
@@ -247,9 +273,13 @@ class TurnQueue(EventQueue):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @property
+    def _is_home(self) -> bool:
+        return asyncio.get_running_loop() is self._home
+
     async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:
         """Await a call in the queue's own loop, whichever loop the caller runs in."""
-        if asyncio.get_running_loop() is self._home:
+        if self._is_home:
             return await call
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
 
@@ -266,8 +296,7 @@ class TurnQueue(EventQueue):
         self._state = context_write(value, self._state_version)
 
     async def _emit(self, event: Event, *, ends_turn: bool = False) -> None:
-        is_home = asyncio.get_running_loop() is self._home
-        if is_home or self._takes(_kind(event)):  # else that loop may be gone with the turn
+        if self._is_home or self._takes(_kind(event)):  # else that loop may be gone with the turn
             await self._at_home(self._enqueue(event, self._entries_of, ends_turn=ends_turn))
 
     async def _enqueue(
@@ -290,6 +319,7 @@ class TurnQueue(EventQueue):
             self._put(entries, ends_turn=ends_turn)
             self._count()
         await self._settle(ends_turn=ends_turn)
+        await self.on_taken(event)
 
     def _entries_of(self, event: Event) -> tuple[Entry, ...]:
         try:
@@ -348,6 +378,10 @@ class TurnQueue(EventQueue):
         if self.has_ended or self._writer.is_full:
             # Where it fails, the attempt is told, and stops the agent.
             await self._writer.drain(ends_turn=ends_turn)
+
+
+async def _nothing(_: Event) -> None:
+    """Do nothing."""
 
 
 def _kind(event: object) -> str:
