@@ -109,6 +109,7 @@ def test_the_layer_holds_the_runtime_alone(artefact: Artefact) -> None:
     assert not (package / "cli").exists()
     assert not (package / "local").exists()
     assert not (package / "scaffold").exists()
+    assert not (package / "testing").exists()
     assert list(package.glob("__pycache__/settings.*.pyc"))
 
 

@@ -21,7 +21,7 @@ from tests.e2e.installed import built
 PACKAGE = "a2a_serverless"
 BESIDE_THE_LAYER = (
     *(f"{PACKAGE}.cli", f"{PACKAGE}.console"),
-    *(f"{PACKAGE}.local", f"{PACKAGE}.scaffold"),
+    *(f"{PACKAGE}.local", f"{PACKAGE}.scaffold", f"{PACKAGE}.testing"),
 )
 BROUGHT_BY = {
     "botocore": "boto3",
@@ -83,9 +83,10 @@ def test_what_the_layer_imports_is_declared(project: Path) -> None:
 
 
 def test_what_the_command_line_imports_is_declared(project: Path) -> None:
-    """Commands and local stack import only the dependencies and the extra `local`."""
+    """Commands and local stack import the extra `local` at most; the fixtures, `testing`."""
     read = table(project)
-    requirements = read["dependencies"] + read["optional-dependencies"]["local"]
+    extras = read["optional-dependencies"]
+    requirements = read["dependencies"] + extras["local"] + extras["testing"]
     assert undeclared(set(imported()), requirements) == set()
 
 

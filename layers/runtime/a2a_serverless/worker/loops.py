@@ -36,6 +36,11 @@ ENDING_ROUNDS = 10
 """How often tasks are ended that the ends of others have started."""
 
 
+def in_agent() -> bool:
+    """Return True in an agent's call, and in the tasks that it has started there."""
+    return _in_agent.get() is not None
+
+
 async def first_of(
     *waits: Coroutine[Any, Any, Any], tasks: Iterable[asyncio.Future[Any]] = ()
 ) -> None:

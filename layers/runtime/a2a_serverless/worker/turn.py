@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -82,17 +82,7 @@ class UserTurn:
     @property
     def files(self) -> list[FileInfo]:
         """Return the files of the user's message, by content or by URL."""
-        kinds = ((part, part.WhichOneof("content")) for part in self._message.parts)
-        return [
-            FileInfo(
-                content=part.raw if kind == "raw" else None,
-                url=part.url if kind == "url" else None,
-                filename=part.filename,
-                media_type=part.media_type,
-            )
-            for part, kind in kinds
-            if kind in {"raw", "url"}
-        ]
+        return files_of(self._message.parts)
 
     @property
     def data_parts(self) -> list[Any]:
@@ -141,7 +131,7 @@ class UserTurn:
         messages = list(self._task.history)
         if self._task.status.HasField("message"):
             messages.append(self._task.status.message)
-        return [_history_message(message) for message in messages]
+        return [history_message(message) for message in messages]
 
     @property
     def previous_artifacts(self) -> list[PreviousArtifact]:
@@ -269,7 +259,23 @@ def _request_context(
     )
 
 
-def _history_message(message: Message) -> HistoryMessage:
+def files_of(parts: Iterable[Part]) -> list[FileInfo]:
+    """Return the files among parts."""
+    kinds = ((part, part.WhichOneof("content")) for part in parts)
+    return [
+        FileInfo(
+            content=part.raw if kind == "raw" else None,
+            url=part.url if kind == "url" else None,
+            filename=part.filename,
+            media_type=part.media_type,
+        )
+        for part, kind in kinds
+        if kind in {"raw", "url"}
+    ]
+
+
+def history_message(message: Message) -> HistoryMessage:
+    """Return a message of a task's history in the form for agents."""
     return HistoryMessage(
         role="user" if message.role == Role.ROLE_USER else "agent",
         text="\n".join(get_text_parts(message.parts)),

@@ -1,0 +1,23 @@
+"""Tests of agents: messages in, tasks out, by the worker of production in this process's memory.
+
+docs/testing.md shows it. Nothing that is deployed imports it.
+"""
+
+from a2a_serverless.testing.bench import AgentBench, AgentSource
+from a2a_serverless.testing.clock import PacedClock
+from a2a_serverless.testing.files import FakeFiles, file_part
+from a2a_serverless.testing.process import StuckError
+from a2a_serverless.testing.run import Run, Said, SeenArtifact, When
+
+__all__ = [
+    "AgentBench",
+    "AgentSource",
+    "FakeFiles",
+    "PacedClock",
+    "Run",
+    "Said",
+    "SeenArtifact",
+    "StuckError",
+    "When",
+    "file_part",
+]

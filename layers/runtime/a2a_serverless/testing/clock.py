@@ -1,0 +1,71 @@
+"""Time in a test: it stands still until it is moved."""
+
+from __future__ import annotations
+
+import asyncio
+
+from a2a_serverless.worker.loops import in_agent
+
+START_MS = 1_700_000_000_000
+"""14 November 2023, 22:13:20 UTC, in milliseconds since the epoch."""
+
+_ROUNDS = 100
+
+
+class PacedClock:
+    """A Clock that stands still until a test moves it; a sleep ends when its time has come."""
+
+    def __init__(self, start_ms: int = START_MS) -> None:
+        self._start_ms = start_ms
+        self._now = 0.0
+        self._sleepers: set[tuple[float, asyncio.Future[None]]] = set()
+        self._agents: set[tuple[float, asyncio.Future[None]]] = set()
+
+    def now_ms(self) -> int:
+        return self._start_ms + int(self._now * 1000)
+
+    def monotonic(self) -> float:
+        return self._now
+
+    @property
+    def agent_wakes_at(self) -> float | None:
+        """Return when the next sleep of an agent ends; None while no agent sleeps."""
+        return min((at for at, _ in self._agents), default=None)
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        sleeper = (self._now + seconds, asyncio.get_running_loop().create_future())
+        self._sleepers.add(sleeper)
+        if in_agent():
+            self._agents.add(sleeper)
+        try:
+            await sleeper[1]
+        finally:
+            self._sleepers.discard(sleeper)
+            self._agents.discard(sleeper)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass, one sleep after the other, and all tasks do what follows."""
+        await idle()
+        until = self._now + seconds
+        while due := [at for at, woken in self._sleepers if at <= until and not woken.done()]:
+            self._now = max(self._now, min(due))
+            for at, woken in tuple(self._sleepers):
+                if at <= self._now and not woken.done():
+                    woken.set_result(None)
+            await idle()
+        self._now = until
+        await idle()
+
+    def forget_sleepers(self) -> None:
+        """End none of the present sleeps any more: their process is dead."""
+        self._sleepers.clear()
+        self._agents.clear()
+
+
+async def idle() -> None:
+    """Let every task of the loop go as far as it can."""
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)

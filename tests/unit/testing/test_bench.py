@@ -1,0 +1,387 @@
+"""The testing kit: what a test of an agent sees is what production does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import Message, Part, Role, TaskArtifactUpdateEvent, TaskState
+
+from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
+from a2a_serverless.testing import AgentBench, StuckError, file_part
+from a2a_serverless.testing.bench import AgentSource
+from a2a_serverless.testing.fixtures import MakeBench
+from a2a_serverless.worker import FinalError, TaskContext, Worker
+from tests.support.workers import chunk, status
+
+S = TaskState
+
+
+class Counting(Worker):
+    """Streams three chunks and keeps, by mistake, a number in memory."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    async def handle(self, ctx: TaskContext) -> None:
+        self.turns += 1
+        for number in range(3):
+            await ctx.emit_text_artifact(f"{number}", "numbers", append=True)
+        await ctx.request_input(f"turn {self.turns} of {ctx.user_text}")
+
+
+class Executor(AgentExecutor):
+    """An executor of the SDK: a chunk, then the end; its cancel says good-bye."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await event_queue.enqueue_event(chunk(context, context.get_user_input()))
+        await event_queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await event_queue.enqueue_event(status(context, S.TASK_STATE_CANCELED, "bye"))
+
+
+def made(handle: Callable[[TaskContext], Any]) -> type[Worker]:
+    """A worker class made of a function."""
+
+    class Made(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            await handle(ctx)
+
+    return Made
+
+
+def test_a_worker_and_what_came_of_its_turn(agent_bench: MakeBench) -> None:
+    """Task, state, text, artifacts, chunks, events and attempts of one turn."""
+    run = agent_bench(Counting).send("hello")
+    assert (run.state, run.text, run.attempts) == ("input_required", "turn 1 of hello", 1)
+    assert run.artifacts["numbers"].text == "012"
+    assert run.chunks("numbers") == ["0", "1", "2"]
+    assert [type(event).__name__ for event in run.events] == [
+        *["TaskArtifactUpdateEvent"] * 3,
+        "TaskStatusUpdateEvent",
+    ]
+    assert run.task.history[0].parts[0].text == "hello"
+    assert run.errors == ()
+    shown = "input_required: 'turn 1 of hello', artifacts: numbers, attempts: 1"
+    assert str(run) == repr(run) == shown
+
+
+def test_an_executor_of_the_sdk(agent_bench: MakeBench) -> None:
+    """It runs as it is; a paused or waiting task of it is cancelled by its own `cancel()`."""
+    bench = agent_bench(Executor())
+    run = bench.send("hi")
+    assert (run.state, run.text, run.artifacts["a"].text) == ("completed", "done", "hi")
+    stopped = bench.send("hi", cancel_after=1)
+    assert (stopped.state, stopped.text) == ("canceled", "bye")
+
+
+def test_turns_follow_one_another(agent_bench: MakeBench) -> None:
+    """A reply is the task's next turn; its events are those of that turn alone."""
+    run = agent_bench(Counting).send("one").reply("two")
+    assert run.text == "turn 1 of two"  # a new agent: nothing of the first turn is in memory
+    assert [message.text for message in run.history] == ["one", "turn 1 of one", "two"]
+    assert len(run.events) == 4
+    assert run.artifacts["numbers"].text == "012012"
+
+
+def test_each_turn_has_a_new_agent_unless_one_is_given(
+    agent_bench: MakeBench, tmp_path: Path
+) -> None:
+    """A class, a function and FILE.py:NAME make one for each turn; an instance serves all."""
+    source = "from tests.unit.testing.test_bench import Counting\nagent = Counting()\n"
+    (tmp_path / "agent.py").write_text(source, encoding="utf-8")
+    sources: dict[str, AgentSource] = {
+        "class": Counting,
+        "function": lambda: Counting(),  # noqa: PLW0108 - a function it is to be
+        "file": f"{tmp_path / 'agent.py'}:agent",
+    }
+    for source_kind, agent in sources.items():
+        run = agent_bench(agent).send("a").reply("b")
+        assert run.text == "turn 1 of b", source_kind
+    assert agent_bench(Counting()).send("a").reply("b").text == "turn 2 of b"
+    with pytest.raises(TypeError, match="neither an AgentExecutor nor a Worker"):
+        agent_bench(lambda: "agent").send("a")  # type: ignore[arg-type,return-value]
+
+
+def test_a_message_has_what_a_client_sends(agent_bench: MakeBench) -> None:
+    """Texts, files, metadata, accepted types, sender, tenant and extensions reach the agent."""
+    seen: dict[str, Any] = {}
+
+    async def handle(ctx: TaskContext) -> None:
+        seen.update(
+            text=ctx.user_text,
+            files=[(f.filename, f.content, f.media_type) for f in ctx.files],
+            metadata=ctx.metadata,
+            accepts=(ctx.accepts("text/plain"), ctx.accepts("image/png")),
+            who=(ctx.user, ctx.tenant, ctx.context_id),
+            extensions=ctx.requested_extensions,
+        )
+        await ctx.respond()
+
+    said: list[str | Part] = ["Read this:", file_part("a.csv", "x,y")]
+    options: dict[str, Any] = {"context_id": "c", "user": "ann", "tenant": "acme"}
+    bench = agent_bench(made(handle))
+    run = bench.send(
+        said, metadata={"k": 1}, accepts=["text/plain"], extensions=["urn:x"], **options
+    )
+    assert seen == {
+        "text": "Read this:",
+        "files": [("a.csv", b"x,y", "text/csv")],
+        "metadata": {"k": 1},
+        "accepts": (True, False),
+        "who": ("ann", "acme", "c"),
+        "extensions": {"urn:x"},
+    }
+    assert (run.state, run.task.context_id) == ("completed", "c")
+    own = Message(message_id="mine", role=Role.ROLE_USER, parts=[Part(text="hi")])
+    assert bench.send(own).task.history[0].message_id == "mine"
+
+
+def test_others_do_not_find_the_task(agent_bench: MakeBench) -> None:
+    """A reply is by the same user; another user's is refused, as is one to an ended task."""
+    bench = agent_bench(Counting)
+    run = bench.send("one", user="ann", tenant="acme")
+    with pytest.raises(TaskNotFoundError):
+        run.reply("two", user="bob")
+    assert run.reply("two").reply("three").state == "input_required"
+    ended = agent_bench(Executor).send("hi")
+    with pytest.raises(TaskTerminalStateError):
+        ended.reply("again")
+    with pytest.raises(TaskTerminalStateError):
+        ended.cancel()
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 4, 5])
+def test_a_kill_loses_and_doubles_nothing(agent_bench: MakeBench, after: int) -> None:
+    """A worker dies after each number of events; the task is as without the crash.
+
+    Killed after its last event the turn is over; there is no fifth event to be killed after.
+    """
+    run = agent_bench(Counting).send("hello", kill_after=after)
+    assert (run.state, run.text) == ("input_required", "turn 1 of hello")
+    assert run.artifacts["numbers"].text == "012"
+    assert run.attempts == (2 if after < 4 else 1)
+
+
+def test_a_kill_stops_all_that_the_agent_does(agent_bench: MakeBench) -> None:
+    """No `except`, no `finally` and no other task of the dead worker's agent runs on."""
+    ran: list[str] = []
+
+    async def beside(name: str) -> None:
+        while True:
+            await asyncio.sleep(0)
+            ran.append(name)
+
+    class Tidy(Worker):
+        attempts = 0
+
+        async def handle(self, ctx: TaskContext) -> None:
+            Tidy.attempts += 1
+            if Tidy.attempts > 1:
+                ran.clear()
+                await ctx.respond()
+                return
+            other = asyncio.create_task(beside("beside"))
+            try:
+                await ctx.send_status("at work")
+            except BaseException:
+                ran.append("except")
+                raise
+            finally:
+                ran.append("finally")
+                other.cancel()
+
+    run = agent_bench(Tidy).send("hi", kill_after=1)
+    assert (run.state, run.attempts, ran) == ("completed", 2, [])
+
+
+def test_a_kill_that_comes_every_time_fails_the_task(agent_bench: MakeBench) -> None:
+    """A turn whose last attempt dies fails: here there is one."""
+    run = agent_bench(Counting, max_attempts=1).send("hello", kill_after=1)
+    assert run.state == "failed"
+
+
+def test_a_point_may_be_a_condition(agent_bench: MakeBench) -> None:
+    """Instead of a number: the first event for which a function returns True."""
+
+    def says_one(event: object) -> bool:
+        return isinstance(event, TaskArtifactUpdateEvent) and event.artifact.parts[0].text == "1"
+
+    run = agent_bench(Counting).send("hello", cancel_after=says_one)
+    assert (run.state, run.artifacts["numbers"].text) == ("canceled", "01")
+
+
+def test_a_cancel_raises_in_the_agent_at_its_point(agent_bench: MakeBench) -> None:
+    """The call that emits the n-th event raises CancelledError; then `cancel()` is called."""
+    seen: list[str] = []
+
+    class Careful(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            try:
+                await ctx.send_status("one")
+                seen.append("one")
+                await ctx.send_status("two")
+                seen.append("two")
+            except asyncio.CancelledError:
+                seen.append(f"cancelled: {ctx.is_cancelled}")
+                raise
+
+        async def cancel(self, ctx: TaskContext) -> None:
+            seen.append("cancel()")
+
+    run = agent_bench(Careful).send("hi", cancel_after=2)
+    assert seen == ["one", "cancelled: True", "cancel()"]
+    assert run.state == "canceled"
+
+
+def test_a_cancel_before_the_start_and_after_the_end(agent_bench: MakeBench) -> None:
+    """Before a worker has the turn its agent sees nothing; a pause at the point is canceled."""
+    bench = agent_bench(Counting)
+    early = bench.send("hi", cancel_after=0)
+    assert (early.state, early.attempts, early.artifacts) == ("canceled", 0, {})
+    assert bench.send("hi", cancel_after=4).state == "canceled"
+    assert bench.send("hi").cancel().state == "canceled"
+    assert agent_bench(Executor).send("hi", cancel_after=2).state == "completed"
+
+
+def test_a_fake_cancels_in_the_middle_of_a_call(agent_bench: MakeBench) -> None:
+    """What the agent calls, such as a model, may cancel the turn: no event is needed."""
+
+    async def handle(ctx: TaskContext) -> None:
+        bench.cancel_running()
+        await ctx.sleep(3600)
+
+    bench = agent_bench(made(handle))
+    run = bench.send("hi")
+    assert run.state == "canceled"
+    assert bench.clock.monotonic() < 60
+    with pytest.raises(RuntimeError, match="No turn runs"):
+        bench.cancel_running()
+
+
+def test_an_agent_that_raises_is_tried_again(agent_bench: MakeBench) -> None:
+    """As deployed: three attempts with waits in between; the test sees the exceptions."""
+    began = time.monotonic()
+    bench = agent_bench(made(_raises(ValueError("no model"))), retry_base_s=60)
+    run = bench.send("hi")
+    assert (run.state, run.attempts) == ("failed", 3)
+    assert [str(error) for error in run.errors] == ["no model"] * 3
+    assert "no model" not in run.text
+    assert "ValueError('no model')" in str(run)
+    assert time.monotonic() - began < 20  # the waits are the clock's
+    assert agent_bench(made(_raises(FinalError("never")))).send("hi").attempts == 1
+
+
+def _raises(error: Exception) -> Callable[[TaskContext], Any]:
+    async def handle(ctx: TaskContext) -> None:
+        raise error
+
+    return handle
+
+
+def test_time_is_the_clocks(agent_bench: MakeBench) -> None:
+    """`ctx.sleep` takes no time; what expires does so when the test lets time pass."""
+    began = time.monotonic()
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.gather(ctx.sleep(30), ctx.sleep(600))
+        await ctx.request_input("?")
+
+    bench = agent_bench(made(handle), ttl_days=1)
+    run = bench.send("hi")
+    assert 600 <= bench.clock.monotonic() < 610
+    bench.pass_time(2 * 86_400)
+    with pytest.raises(TaskNotFoundError):
+        run.reply("late")
+    assert time.monotonic() - began < 20
+
+
+def test_a_turn_that_outlasts_its_worker_starts_over(agent_bench: MakeBench) -> None:
+    """As on Lambda: a turn is given back before the worker's time is over, three times."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.sleep(100)
+        await ctx.respond()
+
+    run = agent_bench(made(handle), run_limit_s=60).send("hi")
+    assert (run.state, run.attempts) == ("failed", 3)
+
+
+def test_threads_and_real_waits_are_waited_for(agent_bench: MakeBench) -> None:
+    """The clock does not go on to the end of a sleep while a thread of the agent works."""
+
+    async def handle(ctx: TaskContext) -> None:
+        gate = threading.Event()
+        asyncio.get_running_loop().call_later(0.02, gate.set)
+        await ctx.gather(ctx.run_sync(gate.wait, 20), ctx.sleep(60))
+        await asyncio.sleep(0.01)
+        await ctx.respond(str(gate.is_set()))
+
+    assert agent_bench(made(handle)).send("hi").text == "True"
+
+
+def test_a_cancel_leaves_the_agent_real_time(agent_bench: MakeBench) -> None:
+    """What the agent does after CancelledError is not cut short by the test's clock."""
+    ended: list[bool] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.send_status("at work")
+        finally:
+            await asyncio.sleep(0.05)
+            ended.append(True)
+
+    assert agent_bench(made(handle)).send("hi", cancel_after=1).state == "canceled"
+    assert ended == [True]
+
+
+def test_a_turn_that_hangs_is_named(agent_bench: MakeBench) -> None:
+    """After the time that the test gives it the sentence says so; the bench still ends."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(StuckError, match=r"not ended its turn within 0\.05 s"):
+        agent_bench(made(handle), timeout_s=0.05).send("hi")
+
+
+def test_a_blocked_loop_is_logged(agent_bench: MakeBench, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning of production comes in the test, too, with the way out."""
+
+    def warnings() -> list[str]:
+        records = [r for r in caplog.records if r.__dict__.get("action") == "loop_blocked"]
+        return [record.getMessage() for record in records]
+
+    async def handle(ctx: TaskContext) -> None:
+        time.sleep(1.8)  # noqa: ASYNC251 - what agents do
+        async with asyncio.timeout(20):
+            while not warnings():  # noqa: ASYNC110 - it is logged in another thread
+                await asyncio.sleep(0.01)
+        await ctx.respond()
+
+    with caplog.at_level(logging.WARNING):
+        agent_bench(made(handle)).send("hi")
+    (warning,) = warnings()
+    assert __file__ in warning
+    assert "await ctx.run_sync(func, …)" in warning
+
+
+async def test_an_async_test_is_told_what_to_write(agent_bench: MakeBench) -> None:
+    """The bench has loops of its own: one sentence says how to call it."""
+    with pytest.raises(RuntimeError, match="call it from a plain test function"):
+        agent_bench(Counting).send("hi")
+
+
+def test_a_setting_that_does_not_exist_is_refused() -> None:
+    """A name that is no setting is an error, not a silent default."""
+    with pytest.raises(ValueError, match="attempts"):
+        AgentBench(Counting, attempts=1)

@@ -1,0 +1,282 @@
+"""Long work of an agent: progress, waits and threads, and how each of them hears a cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+
+from a2a_serverless.testing import AgentBench
+from a2a_serverless.testing.fixtures import MakeBench
+from a2a_serverless.worker import TaskContext, Worker
+
+WAIT_S = 20.0
+NAME: ContextVar[str] = ContextVar("name", default="")
+
+Bench = Callable[[Callable[[TaskContext], Awaitable[None]]], AgentBench]
+
+
+@pytest.fixture
+def bench(agent_bench: MakeBench) -> Bench:
+    """Make the bench of a worker that is a function."""
+
+    def made(handle: Callable[[TaskContext], Awaitable[None]]) -> AgentBench:
+        class Made(Worker):
+            async def handle(self, ctx: TaskContext) -> None:
+                await handle(ctx)
+
+        return agent_bench(Made)
+
+    return made
+
+
+# -- progress ----------------------------------------------------------------------------------
+
+
+def test_progress_is_a_status_with_metadata(bench: Bench) -> None:
+    """Numbers as metadata, the text as message; who polls finds the last one at the task."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.progress(1, 4)
+        await ctx.progress(2, 4, "Half of it")
+        await ctx.request_input("Go on?")
+
+    run = bench(handle).send("hi")
+    first, second, _ = (MessageToDict(event) for event in run.events)
+    assert first["status"]["state"] == "TASK_STATE_WORKING"
+    assert "message" not in first["status"]
+    assert first["metadata"] == {"progress": {"done": 1, "total": 4}}
+    assert second["status"]["message"]["parts"] == [{"text": "Half of it"}]
+    assert second["metadata"] == {"progress": {"done": 2, "total": 4}}
+    assert MessageToDict(run.task)["metadata"] == second["metadata"]
+    assert [str(told)[-6:] for told in run.progress] == ["1 of 4", "2 of 4"]
+
+
+def test_progress_may_stand_in_a_loop(bench: Bench) -> None:
+    """What changes neither whole percents nor text is left out: 101 events of 10,000 calls."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for row in range(10_001):
+            await ctx.progress(row, 10_000)
+        await ctx.progress(10_000, 10_000, "Sorting")
+        await ctx.respond()
+
+    run = bench(handle).send("hi")
+    assert [told.percent for told in run.progress] == [*range(101), 100]
+
+
+def test_progress_after_the_end_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """It changes nothing, as other calls after the end."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.respond("done")
+        await ctx.progress(1, 2)
+
+    run = bench(handle).send("hi")
+    assert (run.state, len(run.events)) == ("completed", 1)
+    (warning,) = [r for r in caplog.records if r.__dict__.get("action") == "call_after_end"]
+    assert warning.__dict__["method"] == "progress"
+
+
+def test_a_killed_attempts_progress_is_told_again(bench: Bench) -> None:
+    """The next attempt begins its work anew, and says so."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for step in range(3):
+            await ctx.progress(step, 3)
+        await ctx.respond()
+
+    run = bench(handle).send("hi", kill_after=2)
+    assert run.state == "completed"
+    assert [told.done for told in run.progress] == [0, 1, 0, 1, 2]
+
+
+# -- waits -------------------------------------------------------------------------------------
+
+
+def test_a_cancel_ends_a_sleep(bench: Bench) -> None:
+    """CancelledError comes out of `ctx.sleep` a second after the cancel, not an hour."""
+    seen: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        stand.cancel_running()
+        try:
+            await ctx.sleep(3600)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            await ctx.sleep(0.1)  # what is tidied up may wait, too
+            seen.append("tidy")
+            raise
+
+    stand = bench(handle)
+    assert stand.send("hi").state == "canceled"
+    assert seen == ["cancelled", "tidy"]
+    assert stand.clock.monotonic() < 60
+
+
+def test_a_cancel_ends_a_sleep_in_a_thread(bench: Bench) -> None:
+    """An event loop of the agent's own, which no asyncio cancellation reaches, hears it too."""
+    seen: list[str] = []
+
+    def blocking(ctx: TaskContext) -> None:
+        async def waiting() -> None:
+            stand.cancel_running()
+            await ctx.sleep(3600)
+
+        try:
+            asyncio.run(waiting())
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.run_sync(blocking, ctx)
+
+    stand = bench(handle)
+    assert stand.send("hi").state == "canceled"
+    assert seen == ["cancelled"]
+
+
+def test_several_things_at_once(bench: Bench) -> None:
+    """Results come in the order of the arguments; of nothing there are none."""
+
+    async def late(ctx: TaskContext, seconds: float) -> float:
+        await ctx.sleep(seconds)
+        return seconds
+
+    async def handle(ctx: TaskContext) -> None:
+        results = await ctx.gather(late(ctx, 3), late(ctx, 1), late(ctx, 2))
+        await ctx.complete_json([results, await ctx.gather()])
+
+    run = bench(handle).send("hi")
+    assert run.artifacts["final-answer"].data == [[[3, 1, 2], []]]
+
+
+def test_the_first_error_ends_the_others(bench: Bench) -> None:
+    """The rest is cancelled and waited for, before the exception is raised as it is."""
+    seen: list[str] = []
+
+    async def working(ctx: TaskContext) -> None:
+        try:
+            await ctx.sleep(3600)
+        finally:
+            await asyncio.sleep(0)
+            seen.append("ended")
+
+    async def failing(ctx: TaskContext) -> None:
+        await ctx.sleep(1)
+        raise LookupError("no such city")
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.gather(working(ctx), failing(ctx), working(ctx))
+        except LookupError as error:
+            await ctx.fail(f"{error}, {seen}")
+
+    run = bench(handle).send("hi")
+    assert run.text == "no such city, ['ended', 'ended']"
+
+
+def test_a_cancel_ends_all_of_them(bench: Bench) -> None:
+    """Each one gets CancelledError, and nothing is left running behind the turn."""
+    seen: list[str] = []
+
+    async def working(ctx: TaskContext, name: str) -> None:
+        try:
+            await ctx.sleep(3600)
+        except asyncio.CancelledError:
+            seen.append(name)
+            raise
+
+    async def handle(ctx: TaskContext) -> None:
+        stand.cancel_running()
+        await ctx.gather(working(ctx, "one"), working(ctx, "two"))
+
+    stand = bench(handle)
+    assert stand.send("hi").state == "canceled"
+    assert sorted(seen) == ["one", "two"]
+
+
+# -- blocking functions ------------------------------------------------------------------------
+
+
+def test_a_blocking_function_runs_in_a_thread(bench: Bench) -> None:
+    """With its arguments and the turn's context variables; its exception comes as it is."""
+
+    def blocking(number: int, *, factor: int) -> tuple[int, str, bool]:
+        is_elsewhere = threading.current_thread() is not threading.main_thread()
+        return number * factor, NAME.get(), is_elsewhere
+
+    def failing() -> None:
+        raise LookupError("no such file")
+
+    async def handle(ctx: TaskContext) -> None:
+        NAME.set("ann")
+        result = await ctx.run_sync(blocking, 6, factor=7)
+        with pytest.raises(LookupError, match="no such file"):
+            await ctx.run_sync(failing)
+        await ctx.complete_json(list(result))
+
+    run = bench(handle).send("hi")
+    assert run.artifacts["final-answer"].data == [[42, "ann", True]]
+
+
+def test_an_async_function_is_refused(bench: Bench) -> None:
+    """The sentence shows the call that is meant."""
+
+    async def fetch() -> None: ...
+
+    async def handle(ctx: TaskContext) -> None:
+        with pytest.raises(TypeError, match=r"fetch is async: `await fetch\(…\)`"):
+            await ctx.run_sync(fetch)  # type: ignore[unused-coroutine]
+        await ctx.respond()
+
+    assert bench(handle).send("hi").state == "completed"
+
+
+def test_a_cancel_waits_for_the_function(bench: Bench) -> None:
+    """A function that looks at `ctx.is_cancelled` ends itself, and runs on behind no turn."""
+    ended: list[bool] = []
+
+    def blocking(ctx: TaskContext) -> None:
+        stand.cancel_running()
+        tick = threading.Event()
+        for _ in range(int(WAIT_S / 0.01)):
+            if ctx.is_cancelled:
+                break
+            tick.wait(0.01)
+        tick.wait(0.05)  # it tidies up
+        ended.append(ctx.is_cancelled)
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.run_sync(blocking, ctx)
+
+    stand = bench(handle)
+    assert stand.send("hi").state == "canceled"
+    assert ended == [True]
+
+
+def test_a_function_that_does_not_end_is_left_behind(
+    agent_bench: MakeBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the time for a cancel is over the task is canceled, and the log names the thread."""
+    gate = threading.Event()
+
+    class Stubborn(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            stand.cancel_running()
+            await ctx.run_sync(gate.wait, WAIT_S)
+
+    stand = agent_bench(Stubborn, cancel_timeout_s=0.1)
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert stand.send("hi").state == "canceled"
+    finally:
+        gate.set()
+    actions: list[Any] = [record.__dict__.get("action") for record in caplog.records]
+    assert actions.count("thread_left_behind") == 1
