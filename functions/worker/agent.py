@@ -7,7 +7,6 @@ the streaming slow enough to be seen.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Iterator
@@ -41,7 +40,7 @@ class TripPlanner(Worker):
             await ctx.send_status(f"Planning {city}")
             for chunk in itinerary(city, days):
                 await ctx.emit_text_artifact(chunk, artifact_id="itinerary", append=True)
-                await asyncio.sleep(self.chunk_delay_s)
+                await ctx.sleep(self.chunk_delay_s)
             await ctx.respond(f"Your plan for {city} is ready.")
 
 

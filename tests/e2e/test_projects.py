@@ -67,7 +67,7 @@ def test_demo_runs_in_an_empty_folder(
 
 @pytest.mark.parametrize("kind", KINDS_HERE)
 def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path: Path) -> None:
-    """The three tests of a new project pass, and the project is built.
+    """The six tests of a new project pass, and the project is built.
 
     In these tests `dev` answers the official client. The image of the project's external workers
     starts, and lacks only its table.
@@ -75,7 +75,7 @@ def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path:
     links = ["--find-links", wheel.parent]
     run([program, "init", "mine", "--agent", kind, *links], cwd=tmp_path)
     project = tmp_path / "mine"
-    assert "3 passed" in run(["make", "test"], cwd=project)
+    assert "6 passed" in run(["make", "test"], cwd=project)
     assert not [path for path in project.glob("requirements/*.txt") if "://" in path.read_text()]
     shutil.copytree(project, tmp_path / "context", ignore=shutil.ignore_patterns(".venv"))
     _image(tmp_path / "context", wheel)

@@ -42,7 +42,7 @@ def test_a_project_has_what_its_owner_keeps(kind: str, tmp_path: Path, project: 
         *(AGENT, CARD, "template.yaml", "samconfig.toml", "Makefile", "README.md", ".gitignore"),
         *("functions/api/api.py", "functions/worker/worker.py", "functions/push/push.py"),
         *("functions/worker/requirements.in", "layers/runtime/Makefile", "requirements/dev.in"),
-        *("tests/test_agent.py", ".github/workflows/deploy.yml"),
+        *("tests/test_agent.py", "tests/test_endpoint.py", ".github/workflows/deploy.yml"),
         *("fargate.yaml", "Dockerfile", ".dockerignore"),
     } <= names
     assert not [name for name in names if name.startswith("layers/runtime/a2a_serverless")]

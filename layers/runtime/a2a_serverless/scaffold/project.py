@@ -46,6 +46,7 @@ _WRITTEN: Final[Mapping[str, str]] = {
     "README.md": "README.md",
     "checks/conftest.py": "tests/conftest.py",
     "checks/test_agent.py": "tests/test_agent.py",
+    "checks/test_endpoint.py": "tests/test_endpoint.py",
 }
 """Files beside those of the repository's own top level, by their names in `written/`."""
 

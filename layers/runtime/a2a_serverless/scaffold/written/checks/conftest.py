@@ -1,4 +1,4 @@
-"""The agent, started as `make dev` starts it, on a free port."""
+"""The testing kit, and the agent started as `make dev` starts it, on a free port."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest_plugins = ["a2a_serverless.testing.fixtures"]
 
 PROJECT = Path(__file__).parents[1]
 START_S = 60

@@ -1,49 +1,44 @@
-"""The agent through the official client. These hold for any agent; add what yours has to do."""
+"""The agent's turns, without a server. These hold for any agent; add what yours has to do.
+
+What the bench can do: docs/testing.md of the framework.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
-import httpx
-from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
-from a2a.helpers import new_text_message
-from a2a.types import GetTaskRequest, Role, SendMessageRequest, Task, TaskState
+import pytest
 
-CARD = json.loads((Path(__file__).parents[1] / "functions/api/agent_card.json").read_text())
+from a2a_serverless.testing import AgentBench
+from a2a_serverless.testing.fixtures import MakeBench
+
+PROJECT = Path(__file__).parents[1]
+AGENT = f"{PROJECT / 'functions/worker/agent.py'}:agent"
+CARD = json.loads((PROJECT / "functions/api/agent_card.json").read_text())
 EXAMPLE = CARD["skills"][0].get("examples", ["Hello"])[0]
-GOOD = TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED
 
 
-async def ask(url: str, text: str, *, streaming: bool) -> tuple[int, Task]:
-    """Send a message; return how many events came, and the task as it is stored."""
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
-        card = await A2ACardResolver(http, url).get_agent_card()
-        client = ClientFactory(ClientConfig(httpx_client=http, streaming=streaming)).create(card)
-        request = SendMessageRequest(message=new_text_message(text, role=Role.ROLE_USER))
-        events = [event async for event in client.send_message(request)]
-        named = (event.task.id or event.status_update.task_id for event in events)
-        return len(events), await client.get_task(GetTaskRequest(id=next(filter(None, named))))
+@pytest.fixture
+def bench(agent_bench: MakeBench) -> AgentBench:
+    """The agent, made anew for each turn, as on a Lambda that scaled."""
+    return agent_bench(AGENT)
 
 
-def test_clients_see_the_card(url: str) -> None:
-    """The agent shows the card of the project, with addresses at which it is reached."""
-    shown = httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False).json()
-    assert shown["name"] == CARD["name"]
-    assert [skill["id"] for skill in shown["skills"]] == [skill["id"] for skill in CARD["skills"]]
-    assert all(way["url"].startswith(url) for way in shown["supportedInterfaces"])
+def test_an_example_of_the_card_is_worked_on(bench: AgentBench) -> None:
+    """The first example is answered, or asked back about."""
+    run = bench.send(EXAMPLE)
+    assert run.state in {"completed", "input_required"}, run
 
 
-def test_an_example_of_the_card_is_streamed(url: str) -> None:
-    """The first example is answered, or asked back about, in a stream of events."""
-    events, task = asyncio.run(ask(url, EXAMPLE, streaming=True))
-    assert events > 1
-    assert task.status.state in GOOD, task
+def test_a_worker_that_dies_leaves_no_trace(bench: AgentBench) -> None:
+    """Another worker starts the turn over, and the client has what it has without the crash."""
+    calm, crashed = bench.send(EXAMPLE), bench.send(EXAMPLE, kill_after=1)
+    assert crashed.state == calm.state, crashed
+    assert len(crashed.artifacts) == len(calm.artifacts), crashed
 
 
-def test_an_example_of_the_card_is_answered(url: str) -> None:
-    """A client that does not stream gets the same, in one answer."""
-    events, task = asyncio.run(ask(url, EXAMPLE, streaming=False))
-    assert events == 1
-    assert task.status.state in GOOD, task
+def test_a_cancel_ends_the_task(bench: AgentBench) -> None:
+    """The client cancels after the first event; an agent that is done by then has completed."""
+    run = bench.send(EXAMPLE, cancel_after=1)
+    assert run.state in {"canceled", "completed"}, run

@@ -1,0 +1,5 @@
+"""The testing kit for the examples' tests."""
+
+from __future__ import annotations
+
+pytest_plugins = ["a2a_serverless.testing.fixtures"]
