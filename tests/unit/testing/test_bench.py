@@ -375,6 +375,15 @@ def test_a_blocked_loop_is_logged(agent_bench: MakeBench, caplog: pytest.LogCapt
     assert "await ctx.run_sync(func, …)" in warning
 
 
+def test_the_test_of_the_page(agent_bench: MakeBench) -> None:
+    """What docs/testing.md shows as a test is one, of the framework's own agent."""
+    page = Path(__file__).parents[3] / "docs/testing.md"
+    example = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"__file__": str(page)}
+    exec(compile(example, str(page), "exec"), names)  # noqa: S102 - our own page
+    names["test_it_asks_until_it_knows_enough"](agent_bench)
+
+
 async def test_an_async_test_is_told_what_to_write(agent_bench: MakeBench) -> None:
     """The bench has loops of its own: one sentence says how to call it."""
     with pytest.raises(RuntimeError, match="call it from a plain test function"):

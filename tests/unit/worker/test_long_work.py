@@ -182,7 +182,7 @@ def test_the_first_error_ends_the_others(bench: Bench) -> None:
     assert run.text == "no such city, ['ended', 'ended']"
 
 
-def test_a_cancel_ends_all_of_them(bench: Bench) -> None:
+def test_a_cancel_ends_all_of_them(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Each one gets CancelledError, and nothing is left running behind the turn."""
     seen: list[str] = []
 
@@ -200,6 +200,34 @@ def test_a_cancel_ends_all_of_them(bench: Bench) -> None:
     stand = bench(handle)
     assert stand.send("hi").state == "canceled"
     assert sorted(seen) == ["one", "two"]
+    left = [r for r in caplog.records if r.__dict__.get("action") == "background_tasks_ended"]
+    assert left == []
+
+
+def test_a_cancel_ends_all_of_a_thread(bench: Bench) -> None:
+    """In a thread's event loop one of them hears the cancel by its sleep, and ends the others."""
+    seen: list[str] = []
+
+    def blocking(ctx: TaskContext) -> None:
+        async def waiting() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                seen.append("ended")
+
+        async def all_of_them() -> None:
+            stand.cancel_running()
+            await ctx.gather(waiting(), ctx.sleep(3600))
+
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(all_of_them())
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.run_sync(blocking, ctx)
+
+    stand = bench(handle)
+    assert stand.send("hi").state == "canceled"
+    assert seen == ["ended"]
 
 
 # -- blocking functions ------------------------------------------------------------------------

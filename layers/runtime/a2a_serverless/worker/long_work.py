@@ -9,8 +9,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
-from a2a_serverless.worker.loops import error_of
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -22,16 +20,18 @@ async def gathered(*work: Awaitable[T]) -> list[T]:
 
     Raises:
         Exception: the first that one of them has raised; the others were cancelled.
-        CancelledError: this call was cancelled, and so were all of them.
+        CancelledError: this call, or one of them, was cancelled, and so were all.
     """
     running: list[asyncio.Future[T]] = []
     try:
         for one in work:
             running.append(asyncio.ensure_future(one))  # noqa: PERF401 - what was begun is ended
-        if running:
-            await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
-        failed = [done for done in running if isinstance(error_of(done), Exception)]
-        return [done.result() for done in failed or running]
+        waiting = set(running)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # an error, or a cancel of that one, ends all
+        return [task.result() for task in running]
     finally:
         for task in running:
             task.cancel()
