@@ -5,6 +5,7 @@
     ├── InvalidArgumentError          fix the call: nothing was read or written
     │   ├── PageTokenError
     │   ├── CommitTooLargeError
+    │   ├── StateTooLargeError        keep less of the conversation, or begin another one
     │   └── UndecodableMessageError   keep the message elsewhere: no consumer can read it
     ├── AnswerTooLargeError           ask for less of the task, or for the task alone
     ├── TaskNotFoundError             the task does not exist in this scope (or has expired)
@@ -56,6 +57,18 @@ class CommitTooLargeError(InvalidArgumentError):
 
     def __init__(self, size: int, limit: int, advice: str) -> None:
         super().__init__(f"A commit of {size} bytes exceeds the limit of {limit} bytes: {advice}.")
+        self.size = size
+        self.limit = limit
+
+
+class StateTooLargeError(InvalidArgumentError):
+    """The state of a conversation is larger than one item can hold (340 KB)."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"The state of this conversation would have {size} bytes, and {limit} can be kept:"
+            " begin another conversation, or have the agent keep less of each."
+        )
         self.size = size
         self.limit = limit
 

@@ -15,7 +15,7 @@ from a2a.helpers import get_data_parts, new_data_part
 from a2a.types import Part, SendMessageConfiguration, SendMessageRequest, Task
 
 from a2a_serverless.contract.storage import Storage
-from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.errors import InvalidArgumentError, StateTooLargeError
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.worker import TaskContext, Worker
@@ -249,6 +249,18 @@ async def test_artifact_ids_may_be_given_by_position() -> None:
         assert task.artifacts[3].parts[0].WhichOneof("content") == field
 
 
+async def test_a_question_may_have_data() -> None:
+    """It is a part of its own beside the text, for programs that answer."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.request_input("Pay it?", {"amount": 12.5})
+
+    _, task = await run(handle)
+    assert task.status.state == S.TASK_STATE_INPUT_REQUIRED
+    assert status_text(task) == "Pay it?"
+    assert get_data_parts(task.status.message.parts) == [{"amount": 12.5}]
+
+
 WRONG_ENDINGS: dict[str, Callable[[Any], Awaitable[None]]] = {
     "request_auth": lambda ctx: ctx.request_auth("Log in", schemes=[object()]),
     "complete": lambda ctx: ctx.complete(42),
@@ -256,6 +268,7 @@ WRONG_ENDINGS: dict[str, Callable[[Any], Awaitable[None]]] = {
     "respond": lambda ctx: ctx.respond(42),
     "reply_directly": lambda ctx: ctx.reply_directly(42),
     "request_input": lambda ctx: ctx.request_input(42),
+    "request_input with data": lambda ctx: ctx.request_input("which?", object()),
     "reject": lambda ctx: ctx.reject(42),
     "fail": lambda ctx: ctx.fail(42),
 }
@@ -490,6 +503,27 @@ async def test_the_state_is_json() -> None:
 
     await run(handle)
     assert len(raised) == 1
+
+
+async def test_a_state_that_is_too_large_fails_the_task_with_a_sentence() -> None:
+    """At once, and with the state as it was; an agent that keeps less of it may go on."""
+
+    async def lets_it_pass(ctx: TaskContext) -> None:
+        await ctx.update_context("x" * 340_000)
+
+    async def keeps_less(ctx: TaskContext) -> None:
+        with pytest.raises(StateTooLargeError):
+            await ctx.update_context("x" * 340_000)
+        await ctx.update_context("x")
+        await ctx.respond()
+
+    bench, task = await run(lets_it_pass)
+    assert task.status.state == S.TASK_STATE_FAILED
+    assert status_text(task).startswith("The state of this conversation would have 340002 bytes")
+    assert await Storage(bench.storage).load_context("ctx") is None
+    bench, task = await run(keeps_less)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert await Storage(bench.storage).load_context("ctx") == "x"
 
 
 async def test_a_worker_is_told_of_a_cancel() -> None:

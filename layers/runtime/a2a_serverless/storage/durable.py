@@ -13,6 +13,7 @@ from a2a_serverless.errors import (
     CommitTooLargeError,
     ConcurrencyError,
     InvalidArgumentError,
+    StateTooLargeError,
     TaskNotFoundError,
     UnreadableTaskError,
 )
@@ -268,8 +269,7 @@ def context_write(value: Any, expected_version: int | None = None) -> ContextWri
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"A context's state must be a JSON value: {error}.") from error
     if len(encoded) > MAX_CONTEXT_BYTES:
-        msg = f"A context's state of {len(encoded)} bytes exceeds {MAX_CONTEXT_BYTES} bytes."
-        raise InvalidArgumentError(msg)
+        raise StateTooLargeError(len(encoded), MAX_CONTEXT_BYTES)
     return ContextWrite(value=encoded, expected_version=expected_version)
 
 

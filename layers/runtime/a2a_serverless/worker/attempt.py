@@ -19,6 +19,7 @@ from a2a_serverless.errors import (
     FencedError,
     InvalidAgentEventError,
     InvalidArgumentError,
+    StateTooLargeError,
     TurnFinishedError,
     UnavailableError,
 )
@@ -233,8 +234,8 @@ class Attempt:
             return
         if queue.fault is not None:
             raise queue.fault
-        if isinstance(error, NotAsyncError):
-            raise error
+        if isinstance(error, NotAsyncError | StateTooLargeError):
+            raise error  # the runtime's own sentence, which the client may read
         if error is None or comes_of_forgetting(error):
             queue.refuse_forgotten()
         if error is not None:

@@ -118,12 +118,24 @@ class TaskContext(UserTurn):
         """
         await self._end_in(TaskState.TASK_STATE_REJECTED, reason or "Task rejected.")
 
-    async def request_input(self, question: str) -> None:
+    async def request_input(self, question: str, data: Any = None) -> None:
         """End the turn and wait for the user; the answer is the next turn's message.
 
+        `data`, any JSON value, goes out beside the question, for programs that answer it.
+
         >>> await ctx.request_input("For which year?")
+        >>> await ctx.request_input("Pay it?", {"amount": 12.5, "currency": "EUR"})
+
+        Raises:
+            InvalidArgumentError: `data` is no JSON value.
         """
-        await self._end_in(TaskState.TASK_STATE_INPUT_REQUIRED, question)
+        parts = [Part(text=question)]
+        if data is not None:
+            parts.append(_data_part(data))
+        message = self._message_of(parts)
+        status = self._status_of(TaskState.TASK_STATE_INPUT_REQUIRED, message)
+        self._end()
+        await self._queue.enqueue_event(status)
 
     async def request_auth(
         self,
@@ -321,6 +333,8 @@ class TaskContext(UserTurn):
 
         Raises:
             InvalidArgumentError: `value` is no JSON value.
+            StateTooLargeError: it is larger than one item can hold. An agent that lets it pass
+                fails the task at once, with a sentence for the client.
         """
         if self._is_open("update_context"):
             await self._queue.store_state(value)
