@@ -13,11 +13,13 @@ SAM := $(BIN)/uvx --from $(SAM_CLI) sam
 # Three processes on two cores: many tests wait for other processes.
 PYTEST_ARGS ?= -n 3
 
-# Frameworks whose agents run in an environment of their own, as their pins are not ours.
-FRAMEWORKS := google_adk agent_framework
+# Frameworks whose agents run in an environment of their own, as their pins are not ours. Those with an
+# adapter have an example, which `dev` starts there: their environments have the local stack, too.
+FRAMEWORKS := agent_framework
+ADAPTED := google_adk openai_agents strands
 # And the official client of an older version.
 OLDER_CLIENT := python_0_3
-FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(OLDER_CLIENT))
+FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(ADAPTED) $(OLDER_CLIENT))
 
 # What benchmarks/peers compares with, each in an environment of its own.
 PEERS := a2akit sdk fasta2a
@@ -51,6 +53,7 @@ test: $(VENV)/.stamp $(FOREIGN) ## all tests; those on the emulators where `make
 .PHONY: foreign
 foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of other versions, unmodified
 	$(BIN)/python -m pytest tests/conformance/test_stock_comparison.py -k framework
+	$(BIN)/python -m pytest tests/e2e/test_frameworks.py tests/unit/frameworks
 	$(BIN)/python -m pytest tests/e2e/test_foreign_clients.py
 
 .PHONY: busy
@@ -175,6 +178,10 @@ lock: $(VENV)/.stamp ## resolve the dependencies again
 	for name in $(FRAMEWORKS); do \
 		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml -c build/sdk.txt $(LOCK) \
 			-o tests/foreign/$$name/requirements.txt || exit; \
+	done
+	for name in $(ADAPTED); do \
+		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml --extra local \
+			-c build/sdk.txt $(LOCK) -o tests/foreign/$$name/requirements.txt || exit; \
 	done
 	$(UV) pip compile tests/foreign/$(OLDER_CLIENT)/requirements.in $(LOCK) \
 		-o tests/foreign/$(OLDER_CLIENT)/requirements.txt

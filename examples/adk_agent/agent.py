@@ -1,23 +1,23 @@
-"""An agent of Google's ADK behind the ADK's own executor, with a tool.
+"""An agent of Google's ADK: a tool, a conversation that lasts, and a tool that waits for the user.
 
 The model is a stand-in, so that it runs without a key. Put yours in `LlmAgent(...)`, for example
-`model="gemini-2.5-flash"`; nothing else changes. The ADK keeps its session in memory: give the
-runner a session service of yours where a conversation has to outlive the worker's process.
+`model="gemini-2.5-flash"`; nothing else changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
 from google.adk.agents import LlmAgent
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
-from google.adk.runners import InMemoryRunner
+from google.adk.tools import LongRunningFunctionTool
 from google.genai import types
+
+from a2a_serverless.frameworks.adk import AdkExecutor
 
 
 class StandIn(BaseLlm):  # type: ignore[misc] # the tests of this repository run without its types
-    """Acts as a model would: calls the tool, then says what it got."""
+    """Acts as a model would: calls a tool, then says what it got, and what was said before."""
 
     async def generate_content_async(
         self,
@@ -25,12 +25,24 @@ class StandIn(BaseLlm):  # type: ignore[misc] # the tests of this repository run
         stream: bool = False,  # noqa: ARG002, FBT001, FBT002 - the ADK's
     ) -> AsyncGenerator[LlmResponse, None]:
         """Yield one answer."""
-        last = llm_request.contents[-1].parts[-1]
-        if last.function_response is None:
-            call = types.FunctionCall(name="weather", args={"city": last.text.split()[-1]})
+        parts = [part for content in llm_request.contents for part in content.parts]
+        said = [
+            part.text
+            for content in llm_request.contents
+            for part in content.parts
+            if content.role == "user" and part.text
+        ]
+        last = parts[-1].function_response
+        if last is None and "book" in said[-1].lower():
+            call = types.FunctionCall(name="book", args={"city": said[-1].split()[-1]})
             part = types.Part(function_call=call)
+        elif last is None and "weather" in said[-1].lower():
+            call = types.FunctionCall(name="weather", args={"city": said[-1].split()[-1]})
+            part = types.Part(function_call=call)
+        elif last is not None:
+            part = types.Part(text=f"It is {last.response['result']}.")
         else:
-            part = types.Part(text=f"It is {last.function_response.response['result']}.")
+            part = types.Part(text=f"You have said: {'; '.join(said)}.")
         yield LlmResponse(content=types.Content(role="model", parts=[part]))
 
 
@@ -39,5 +51,14 @@ def weather(city: str) -> str:
     return f"sunny in {city}"
 
 
-assistant = LlmAgent(name="assistant", model=StandIn(model="stand-in"), tools=[weather])
-agent = A2aAgentExecutor(runner=InMemoryRunner(assistant, app_name="assistant"))
+def book(city: str) -> dict[str, str]:
+    """Book a hotel in a city; the task waits until the user has approved it."""
+    return {"result": f"waiting for your approval of a hotel in {city}"}
+
+
+assistant = LlmAgent(
+    name="assistant",
+    model=StandIn(model="stand-in"),
+    tools=[weather, LongRunningFunctionTool(book)],
+)
+agent = AdkExecutor(assistant, "assistant")

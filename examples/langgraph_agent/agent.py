@@ -1,66 +1,77 @@
-"""A LangGraph graph behind a Worker: streamed tokens, and the chat kept across tasks.
+"""A LangGraph graph: streamed tokens, a conversation that lasts, and a question before it deletes.
 
-The model is LangChain's fake one, so that it runs without a key. Put yours in `MODEL`, for example
+The model is a stand-in, so that it runs without a key. Put yours in `MODEL`, for example
 `init_chat_model("PROVIDER:MODEL")`; nothing else changes.
 """
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    AnyMessage,
-    HumanMessage,
-    messages_from_dict,
-    messages_to_dict,
-)
+from langchain_core.language_models.chat_models import generate_from_stream
+from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
 
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.frameworks.conversation import is_consent
+from a2a_serverless.frameworks.langgraph import LangGraphWorker
+from a2a_serverless.worker import TaskContext
 
-REPLIES = (
-    "A queue takes work from one place to another, in order.",
-    "It keeps what is not done yet, so that nothing is lost.",
-)
-MODEL: BaseChatModel = GenericFakeChatModel(
-    messages=(AIMessage(content=reply) for reply in itertools.cycle(REPLIES))
-)
+
+class StandIn(BaseChatModel):
+    """Acts as a model would: says what it remembers, a word at a time."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "stand-in"
+
+    def _stream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> Iterator[Any]:
+        said = [message.text for message in messages if isinstance(message, HumanMessage)]
+        for word in f"You have said: {'; '.join(said)}.".split():
+            yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        return generate_from_stream(self._stream(messages))
+
+
+MODEL: BaseChatModel = StandIn()
 
 
 async def answer(state: MessagesState) -> dict[str, list[AnyMessage]]:
-    """Answer the chat so far with the model; the graph's only node."""
+    """Answer the conversation so far with the model."""
     return {"messages": [await MODEL.ainvoke(state["messages"])]}
 
 
+def delete(state: MessagesState) -> dict[str, list[AnyMessage]]:
+    """Ask first: the task waits here, and the node runs again with the answer."""
+    approved = is_consent(interrupt(f"{state['messages'][-1].text}: are you sure?"))
+    return {"messages": [AIMessage("It is deleted." if approved else "Nothing is deleted.")]}
+
+
+def choose(state: MessagesState) -> str:
+    """Return the node for the user's message."""
+    return "delete" if "delete" in state["messages"][-1].text.lower() else "answer"
+
+
 GRAPH = (
-    StateGraph(MessagesState).add_node(answer).add_edge(START, "answer").add_edge("answer", END)
+    StateGraph(MessagesState)
+    .add_node("answer", answer)
+    .add_node("delete", delete)
+    .add_conditional_edges(START, choose, ["answer", "delete"])
+    .add_edge("answer", END)
+    .add_edge("delete", END)
 ).compile()
 
 
-class Chat(Worker):
-    """One turn of the graph per message; the chat belongs to the context, not to the task."""
+class Chat(LangGraphWorker):
+    """The graph, with a last word of its own."""
 
-    async def handle(self, ctx: TaskContext) -> None:
-        """Stream the model's tokens as one artifact.
-
-        The chat is stored in the same commit as the answer: a crash never keeps one without the
-        other, and two tasks of a context cannot overwrite each other's chat.
-        """
-        chat: list[Any] = messages_from_dict(await ctx.load_context() or [])
-        chat.append(HumanMessage(ctx.user_text))
-        text = ""
-        async for token, _ in GRAPH.astream({"messages": chat}, stream_mode="messages"):
-            if isinstance(token, AIMessageChunk) and token.text:
-                text += token.text
-                await ctx.emit_text_artifact(token.text, append=True)
-        chat.append(AIMessage(text))
-        await ctx.update_context(messages_to_dict(chat))
-        await ctx.respond(f"{len(chat)} messages in this conversation.")
+    async def finish(self, ctx: TaskContext, values: Any) -> None:
+        """Say how long the conversation is."""
+        await ctx.respond(f"{len(values['messages'])} messages in this conversation.")
 
 
-agent = Chat()
+agent = Chat(GRAPH)

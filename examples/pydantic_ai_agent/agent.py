@@ -1,4 +1,4 @@
-"""A Pydantic AI agent behind a Worker: a tool, a typed result, and a question back to the user.
+"""A Pydantic AI agent: a tool, a typed result, and questions by a tool that waits for the user.
 
 The model is a function, so that it runs without a key. Put yours in `Agent(...)`, for example
 `Agent("PROVIDER:MODEL", ...)`; nothing else changes.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 
 from pydantic import BaseModel
-from pydantic_ai import Agent, ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, ModelMessage, ModelResponse
 from pydantic_ai.messages import ToolCallPart, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
 
 RATES = {"USD": 1.08, "GBP": 0.85, "JPY": 163.0}
 
@@ -26,36 +26,37 @@ class Conversion(BaseModel):
     amount: float
 
 
-class Missing(BaseModel):
-    """A detail that the user has to be asked for."""
-
-    question: str
-
-
 def stand_in(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Act as a model would: read the chat, call the tool, fill in the result."""
+    """Act as a model would: read the conversation, call the tools, fill in the result."""
     parts = [part for message in messages for part in message.parts]
-    said = " ".join(str(part.content) for part in parts if isinstance(part, UserPromptPart))
-    number = re.search(r"\d+(?:\.\d+)?", said)
-    currency = re.search("|".join(RATES), said.upper())
-    rates = [p.content for p in parts if isinstance(p, ToolReturnPart) and p.tool_name == "rate"]
-    result, missing = (tool.name for tool in info.output_tools)
-    if number is None:
-        call = ToolCallPart(missing, {"question": "How many euros?"})
-    elif currency is None:
-        call = ToolCallPart(missing, {"question": f"Into which of {', '.join(RATES)}?"})
-    elif not rates:
-        call = ToolCallPart("rate", {"currency": currency[0]})
+    said = " ".join(text_of_user(part) for part in parts).upper().rpartition("ANOTHER")[2]
+    numbers = re.findall(r"\d+(?:\.\d+)?", said)
+    currencies = re.findall("|".join(RATES), said)
+    last = parts[-1]
+    if not numbers:
+        call = ToolCallPart("ask", {"question": "How many euros?"})
+    elif not currencies:
+        call = ToolCallPart("ask", {"question": f"Into which of {', '.join(RATES)}?"})
+    elif not (isinstance(last, ToolReturnPart) and last.tool_name == "rate"):
+        call = ToolCallPart("rate", {"currency": currencies[-1]})
     else:
-        amount = round(float(number[0]) * float(str(rates[-1])), 2)
-        conversion = {"euros": float(number[0]), "currency": currency[0], "amount": amount}
-        call = ToolCallPart(result, conversion)
+        euros = float(numbers[-1])
+        amount = round(euros * float(str(last.content)), 2)
+        conversion = {"euros": euros, "currency": currencies[-1], "amount": amount}
+        call = ToolCallPart(info.output_tools[0].name, conversion)
     return ModelResponse(parts=[call])
 
 
-converter: Agent[None, Conversion | Missing] = Agent(
+def text_of_user(part: object) -> str:
+    """Return the text of a user's message, or of an answer to a question; else nothing."""
+    if isinstance(part, ToolReturnPart) and part.tool_name == "ask":
+        return str(part.content)
+    return str(part.content) if isinstance(part, UserPromptPart) else ""
+
+
+converter: Agent[None, Conversion | DeferredToolRequests] = Agent(
     FunctionModel(stand_in),
-    output_type=[Conversion, Missing],
+    output_type=(Conversion, DeferredToolRequests),
     instructions="Convert euros. Ask for what the user did not say.",
 )
 
@@ -66,21 +67,10 @@ def rate(currency: str) -> float:
     return RATES[currency]
 
 
-class Converter(Worker):
-    """One run of the agent per turn; the context's state has the chat of each open task."""
-
-    async def handle(self, ctx: TaskContext) -> None:
-        """Complete with the conversion as data, or ask for what is missing."""
-        chats = await ctx.load_context() or {}
-        before = ModelMessagesTypeAdapter.validate_json(chats.pop(ctx.task_id, "[]"))
-        run = await converter.run(ctx.user_text, message_history=before)
-        if isinstance(run.output, Missing):
-            chats[ctx.task_id] = run.all_messages_json().decode()
-            await ctx.update_context(chats)
-            await ctx.request_input(run.output.question)
-        else:
-            await ctx.update_context(chats)
-            await ctx.complete_json(run.output.model_dump(), artifact_id="conversion")
+@converter.tool_plain
+def ask(question: str) -> str:
+    """Ask the user; the task waits, and the answer is what this tool returns."""
+    raise CallDeferred(metadata={"question": question}, kind="question")
 
 
-agent = Converter()
+agent = PydanticAIWorker(converter)

@@ -1,4 +1,4 @@
-"""A Strands agent behind a Worker: streamed text, and the conversation kept across tasks.
+"""A Strands agent: streamed text, a conversation that lasts, and a question before it deletes.
 
 The model is a stand-in, so that it runs without a key. Put yours in `Agent(...)`, for example
 `BedrockModel()`; nothing else changes.
@@ -6,17 +6,20 @@ The model is a stand-in, so that it runs without a key. Put yours in `Agent(...)
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from strands import Agent
+from strands import Agent, ToolContext, tool
 from strands.models import Model
 
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.frameworks.conversation import is_consent
+from a2a_serverless.frameworks.strands import StrandsWorker
+from a2a_serverless.worker import TaskContext
 
 
 class StandIn(Model):  # type: ignore[misc] # the tests of this repository run without its types
-    """Acts as a model would: says what it was told last, a word at a time."""
+    """Acts as a model would: calls the tool, or says what was said before, a word at a time."""
 
     def update_config(self, **model_config: Any) -> None:
         """Take no configuration."""
@@ -31,28 +34,49 @@ class StandIn(Model):  # type: ignore[misc] # the tests of this repository run w
 
     async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
         """Yield an answer as Bedrock streams it."""
-        said = " ".join(block.get("text", "") for block in messages[-1]["content"])
+        last = messages[-1]["content"][-1]
+        said = texts(messages)
+        is_call = "toolResult" not in last and "delete" in said[-1].lower()
         yield {"messageStart": {"role": "assistant"}}
-        yield {"contentBlockStart": {"start": {}}}
-        for word in f"You said: {said}".split():
-            yield {"contentBlockDelta": {"delta": {"text": f"{word} "}}}
+        if is_call:
+            use = {"toolUseId": f"delete-{len(messages)}", "name": "delete"}
+            given = json.dumps({"what": said[-1]})
+            yield {"contentBlockStart": {"start": {"toolUse": use}}}
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": given}}}}
+        else:
+            answer = f"You have said: {'; '.join(said)}."
+            if "toolResult" in last:
+                answer = last["toolResult"]["content"][0]["text"]
+            yield {"contentBlockStart": {"start": {}}}
+            for word in answer.split():
+                yield {"contentBlockDelta": {"delta": {"text": f"{word} "}}}
         yield {"contentBlockStop": {}}
-        yield {"messageStop": {"stopReason": "end_turn"}}
+        yield {"messageStop": {"stopReason": "tool_use" if is_call else "end_turn"}}
 
 
-class Chat(Worker):
-    """One run of the agent per message; the conversation belongs to the context."""
+def texts(messages: Any) -> list[str]:
+    """Return what the user has said."""
+    return [
+        block["text"]
+        for message in messages
+        for block in message["content"]
+        if message["role"] == "user" and "text" in block
+    ]
 
-    async def handle(self, ctx: TaskContext) -> None:
-        """Stream the agent's text as one artifact, and keep the conversation with the answer."""
-        agent = Agent(
-            model=StandIn(), messages=await ctx.load_context() or [], callback_handler=None
-        )
-        async for event in agent.stream_async(ctx.user_text):
-            if text := event.get("data"):
-                await ctx.emit_text_artifact(text, append=True)
-        await ctx.update_context(agent.messages)
+
+@tool(context=True)  # type: ignore[untyped-decorator] # as above
+def delete(what: str, tool_context: ToolContext) -> str:
+    """Delete something, once the user has approved it: the task waits for that."""
+    approved = is_consent(tool_context.interrupt("approval", reason=f"{what}: are you sure?"))
+    return "It is deleted." if approved else "Nothing is deleted."
+
+
+class Chat(StrandsWorker):
+    """The agent, with a last word of its own."""
+
+    async def finish(self, ctx: TaskContext, agent: Agent) -> None:
+        """Say how long the conversation is."""
         await ctx.respond(f"{len(agent.messages)} messages in this conversation.")
 
 
-agent = Chat()
+agent = Chat(lambda: Agent(model=StandIn(), tools=[delete], callback_handler=None))

@@ -52,13 +52,18 @@ ANSWERS: dict[str, dict[str, list[str]]] = {
 """The client's answers by framework and case, here and on the SDK's server."""
 
 
-def observations(framework: str) -> dict[str, dict[str, Any]]:
-    """Run all agents of a framework on both servers; by case, `theirs` and `ours`."""
+def python_of(framework: str) -> Path:
+    """The interpreter of a framework's environment, which is as its lock has it."""
     lock = ROOT / f"tests/foreign/{framework}/requirements.txt"
     installed = ROOT / f"build/foreign/{framework}/requirements.txt"
     is_current = installed.exists() and installed.read_bytes() == lock.read_bytes()
     assert is_current, f"The environment of {framework} is not as its lock has it: `make foreign`."
-    command = [installed.parent / "bin/python", "-W", "ignore", "-m", "tests.foreign.observe"]
+    return installed.parent / "bin/python"
+
+
+def observations(framework: str) -> dict[str, dict[str, Any]]:
+    """Run all agents of a framework on both servers; by case, `theirs` and `ours`."""
+    command = [python_of(framework), "-W", "ignore", "-m", "tests.foreign.observe"]
     run = subprocess.run(
         [*map(str, command), framework],
         cwd=ROOT,

@@ -429,7 +429,8 @@ def test_the_agents_of_a_framework_give_the_same_tasks(framework: str) -> None:
 
 def test_each_framework_runs_with_the_sdk_of_this_project() -> None:
     """The environments of the frameworks pin the same a2a-sdk as this project."""
-    foreign = [ROOT / "tests/foreign" / framework / "requirements.txt" for framework in ANSWERS]
+    names = {*ANSWERS, "openai_agents", "strands"}
+    foreign = [ROOT / "tests/foreign" / name / "requirements.txt" for name in sorted(names)]
     locks = [ROOT / "requirements/dev.txt", *foreign]
     pins = [re.findall("^a2a-sdk==[0-9.]+", lock.read_text(), re.MULTILINE) for lock in locks]
     assert pins == [pins[0]] * len(locks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import httpx
@@ -12,6 +12,7 @@ from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.types import (
     GetTaskRequest,
     Message,
+    Part,
     SendMessageRequest,
     StreamResponse,
     Task,
@@ -32,10 +33,13 @@ async def client_at(
     binding: TransportProtocol = TransportProtocol.JSONRPC,
     streaming: bool = True,
     polling: bool = False,
+    headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Client]:
-    """A client of the card at `url`."""
+    """A client of the card at `url`; `headers` go with each request."""
     limits = httpx.Limits(max_connections=250)
-    async with httpx.AsyncClient(trust_env=False, timeout=SETTLE_S, limits=limits) as http:
+    async with httpx.AsyncClient(
+        trust_env=False, timeout=SETTLE_S, limits=limits, headers=headers
+    ) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
         config = ClientConfig(
             httpx_client=http,
@@ -47,7 +51,7 @@ async def client_at(
 
 
 async def send(
-    client: Client, text: str, *, task: Task | None = None, context_id: str = ""
+    client: Client, text: str | Part, *, task: Task | None = None, context_id: str = ""
 ) -> Task:
     """The task that a send answers with, or the last one that a stream shows."""
     events = [event async for event in stream(client, text, task=task, context_id=context_id)]
@@ -55,7 +59,7 @@ async def send(
 
 
 async def stream(
-    client: Client, text: str, *, task: Task | None = None, context_id: str = ""
+    client: Client, text: str | Part, *, task: Task | None = None, context_id: str = ""
 ) -> AsyncIterator[StreamResponse]:
     """What the client gets for a message, a new task's or the next one of `task`."""
     said = _message(text, task, context_id)
@@ -63,20 +67,24 @@ async def stream(
         yield event
 
 
-def _message(text: str, task: Task | None, context_id: str) -> Message:
-    said = message(text)
+def _message(text: str | Part, task: Task | None, context_id: str) -> Message:
+    said = message(text if isinstance(text, str) else "")
+    if isinstance(text, Part):
+        said.parts[0].CopyFrom(text)
     said.context_id = context_id
     if task is not None:
         said.task_id, said.context_id = task.id, task.context_id
     return said
 
 
-async def settled(client: Client, task_id: str) -> Task:
-    """The task when it has ended."""
+async def settled(
+    client: Client, task_id: str, states: Collection[int] = frozenset(TERMINAL)
+) -> Task:
+    """The task when it is in one of `states`: when it has ended, if none is named."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         task = await client.get_task(GetTaskRequest(id=task_id))
-        if task.status.state in TERMINAL:
+        if task.status.state in states:
             return task
         assert time.monotonic() < deadline, f"still {task.status}"
         await asyncio.sleep(0.1)

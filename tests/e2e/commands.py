@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 import a2a_serverless
 from tests.e2e import forks
 
+COMMAND = "a2a_serverless.cli"
 RUN_S = 100.0
 START_S = 100.0
 STOP_S = 40.0
@@ -61,8 +62,8 @@ def run_anew(
     )
 
 
-def _command_line(python: str, *arguments: str) -> list[str]:
-    return [python, "-m", "a2a_serverless.cli", *arguments]
+def _command_line(python: str, *arguments: str, module: str = COMMAND) -> list[str]:
+    return [python, "-m", module, *arguments]
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,21 @@ def running(
 
 @contextmanager
 def running_with(
-    python: Path, *arguments: str, env: Mapping[str, str], output: Path
+    python: Path,
+    *arguments: str,
+    env: Mapping[str, str],
+    output: Path,
+    cwd: Path | None = None,
+    module: str = COMMAND,
 ) -> Iterator[Running]:
-    """The same with another Python, which finds another package."""
+    """The same with another Python, which finds another package; `module` is what it runs."""
     with output.open("wb") as file:
         process = subprocess.Popen(
-            _command_line(str(python), *arguments), env=dict(env), stdout=file, stderr=file
+            _command_line(str(python), *arguments, module=module),
+            env=dict(env),
+            stdout=file,
+            stderr=file,
+            cwd=cwd,
         )
     yield from _until_end(Running(process, output))
 

@@ -1,4 +1,4 @@
-"""Every example, started by its one command and spoken to by the official client."""
+"""Examples, started by their one command and spoken to by the official client."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from a2a.types import Task, TaskState
 
 from tests.e2e.clients import artifact_text, client_at, send, stream
 from tests.e2e.commands import environment, running
+from tests.e2e.frameworks import FRAMEWORKS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/agent.py"))
@@ -49,20 +50,22 @@ def asked(task: Task) -> str:
 
 
 def test_the_examples_are_these() -> None:
-    """A new example needs a test here, and a line in the list of examples.
+    """A new example needs a test, and a line in the list of examples.
 
-    Those of Strands and the ADK run in environments of their own: `make projects`.
+    Those of frameworks are run by test_frameworks.py.
     """
     assert NAMES == [
         "adk_agent",
         "echo_executor",
         "langgraph_agent",
+        "openai_agents_agent",
         "pydantic_ai_agent",
         "questionnaire_worker",
         "strands_agent",
     ]
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert all(f"]({name})" in listed for name in NAMES)
+    assert {each.example for each in FRAMEWORKS.values()} < set(NAMES)
 
 
 async def test_the_agent_of_the_readme(tmp_path: Path) -> None:
@@ -111,33 +114,3 @@ async def test_questionnaire_worker(start: Start) -> None:
     assert answers(done) == [{"name": "Ann", "city": "Oslo", "language": "Python"}]
     assert len(done.history) == 7
     assert stopped.status.state == TaskState.TASK_STATE_REJECTED
-
-
-async def test_langgraph_agent(start: Start) -> None:
-    """Tokens are streamed, and the next task of the context knows what was said in the first."""
-    with start("langgraph_agent") as url:
-        async with client_at(url) as client:
-            first = [event async for event in stream(client, "What is a queue?")]
-        async with client_at(url, streaming=False) as client:
-            context_id = first[0].task.context_id
-            second = await send(client, "And why?", context_id=context_id)
-    chunks = [e.artifact_update.artifact for e in first if e.HasField("artifact_update")]
-    text = "".join(chunk.parts[0].text for chunk in chunks)
-    assert text == "A queue takes work from one place to another, in order."
-    assert len(chunks) > 10
-    assert second.id != first[0].task.id
-    assert artifact_text(second).startswith("It keeps what is not done yet")
-    assert second.status.message.parts[0].text == "4 messages in this conversation."
-
-
-async def test_pydantic_ai_agent(start: Start) -> None:
-    """The agent asks for what is missing, calls its tool, and answers with typed data."""
-    with start("pydantic_ai_agent") as url:
-        async with client_at(url, streaming=False) as client:
-            task = await send(client, "Convert, please")
-            assert asked(task) == "How many euros?"
-            task = await send(client, "20", task=task)
-            assert asked(task) == "Into which of USD, GBP, JPY?"
-            done = await send(client, "USD", task=task)
-    assert done.status.state == TaskState.TASK_STATE_COMPLETED
-    assert answers(done) == [{"euros": 20, "currency": "USD", "amount": 21.6}]

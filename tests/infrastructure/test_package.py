@@ -15,6 +15,7 @@ import grimp
 import yaml
 
 import a2a_serverless
+from a2a_serverless.scaffold.project import KINDS
 from a2a_serverless.scaffold.source import PACKAGED_FILES, files
 from tests.e2e.installed import built
 
@@ -23,6 +24,8 @@ BESIDE_THE_LAYER = (
     *(f"{PACKAGE}.cli", f"{PACKAGE}.console"),
     *(f"{PACKAGE}.local", f"{PACKAGE}.scaffold", f"{PACKAGE}.testing"),
 )
+ADAPTERS = f"{PACKAGE}.frameworks"
+"""Each module there imports its framework, which is an extra."""
 BROUGHT_BY = {
     "botocore": "boto3",
     "cryptography": "pyjwt[crypto]",
@@ -49,15 +52,23 @@ def names(requirements: list[str]) -> set[str]:
 
 @cache
 def imported() -> dict[str, set[str]]:
-    """The modules of this package by what they import that is neither its own nor Python's."""
+    """The modules of this package by what they import that is neither its own nor Python's.
+
+    Adapters of frameworks are left out.
+    """
     graph = grimp.build_graph(
         PACKAGE, include_external_packages=True, exclude_type_checking_imports=True
     )
     outside = graph.modules - graph.find_descendants(PACKAGE) - {PACKAGE}
-    return {
-        module: graph.find_modules_that_directly_import(module)
+    importers = {
+        module: {
+            importer
+            for importer in graph.find_modules_that_directly_import(module)
+            if not importer.startswith(ADAPTERS)
+        }
         for module in outside - sys.stdlib_module_names
     }
+    return {module: found for module, found in importers.items() if found}
 
 
 def distributions(modules: set[str]) -> set[str]:
@@ -88,6 +99,20 @@ def test_what_the_command_line_imports_is_declared(project: Path) -> None:
     extras = read["optional-dependencies"]
     requirements = read["dependencies"] + extras["local"] + extras["testing"]
     assert undeclared(set(imported()), requirements) == set()
+
+
+def test_each_adapter_is_an_extra(project: Path) -> None:
+    """An extra, the example's packages, and those of its environment ask for one version."""
+    extras = table(project)["optional-dependencies"]
+    folder = project / "layers/runtime" / ADAPTERS.replace(".", "/")
+    adapters = {path.stem for path in folder.glob("*.py")} - {"__init__", "conversation"}
+    assert {name.replace("_", "-") for name in adapters} == set(extras) - {"local", "worker"}
+    for name in set(extras) - {"local", "worker"}:
+        packages = project / "examples" / KINDS[name] / "requirements.txt"
+        assert packages.read_text(encoding="utf-8").split() == extras[name]
+    for name in ("openai-agents", "strands"):
+        asked = project / "tests/foreign" / name.replace("-", "_") / "requirements.in"
+        assert asked.read_text(encoding="utf-8").split() == extras[name]
 
 
 def test_the_version_is_one(project: Path) -> None:

@@ -24,8 +24,8 @@ def add(commands: Commands) -> None:
         "--agent",
         default="worker",
         metavar="KIND",
-        help="worker, executor (of the official SDK), langgraph, pydantic-ai, strands or adk "
-        "(default: %(default)s)",
+        help="worker, executor (of the official SDK), langgraph, pydantic-ai, openai-agents, "
+        "strands or adk (default: %(default)s)",
     )
     init.add_argument("--name", help="of the stack in AWS (default: made from DIR)")
     init.add_find_links()

@@ -29,6 +29,7 @@ KINDS: Final[Mapping[str, str]] = {
     "executor": "echo_executor",
     "langgraph": "langgraph_agent",
     "pydantic-ai": "pydantic_ai_agent",
+    "openai-agents": "openai_agents_agent",
     "strands": "strands_agent",
     "adk": "adk_agent",
 }

@@ -1,0 +1,134 @@
+"""What a framework keeps of a conversation from turn to turn.
+
+It is the state of the turn's context, so that its key is the caller's scope and the contextId: two
+callers who choose one contextId share nothing. It is stored with the ending of a turn: a turn that
+dies starts anew from what the last ended turn left.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from a2a_serverless.worker import FinalError, TaskContext
+
+MOST_WAITING: Final = 16
+"""The questions of a conversation whose tasks are remembered: those that were asked last.
+
+There is no sign of a task that was canceled while it waited, so that older ones have to go.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The state of one turn's conversation.
+
+    A task that waits for an answer has a part of its own: two tasks of a conversation can wait at
+    once, and a third one can go on.
+    """
+
+    ctx: TaskContext
+    framework: str
+    ended: Any | None
+    """What the tasks that have ended left; None: none has."""
+    waiting: Any | None
+    """What this task left with its question; None on its first turn."""
+    others: dict[str, Any]
+    """What other tasks left with their questions, by task id, the oldest first."""
+
+    @classmethod
+    async def load(cls, ctx: TaskContext, framework: str) -> Self:
+        """Return the conversation of a turn.
+
+        Raises:
+            FinalError: its state was stored by something else than this framework's adapter.
+        """
+        state = await ctx.load_context() or {"framework": framework, "ended": None, "waiting": {}}
+        if not isinstance(state, dict) or state.get("framework") != framework:
+            raise FinalError(
+                f"The state of context {ctx.context_id} was not stored by an agent of {framework}:"
+                " after a change of the framework, begin new conversations, or delete the old ones."
+            )
+        others = dict(state["waiting"])
+        waiting = others.pop(ctx.task_id, None)
+        return cls(ctx, framework, state["ended"], waiting, others)
+
+    async def wait(self, waiting: Any) -> None:
+        """Keep what this task needs when its question is answered; ask it next.
+
+        Raises:
+            StateTooLargeError: as `TaskContext.update_context`.
+        """
+        last = dict(list(self.others.items())[1 - MOST_WAITING :])
+        await self._store(self.ended, last | {self.ctx.task_id: waiting})
+
+    async def end(self, ended: Any) -> None:
+        """Keep what the conversation's next task begins with; end this one next.
+
+        Raises:
+            StateTooLargeError: as `TaskContext.update_context`.
+        """
+        await self._store(ended, self.others)
+
+    async def _store(self, ended: Any, waiting: dict[str, Any]) -> None:
+        state = {"framework": self.framework, "ended": ended, "waiting": waiting}
+        await self.ctx.update_context(state)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The messages of a conversation, JSON values, as one turn begins with them.
+
+    Those of a task that waits are kept apart from those of tasks that have ended, and follow them:
+    what ends meanwhile is lost to neither.
+    """
+
+    ended: list[Any]
+    own: list[Any]
+    is_rewritten: bool
+
+    @classmethod
+    def of(cls, ended: list[Any] | None, waiting: dict[str, Any] | None) -> Self:
+        """Return the messages of what `Conversation` has kept."""
+        kept = waiting or {"own": []}
+        is_rewritten = "all" in kept
+        return cls(ended or [], kept["all"] if is_rewritten else kept["own"], is_rewritten)
+
+    def begin(self) -> list[Any]:
+        """Return what the turn begins with."""
+        return list(self.own) if self.is_rewritten else [*self.ended, *self.own]
+
+    def waiting(self, now: list[Any]) -> dict[str, Any]:
+        """Return what to keep of `now` for a task that waits.
+
+        A framework that has shortened or summed up the messages has rewritten them: they are kept
+        as they are then, and replace the others when the task ends.
+        """
+        count = len(self.ended)
+        if self.is_rewritten or now[:count] != self.ended:
+            return {"all": now}
+        return {"own": now[count:]}
+
+
+def answer_of(ctx: TaskContext) -> Any:
+    """Return the user's answer to a question: the message's data if it has any, or its text."""
+    return ctx.data_parts[0] if ctx.data_parts else ctx.user_text
+
+
+def is_consent(answer: Any) -> bool:
+    """Return True if an answer approves: "yes", "y", "ok", "approve", true, or {"approved": true}.
+
+    Anything else refuses.
+    """
+    if isinstance(answer, dict):
+        answer = answer.get("approved")
+    return answer is True or str(answer).strip().lower() in {"yes", "y", "ok", "approve", "true"}
+
+
+async def ask(ctx: TaskContext, question: Any) -> None:
+    """End the turn with a question: a text, or any JSON value, which goes out as data, too."""
+    if isinstance(question, str):
+        await ctx.request_input(question)
+    else:
+        await ctx.request_input(json.dumps(question, ensure_ascii=False), question)

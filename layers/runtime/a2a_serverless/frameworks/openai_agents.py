@@ -1,0 +1,114 @@
+"""An agent of the OpenAI Agents SDK as an A2A agent: `agent = OpenAIAgentsWorker(Agent(...))`.
+
+The conversation is a session of the SDK. A tool that needs approval pauses the task with its call
+as the question (input-required). Text goes out as chunks of one artifact.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from agents import Agent, RunConfig, Runner, RunState
+from agents.memory import SessionABC
+from openai.types.responses import ResponseTextDeltaEvent
+from pydantic_core import to_jsonable_python
+
+from a2a_serverless.frameworks.conversation import (
+    Conversation,
+    Messages,
+    answer_of,
+    ask,
+    is_consent,
+)
+from a2a_serverless.worker import TaskContext, Worker
+
+ARTIFACT: Final = "answer"
+
+
+class OpenAIAgentsWorker(Worker):
+    """Runs an agent once for each message.
+
+    Args:
+        agent: that begins each run.
+        run_config: for each run, such as `RunConfig(tracing_disabled=True)`.
+    """
+
+    def __init__(self, agent: Agent[Any], run_config: RunConfig | None = None) -> None:
+        self._agent = agent
+        self._run_config = run_config
+
+    async def finish(self, ctx: TaskContext, output: Any) -> None:
+        """End a task with the final output: a text was streamed, anything else goes out as data."""
+        if isinstance(output, str):
+            await ctx.respond()
+        else:
+            await ctx.complete_json(to_jsonable_python(output))
+
+    def remember(self, items: list[Any]) -> list[Any]:
+        """Return what to keep of a conversation when a task has ended; by default all of it."""
+        return items
+
+    async def handle(self, ctx: TaskContext) -> None:
+        """Run the agent until it ends or asks, and keep its session with that ending.
+
+        Of several calls that need approval one is asked for at a time.
+        """
+        conversation = await Conversation.load(ctx, "openai-agents")
+        messages = Messages.of(conversation.ended, conversation.waiting)
+        session = ConversationSession(ctx.context_id, messages.begin())
+        given: Any = ctx.user_text
+        if conversation.waiting is not None:
+            given = await self._answered(conversation.waiting["run"], answer_of(ctx))
+        run = Runner.run_streamed(self._agent, given, session=session, run_config=self._run_config)
+        async for event in run.stream_events():
+            data = getattr(event, "data", None)
+            if isinstance(data, ResponseTextDeltaEvent) and data.delta:
+                await ctx.emit_text_artifact(data.delta, ARTIFACT, append=True)
+        if run.interruptions:
+            kept = {**messages.waiting(session.items), "run": run.to_state().to_json()}
+            await conversation.wait(kept)
+            await ask(ctx, _question(run.interruptions[0]))
+        else:
+            await conversation.end(self.remember(session.items))
+            await self.finish(ctx, run.final_output)
+
+    async def _answered(self, run: dict[str, Any], answer: Any) -> Any:
+        """Return the run's state, with the call that was asked for approved or refused."""
+        state = await RunState.from_json(self._agent, run)
+        asked = state.get_interruptions()[0]
+        if is_consent(answer):
+            state.approve(asked)
+        else:
+            state.reject(asked, rejection_message=f"The user has refused: {answer}")
+        return state
+
+
+class ConversationSession(SessionABC):  # type: ignore[misc] # its environment has the types
+    """The session of one turn: in memory, until the turn's ending stores it.
+
+    Args:
+        session_id: the contextId.
+        items: those of the conversation so far.
+    """
+
+    def __init__(self, session_id: str, items: list[Any]) -> None:
+        self.session_id = session_id
+        self.items = items
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        return list(self.items) if limit is None else self.items[max(0, len(self.items) - limit) :]
+
+    async def add_items(self, items: list[Any]) -> None:
+        self.items.extend(to_jsonable_python(items))
+
+    async def pop_item(self) -> Any | None:
+        return self.items.pop() if self.items else None
+
+    async def clear_session(self) -> None:
+        self.items.clear()
+
+
+def _question(item: Any) -> dict[str, Any]:
+    """Return a call that needs approval, as JSON."""
+    return {"tool": item.name, "arguments": json.loads(item.arguments or "{}")}

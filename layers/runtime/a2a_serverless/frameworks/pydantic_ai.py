@@ -1,0 +1,123 @@
+"""A Pydantic AI agent as an A2A agent: `agent = PydanticAIWorker(Agent(...))`.
+
+The message history is kept. A deferred tool call, for approval or for an answer, pauses the task
+with its question (input-required); the user's next message is its result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_ai import (
+    Agent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+)
+from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.tools import ToolDenied
+from pydantic_core import to_jsonable_python
+
+from a2a_serverless.frameworks.conversation import (
+    Conversation,
+    Messages,
+    answer_of,
+    ask,
+    is_consent,
+)
+from a2a_serverless.worker import TaskContext, Worker
+
+
+class PydanticAIWorker(Worker):
+    """Runs an agent once for each message.
+
+    A tool names its own question by the metadata of `ApprovalRequired` or `CallDeferred`:
+    `CallDeferred(metadata={"question": "How many euros?"})`.
+
+    Args:
+        agent: with `DeferredToolRequests` among its output types if it has deferred tools.
+    """
+
+    def __init__(self, agent: Agent[None, Any]) -> None:
+        self._agent = agent
+
+    async def finish(self, ctx: TaskContext, output: Any) -> None:
+        """End a task with the agent's output: a text as it is, anything else as data."""
+        if isinstance(output, str):
+            await ctx.complete(output)
+        else:
+            await ctx.complete_json(to_jsonable_python(output))
+
+    def remember(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        """Return what to keep of a conversation when a task has ended; by default all of it."""
+        return messages
+
+    async def handle(self, ctx: TaskContext) -> None:
+        """Run the agent until it ends or asks, and keep its messages with that ending.
+
+        Questions of one run are asked one after the other; the run goes on when all are answered.
+        """
+        conversation = await Conversation.load(ctx, "pydantic-ai")
+        waiting = conversation.waiting
+        if waiting is not None:
+            _take_answer(waiting, answer_of(ctx))
+            if waiting["asked"]:
+                await conversation.wait(waiting)
+                await ask(ctx, waiting["asked"][0]["question"])
+                return
+        messages = Messages.of(conversation.ended, waiting)
+        run = await self._agent.run(
+            ctx.user_text if waiting is None else None,
+            message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
+            deferred_tool_results=None if waiting is None else _results(waiting),
+        )
+        if isinstance(run.output, DeferredToolRequests):
+            asked, now = _asked(run.output), _dumped(run.all_messages())
+            await conversation.wait({**messages.waiting(now), "asked": asked, "answers": []})
+            await ask(ctx, asked[0]["question"])
+        else:
+            await conversation.end(_dumped(self.remember(run.all_messages())))
+            await self.finish(ctx, run.output)
+
+
+def _dumped(messages: list[ModelMessage]) -> list[Any]:
+    dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
+    return dumped
+
+
+def _asked(requests: DeferredToolRequests) -> list[dict[str, Any]]:
+    """Return the calls that wait, as JSON."""
+    calls = [(call, True) for call in requests.approvals] + [(c, False) for c in requests.calls]
+    return [
+        {
+            "id": call.tool_call_id,
+            "is_approval": is_approval,
+            "question": requests.metadata.get(call.tool_call_id, {}).get("question")
+            or _question(call),
+        }
+        for call, is_approval in calls
+    ]
+
+
+def _question(call: ToolCallPart) -> dict[str, Any]:
+    return {"tool": call.tool_name, "arguments": call.args_as_dict(), "call": call.tool_call_id}
+
+
+def _take_answer(waiting: dict[str, Any], answer: Any) -> None:
+    """Move the question that was asked to those that are answered."""
+    waiting["answers"].append({**waiting["asked"].pop(0), "answer": answer})
+
+
+def _results(waiting: dict[str, Any]) -> DeferredToolResults:
+    """Return what the calls of a run have come to."""
+    results = DeferredToolResults()
+    for given in waiting["answers"]:
+        answer = given["answer"]
+        if not given["is_approval"]:
+            results.calls[given["id"]] = answer
+        elif is_consent(answer):
+            results.approvals[given["id"]] = True
+        else:
+            results.approvals[given["id"]] = ToolDenied(f"The user has refused: {answer}")
+    return results

@@ -1,0 +1,76 @@
+"""A Strands agent as an A2A agent: `agent = StrandsWorker(lambda: Agent(...))`.
+
+Messages, state and conversation manager are kept as a snapshot of the SDK. An interrupt of a tool
+or a hook pauses the task with its reason as the question (input-required). Text goes out as chunks
+of one artifact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from strands import Agent, Snapshot
+from strands.types.session import decode_bytes_values, encode_bytes_values
+
+from a2a_serverless.frameworks.conversation import Conversation, Messages, answer_of, ask
+from a2a_serverless.worker import TaskContext, Worker
+
+ARTIFACT: Final = "answer"
+
+
+class StrandsWorker(Worker):
+    """Runs an agent once for each message.
+
+    Args:
+        make_agent: returns a new agent; one object is one conversation, so that each turn has its
+            own. `callback_handler=None` keeps it from printing.
+    """
+
+    def __init__(self, make_agent: Callable[[], Agent]) -> None:
+        self._make_agent = make_agent
+
+    async def finish(self, ctx: TaskContext, agent: Agent) -> None:  # noqa: ARG002 - for overriding
+        """End a task whose agent has answered; by default without a further word."""
+        await ctx.respond()
+
+    async def handle(self, ctx: TaskContext) -> None:
+        """Run the agent until it ends or asks, and keep its snapshot with that ending.
+
+        Of several interrupts one is asked for at a time.
+        """
+        conversation = await Conversation.load(ctx, "strands")
+        waiting, ended = conversation.waiting, conversation.ended or {}
+        messages = Messages.of(ended.get("messages"), waiting)
+        agent = self._make_agent()
+        _restore(agent, (waiting or ended).get("snapshot"), messages.begin())
+        prompt: Any = ctx.user_text
+        if waiting is not None:
+            answer = {"interruptId": waiting["asked"], "response": answer_of(ctx)}
+            prompt = [{"interruptResponse": answer}]
+        interrupts: Any = ()
+        async for event in agent.stream_async(prompt):
+            if text := event.get("data"):
+                await ctx.emit_text_artifact(text, ARTIFACT, append=True)
+            if "result" in event:
+                interrupts = event["result"].interrupts or ()
+        now, snapshot = _taken(agent)
+        if interrupts:
+            asked = {"asked": interrupts[0].id, "snapshot": snapshot}
+            await conversation.wait({**messages.waiting(now), **asked})
+            await ask(ctx, interrupts[0].reason or interrupts[0].name)
+        else:
+            await conversation.end({"messages": now, "snapshot": snapshot})
+            await self.finish(ctx, agent)
+
+
+def _taken(agent: Agent) -> tuple[list[Any], dict[str, Any]]:
+    """Return an agent's messages, and the rest of its snapshot, as JSON."""
+    snapshot = encode_bytes_values(agent.take_snapshot(preset="session").to_dict())
+    return snapshot["data"].pop("messages"), snapshot
+
+
+def _restore(agent: Agent, snapshot: dict[str, Any] | None, messages: list[Any]) -> None:
+    if snapshot is not None:
+        data = {**snapshot["data"], "messages": messages}
+        agent.load_snapshot(Snapshot.from_dict(decode_bytes_values({**snapshot, "data": data})))

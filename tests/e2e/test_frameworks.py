@@ -1,0 +1,149 @@
+"""The examples of frameworks: a conversation outlives its processes, and is its caller's own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from a2a.client import Client
+from a2a.types import Part, Task, TaskState
+
+from tests.conformance.foreign_agents import ROOT
+from tests.e2e.clients import client_at, send, settled, stream
+from tests.e2e.commands import START_S, Running, environment, running, running_with
+from tests.e2e.conftest import names_of_queues, provision
+from tests.e2e.frameworks import FRAMEWORKS, Framework, said
+from tests.foreign import dying
+
+S = TaskState
+RESTS = {S.TASK_STATE_COMPLETED, S.TASK_STATE_INPUT_REQUIRED, S.TASK_STATE_FAILED}
+KEYS = {"ann": "a-key-of-ann-20-or-more", "bob": "a-key-of-bob-20-or-more"}
+LARGE = "x" * 345_000
+QUICK = {
+    "A2A_AUTH": "none",
+    "A2A_VISIBILITY_S": "2",
+    "A2A_WAITING_S": "2",
+    "A2A_RETRY_BASE_S": "0.2",
+}
+"""A dead worker's turn is taken over after 2 s."""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def framework(request: pytest.FixtureRequest) -> Framework:
+    return FRAMEWORKS[request.param]
+
+
+class Caller:
+    """Speaks to an agent in one context, whose id all callers choose alike."""
+
+    def __init__(self, client: Client, context_id: str) -> None:
+        self.client = client
+        self.context_id = context_id
+
+    async def begin(self, text: str | Part, task: Task | None = None) -> Task:
+        return await send(self.client, text, task=task, context_id=self.context_id)
+
+    async def rest(self, task: Task) -> Task:
+        """The task when it has come to rest, whichever worker takes it."""
+        return await settled(self.client, task.id, RESTS)
+
+    async def say(self, text: str | Part, task: Task | None = None) -> Task:
+        return await self.rest(await self.begin(text, task))
+
+
+@pytest.mark.emulators
+async def test_a_conversation_outlives_its_processes(
+    framework: Framework, provisioned: dict[str, str], tmp_path: Path
+) -> None:
+    """Worker after worker is killed: in the middle of a turn, and between two turns of a task.
+
+    The turn in the middle starts anew from what the last ended turn left: its artifact is there
+    once, and the conversation has each message once.
+    """
+    env = environment(**provision({**provisioned, **names_of_queues()}), **QUICK)
+    example = str(framework.folder / "agent.py")
+
+    def worker(name: str, **dies: str) -> AbstractContextManager[Running]:
+        return running_with(
+            framework.python,
+            *("worker", "--agent", f"{example}:agent"),
+            env={**env, **dies, "PYTHONPATH": f"{env['PYTHONPATH']}:{ROOT}"},
+            output=tmp_path / name,
+            module="tests.foreign.dying" if dies else "a2a_serverless.cli",
+        )
+
+    card = str(framework.folder / "agent_card.json")
+    api = running("api", "--card", card, "--port", "0", env=env, output=tmp_path / "api")
+    with api as serving:
+        url = serving.wait_for(r"A2A at (\S+),")
+        async with client_at(url, streaming=False, polling=True) as client:
+            caller = Caller(client, framework.example)
+            with worker("first", **{dying.VARIABLE: "2"}) as first:
+                first.wait_for("turns at a time")
+                assert said(await caller.say(framework.hello)) == framework.heard
+                wish = await caller.begin(framework.wish)
+                assert first.process.wait(START_S) == -signal.SIGKILL
+            with worker("second") as second:
+                asks = await caller.rest(wish)
+                assert framework.question in (None, said(asks))
+                assert second.end(signal.SIGKILL) == -signal.SIGKILL
+            with worker("third"):
+                answer = framework.as_answer(asks, framework.answers[0])
+                assert said(await caller.say(answer, asks)) == framework.done[0]
+                assert said(await caller.say(framework.bye)) == framework.remembers
+
+
+@asynccontextmanager
+async def conversing(
+    framework: Framework, folder: Path
+) -> AsyncIterator[tuple[Caller, Caller, Client]]:
+    """Ann and Bob, and Ann's streams; the example is started by the one command of its README."""
+    keys = ",".join(f"{name}={key}" for name, key in KEYS.items())
+    env = environment(A2A_AUTH="api-key", A2A_API_KEYS=keys)
+    command = [*framework.command, "--port", "0"]
+    with running_with(framework.python, *command, env=env, output=folder / "dev", cwd=ROOT) as dev:
+        url = dev.wait_for(r"A2A at (\S+),")
+        async with (
+            client_at(url, streaming=False, headers={"x-api-key": KEYS["ann"]}) as ann,
+            client_at(url, streaming=False, headers={"x-api-key": KEYS["bob"]}) as bob,
+            client_at(url, headers={"x-api-key": KEYS["ann"]}) as streaming,
+        ):
+            context_id = framework.example
+            yield Caller(ann, context_id), Caller(bob, context_id), streaming
+        assert dev.end() == 0, dev.said()
+
+
+async def test_the_example_of_a_framework(framework: Framework, tmp_path: Path) -> None:
+    """One command starts it; tokens are chunks, and questions are input-required.
+
+    Two callers who choose one contextId share nothing. Two tasks of a conversation wait for answers
+    at once, and both are remembered. What is larger than one item can hold fails its task with a
+    sentence, and leaves the conversation as it was.
+    """
+    async with conversing(framework, tmp_path) as (ann, bob, streaming):
+        events = stream(streaming, framework.hello, context_id=ann.context_id)
+        heard = [event async for event in events]
+        chunks = [e for e in heard if e.HasField("artifact_update")]
+        assert len(chunks) > 1 or not framework.streams
+        assert said(await ann.rest(heard[0].task)) == framework.heard
+
+        assert said(await bob.say(framework.bye)) == framework.knows_nothing
+
+        asks = [await ann.say(framework.wish) for _ in range(2)]
+        for number in (1, 0):
+            assert framework.question in (None, said(asks[number]))
+            answer = framework.as_answer(asks[number], framework.answers[1 - number])
+            done = await ann.say(answer, asks[number])
+            assert said(done) == framework.done[1 - number]
+
+        refused = await ann.say(f"{framework.hello} {LARGE}")
+        assert refused.status.state == S.TASK_STATE_FAILED
+        sentence = refused.status.message.parts[0].text
+        assert "The state of this conversation would have" in sentence
+        assert "begin another conversation" in sentence
+        assert said(await ann.say(framework.bye)) == framework.remembers_both

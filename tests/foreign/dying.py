@@ -1,0 +1,41 @@
+"""The command line, which kills itself in the middle of a turn.
+
+    FAULTS_DIES_AT_STATE=2    when a turn hands its conversation's state over for the second time
+
+By then the agent has done all its work, and what it has emitted is committed; the ending and the
+state are not. Runs also in the environments of frameworks: `python -m tests.foreign.dying worker`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from a2a_serverless import cli
+from a2a_serverless.worker.executor import TurnQueue
+
+VARIABLE = "FAULTS_DIES_AT_STATE"
+
+
+def arm(passage: int) -> None:
+    """Let this process die at that passage."""
+    queues: Any = TurnQueue
+    store = queues.store_state
+    left = passage
+
+    async def dying(queue: TurnQueue, value: Any) -> None:
+        nonlocal left
+        left -= 1
+        await store(queue, value)
+        if left == 0:
+            await queue._writer.drain()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    queues.store_state = dying
+
+
+if __name__ == "__main__":
+    arm(int(os.environ[VARIABLE]))
+    sys.exit(cli.main(sys.argv[1:]))

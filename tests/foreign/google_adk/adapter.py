@@ -1,0 +1,102 @@
+"""Google's ADK behind `AdkExecutor`: sessions, their state, and long-running tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from a2a.types import Task, TaskState
+from google.adk.agents import LlmAgent
+from google.adk.models import BaseLlm, LlmRequest, LlmResponse
+from google.adk.tools import LongRunningFunctionTool, ToolContext
+from google.genai import types
+
+from a2a_serverless.contract.storage import Storage
+from a2a_serverless.frameworks.adk import AdkExecutor
+from tests.unit.frameworks.talks import Talk, answered
+
+
+class Fake(BaseLlm):  # type: ignore[misc] # its environment has the types, ours does not
+    """Calls the tool that the user names, and says what it was told otherwise."""
+
+    async def generate_content_async(
+        self,
+        llm_request: LlmRequest,
+        stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
+    ) -> AsyncGenerator[LlmResponse, None]:
+        parts = [p for content in llm_request.contents for p in content.parts]
+        users = [c for c in llm_request.contents if c.role == "user"]
+        told = [told_by(part) for content in users for part in content.parts]
+        part = types.Part(text=", ".join(told))
+        if parts[-1].text in {"count", "book"}:
+            part = types.Part(function_call=types.FunctionCall(name=parts[-1].text, args={}))
+        if parts[-1].text == "fail":
+            raise ValueError("no model")
+        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+
+
+def told_by(part: types.Part) -> str:
+    return part.text or str(part.function_response.response["result"])
+
+
+def count(tool_context: ToolContext) -> dict[str, Any]:
+    """Count the calls in the session's state."""
+    tool_context.state["count"] = tool_context.state.get("count", 0) + 1
+    tool_context.state["user:count"] = tool_context.state["count"]
+    return {"result": tool_context.state["count"]}
+
+
+def book() -> dict[str, str]:
+    """Book it, once a person has approved."""
+    return {"result": "pending"}
+
+
+def talk(**options: Any) -> Talk:
+    tools = [count, LongRunningFunctionTool(book)]
+    agent = LlmAgent(name="helper", model=Fake(model="fake"), tools=tools)
+    return Talk(AdkExecutor(agent, "adapted", executor_options=options))
+
+
+def asks(task: Task) -> bool:
+    return task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+
+
+async def test_the_session_is_the_conversation() -> None:
+    """Each task goes on with the events of those that have ended, with both converters."""
+    for options in ({}, {"force_new_version": True}):
+        speaking = talk(**options)
+        answers = [answered((await speaking.say(text))[1]) for text in "abc"]
+        assert answers == ["a", "a, b", "a, b, c"], answers
+
+
+async def test_the_state_of_the_session_is_kept() -> None:
+    """With its prefixes, and counted once for each turn."""
+    speaking = talk()
+    answers = [answered((await speaking.say("count"))[1]) for _ in range(3)]
+    assert [text.split(", ")[-1] for text in answers] == ["1", "2", "3"], answers
+    kept = await Storage(speaking.bench.storage).load_context("ctx")
+    assert kept is not None
+    assert kept["ended"]["state"] == {"count": 3, "user:count": 3}, kept
+
+
+async def test_two_tasks_wait_at_once() -> None:
+    """Each goes on with its own events, and both are remembered."""
+    speaking = talk()
+    first, task = await speaking.say("book")
+    assert asks(task), task
+    second, task = await speaking.say("book")
+    assert asks(task), task
+    assert "first" not in answered(await speaking.answer(second, "second answer"))
+    text = answered(await speaking.answer(first, "first answer"))
+    assert "second answer" in text, text
+    assert text.endswith("first answer"), text
+
+
+async def test_a_failure_leaves_the_conversation_as_it_was() -> None:
+    """What a failed task was told is not remembered."""
+    speaking = talk()
+    await speaking.say("a")
+    _, failed = await speaking.say("fail")
+    assert failed.status.state == TaskState.TASK_STATE_FAILED, failed
+    text = answered((await speaking.say("b"))[1])
+    assert text == "a, b", text

@@ -1,0 +1,116 @@
+"""The OpenAI Agents SDK behind `OpenAIAgentsWorker`: sessions, and tools that are approved."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from agents import Agent, RunConfig, function_tool
+from agents.models.interface import Model
+from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
+from pydantic import BaseModel
+
+from a2a_serverless.frameworks.openai_agents import ConversationSession, OpenAIAgentsWorker
+from tests.unit.frameworks.talks import Talk, answered, question
+
+Reply = Callable[[ModelCall], list[Any]]
+
+
+class Fake(Model):  # type: ignore[misc] # its environment has the types, ours does not
+    """Answers each call by a function."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    async def get_response(self, *call: Any, **settings: Any) -> Any:
+        return await self._scripted().get_response(*call, **settings)
+
+    async def stream_response(self, *call: Any, **settings: Any) -> AsyncIterator[Any]:
+        async for event in self._scripted().stream_response(*call, **settings):
+            yield event
+
+    def _scripted(self) -> ScriptedModel:
+        return ScriptedModel([ModelStep.respond(self._reply)])
+
+
+@function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
+def delete(what: str) -> str:
+    """Delete it."""
+    return f"deleted {what}"
+
+
+def said(call: ModelCall) -> list[str]:
+    """What the model was told by the user and by tools."""
+    told = ((item.get("output"), item.get("role"), item.get("content")) for item in call.input)
+    return [str(output or content) for output, role, content in told if output or role == "user"]
+
+
+def says(call: ModelCall) -> list[Any]:
+    return [assistant_message(", ".join(said(call)))]
+
+
+def deletes(*names: str) -> Reply:
+    """A model that deletes several things at once, and then says what it was told."""
+
+    def reply(call: ModelCall) -> list[Any]:
+        if call.input[-1].get("type") == "function_call_output":
+            return says(call)
+        return [function_call("delete", {"what": name}, call_id=uuid.uuid4().hex) for name in names]
+
+    return reply
+
+
+def talk(reply: Reply, **options: Any) -> Talk:
+    agent = Agent(name="helper", model=Fake(reply), tools=[delete], **options)
+    return Talk(OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True)))
+
+
+async def test_the_session_is_the_conversation() -> None:
+    """Each task goes on with the items of those that have ended."""
+    speaking = talk(says)
+    answers = [answered((await speaking.say(text))[1]) for text in "abc"]
+    assert answers == ["a", "a, b", "a, b, c"], answers
+
+
+async def test_several_calls_are_asked_one_at_a_time() -> None:
+    """A refusal is told to the model, and what was approved is done once."""
+    speaking = talk(deletes("one", "two"))
+    head, task = await speaking.say("go")
+    assert question(task) == {"tool": "delete", "arguments": {"what": "one"}}, task
+    task = await speaking.answer(head, "yes")
+    assert question(task) == {"tool": "delete", "arguments": {"what": "two"}}, task
+    end = answered(await speaking.answer(head, "rather not"))
+    assert end == "go, deleted one, The user has refused: rather not", end
+
+
+async def test_two_tasks_wait_at_once() -> None:
+    """Each answer reaches its own call, and both tasks are remembered."""
+    speaking = talk(deletes("it"))
+    first, _ = await speaking.say("one")
+    second, _ = await speaking.say("two")
+    assert answered(await speaking.answer(second, {"approved": True})) == "two, deleted it"
+    assert answered(await speaking.answer(first, "yes")) == "one, deleted it"
+    session = ConversationSession("c", ["a", "b"])
+    assert [await session.get_items(limit) for limit in (None, 1, 3)] == [
+        ["a", "b"],
+        ["b"],
+        ["a", "b"],
+    ]
+    third, _ = await speaking.say("three")
+    end = answered(await speaking.answer(third, "yes"))
+    assert end == "two, deleted it, one, deleted it, three, deleted it", end
+
+
+class Weather(BaseModel):
+    city: str
+
+
+async def test_an_output_that_is_no_text_is_data() -> None:
+    """A typed output is the artifact's data, beside the text that was streamed."""
+
+    def reply(_: ModelCall) -> list[Any]:
+        return [assistant_message('{"city": "Oslo"}')]
+
+    _, task = await talk(reply, output_type=Weather).say("a")
+    assert answered(task) == {"city": "Oslo"}, task

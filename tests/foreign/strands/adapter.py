@@ -1,0 +1,106 @@
+"""Strands behind `StrandsWorker`: snapshots, state, and interrupts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from strands import Agent, ToolContext, tool
+from strands.agent.conversation_manager import SlidingWindowConversationManager
+from strands.models import Model
+
+from a2a_serverless.frameworks.strands import StrandsWorker
+from tests.unit.frameworks.talks import Talk, answered, question
+
+
+class Fake(Model):  # type: ignore[misc] # its environment has the types, ours does not
+    """Calls a tool for each word behind "call", and says what it was told otherwise."""
+
+    def update_config(self, **model_config: Any) -> None: ...
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+    def structured_output(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+        told = [
+            block.get("text") or block["toolResult"]["content"][0]["text"]
+            for message in messages
+            for block in message["content"]
+            if message["role"] == "user"
+        ]
+        is_call = "toolResult" not in messages[-1]["content"][-1] and told[-1].startswith("call")
+        yield {"messageStart": {"role": "assistant"}}
+        for word in told[-1].split()[1:] if is_call else ():
+            use = {"toolUseId": f"{word}-{len(messages)}", "name": "asks"}
+            yield {"contentBlockStart": {"start": {"toolUse": use}}}
+            given = json.dumps({"what": word})
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": given}}}}
+            yield {"contentBlockStop": {}}
+        if not is_call:
+            yield {"contentBlockStart": {"start": {}}}
+            yield {"contentBlockDelta": {"delta": {"text": ", ".join(told)}}}
+            yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "tool_use" if is_call else "end_turn"}}
+
+
+@tool(context=True)  # type: ignore[untyped-decorator] # as above
+def asks(what: str, tool_context: ToolContext) -> str:
+    """Ask about it, and count the answers in the agent's state."""
+    answer = tool_context.interrupt(what, reason={"about": what})
+    count = (tool_context.agent.state.get("count") or 0) + 1
+    tool_context.agent.state.set("count", count)
+    return f"{what}: {answer} ({count})"
+
+
+def agent(**options: Any) -> Agent:
+    return Agent(model=Fake(), tools=[asks], callback_handler=None, **options)
+
+
+async def test_the_messages_are_the_conversation() -> None:
+    """Each task goes on with those of the tasks that have ended."""
+    talk = Talk(StrandsWorker(agent))
+    answers = [answered((await talk.say(text))[1]) for text in "abc"]
+    assert answers == ["a", "a, b", "a, b, c"], answers
+
+
+async def test_several_interrupts_are_asked_one_at_a_time() -> None:
+    """Each tool gets its own answer, and the agent's state is kept."""
+    talk = Talk(StrandsWorker(agent))
+    head, task = await talk.say("call x y")
+    asked = []
+    for number in range(2):
+        asked.append(question(task)["about"])
+        task = await talk.answer(head, f"answer {number}")
+    assert sorted(asked) == ["x", "y"], asked
+    text = answered(task)
+    assert all(f"{name}: answer {number}" in text for number, name in enumerate(asked)), text
+    head, _ = await talk.say("call z")
+    assert answered(await talk.answer(head, "yes")).endswith("call z, z: yes (3)")
+
+
+async def test_two_tasks_wait_at_once() -> None:
+    """Each answer reaches its own tool, and both tasks are remembered."""
+    talk = Talk(StrandsWorker(agent))
+    first, _ = await talk.say("call x")
+    second, _ = await talk.say("call y")
+    await talk.answer(second, {"n": 2})
+    await talk.answer(first, "1")
+    _, task = await talk.say("c")
+    text = answered(task)
+    assert text == "call y, y: {'n': 2.0} (1), call x, x: 1 (1), c", text
+
+
+async def test_a_conversation_manager_shortens_what_is_kept() -> None:
+    """A window that slides keeps the conversation below its size."""
+
+    def windowed() -> Agent:
+        return agent(conversation_manager=SlidingWindowConversationManager(window_size=2))
+
+    talk = Talk(StrandsWorker(windowed))
+    answers = [answered((await talk.say(text))[1]) for text in "abcd"]
+    assert answers[-1].endswith("d"), answers
+    assert not answers[-1].startswith("a"), answers

@@ -1,0 +1,124 @@
+"""What is kept of a framework's conversation, and how a question is answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.contract.storage import Storage
+from a2a_serverless.frameworks.conversation import (
+    MOST_WAITING,
+    Conversation,
+    Messages,
+    answer_of,
+    ask,
+    is_consent,
+)
+from a2a_serverless.worker import TaskContext, Worker
+from tests.unit.frameworks.talks import Talk, question
+
+S = TaskState
+
+
+class Asking(Worker):
+    """Asks about each message, and keeps both until they are answered; "?" asks nothing."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        conversation = await Conversation.load(ctx, "asking")
+        messages = Messages.of(conversation.ended, conversation.waiting)
+        now = [*messages.begin(), answer_of(ctx)]
+        if conversation.waiting is None and ctx.user_text != "?":
+            await conversation.wait(messages.waiting(now))
+            await ask(ctx, {"about": ctx.user_text})
+        else:
+            await conversation.end(now)
+            await ctx.complete_json(now)
+
+
+async def kept(talk: Talk) -> Any:
+    return await Storage(talk.bench.storage).load_context("ctx")
+
+
+async def test_two_tasks_wait_at_once() -> None:
+    """Each has its own part, and both join the conversation in the order in which they end."""
+    talk = Talk(Asking())
+    first, asks = await talk.say("one")
+    assert question(asks) == {"about": "one"}
+    second, _ = await talk.say("two")
+    await talk.say("?")
+    await talk.answer(second, "yes")
+    await talk.answer(first, {"approved": False})
+    assert await kept(talk) == {
+        "framework": "asking",
+        "ended": ["?", "two", "yes", "one", {"approved": False}],
+        "waiting": {},
+    }
+
+
+async def test_the_questions_asked_last_are_kept() -> None:
+    """Those of tasks that were canceled while they waited do not add up."""
+    talk = Talk(Asking())
+    heads = [(await talk.say(str(number)))[0] for number in range(MOST_WAITING + 3)]
+    waiting = (await kept(talk))["waiting"]
+    assert list(waiting) == [head.task_id for head in heads[3:]]
+    asks_anew = await talk.answer(heads[0], "late")
+    assert question(asks_anew) == {"about": "late"}
+
+
+async def test_the_state_of_another_framework_is_not_read() -> None:
+    """The task fails and the state stays as it was, whatever it is."""
+    for state in ({"framework": "other", "ended": 1, "waiting": {}}, ["a", "chat"], {"n": 1}):
+        talk = Talk(Asking())
+        await Storage(talk.bench.storage).update_context("ctx", state)
+        _, task = await talk.say("?")
+        assert task.status.state == S.TASK_STATE_FAILED
+        assert await kept(talk) == state
+
+
+async def test_what_is_too_large_fails_its_task_with_a_sentence() -> None:
+    """At its first attempt; what was kept before stays, and the next task goes on with it."""
+    talk = Talk(Asking(), max_attempts=3)
+    await talk.say("?")
+    before = await kept(talk)
+    _, refused = await talk.say("x" * 345_000)
+    assert refused.status.state == S.TASK_STATE_FAILED
+    sentence = refused.status.message.parts[0].text
+    assert sentence.startswith("The state of this conversation would have 345")
+    assert "340000 can be kept: begin another conversation" in sentence
+    assert await kept(talk) == before
+    _, after = await talk.say("?")
+    assert after.status.state == S.TASK_STATE_COMPLETED
+
+
+def test_messages_that_were_rewritten_replace_the_others() -> None:
+    """A framework that has summed up the conversation is believed; one that added is not."""
+    added = Messages.of([1, 2], None)
+    assert added.waiting([1, 2, 3]) == {"own": [3]}
+    assert Messages.of([1, 2, 9], {"own": [3]}).begin() == [1, 2, 9, 3]
+    assert added.waiting(["sum", 3]) == {"all": ["sum", 3]}
+    rewritten = Messages.of([1, 2, 9], {"all": ["sum", 3]})
+    assert rewritten.begin() == ["sum", 3]
+    assert rewritten.waiting(["sum", 3, 4]) == {"all": ["sum", 3, 4]}
+
+
+CONSENTS = ["yes", "Y", " OK ", "approve", "true", True, {"approved": True}, {"approved": "yes"}]
+REFUSALS = ["no", "yes, but later", "", None, False, 1, {"approved": False}, {}, ["yes"]]
+
+
+@pytest.mark.parametrize("answer", [*CONSENTS, *REFUSALS], ids=str)
+def test_only_a_plain_yes_approves(answer: Any) -> None:
+    """What is not clear refuses: an approval may not be undone."""
+    assert is_consent(answer) is any(answer is each for each in CONSENTS)
+
+
+async def test_a_question_that_is_a_text_has_no_data() -> None:
+    """Its message is that text alone."""
+
+    class Texts(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            await ask(ctx, "Which one?")
+
+    _, task = await Talk(Texts()).say("go")
+    assert [part.WhichOneof("content") for part in task.status.message.parts] == ["text"]

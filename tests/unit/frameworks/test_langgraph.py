@@ -1,0 +1,156 @@
+"""LangGraph behind `LangGraphWorker`: threads, interrupts, subgraphs and streamed tokens."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from a2a.types import TaskState
+from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage
+from langgraph.channels import DeltaChannel
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
+from langgraph.types import interrupt
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.frameworks.langgraph import LangGraphWorker
+from a2a_serverless.worker import TaskContext
+from tests.unit.frameworks.talks import Talk, answered, question
+
+S = TaskState
+Update = dict[str, Any]
+
+
+class State(TypedDict):
+    """The messages, and a note that the last task wins."""
+
+    messages: Annotated[list[AnyMessage], add_messages]
+    note: str
+
+
+def texts(state: MessagesState | State) -> str:
+    return ", ".join(message.text for message in state["messages"])
+
+
+def repeat(state: MessagesState) -> Update:
+    """Say what the conversation is, and ask where the message is a question."""
+    said = state["messages"][-1].text
+    answer = f" {interrupt(said)}" if said.endswith("?") else ""
+    return {"messages": [AIMessage(f"[{texts(state)}]{answer}")]}
+
+
+def chain(schema: type, **nodes: Any) -> Any:
+    """A graph of nodes in a row."""
+    graph: Any = StateGraph(schema)
+    for before, (name, node) in zip([START, *nodes], nodes.items(), strict=False):
+        graph.add_node(name, node).add_edge(before, name)
+    return graph.add_edge(list(nodes)[-1], END)
+
+
+async def test_the_thread_is_the_conversation() -> None:
+    """Each task goes on with the messages of those that have ended, and with one checkpoint."""
+    talk = Talk(LangGraphWorker(chain(MessagesState, repeat=repeat).compile()))
+    assert answered((await talk.say("a"))[1]) == "[a]"
+    assert answered((await talk.say("b"))[1]) == "[a, [a], b]"
+    assert answered((await talk.say("c"))[1]) == "[a, [a], b, [a, [a], b], c]"
+
+
+async def test_an_answer_resumes_the_node_that_asked() -> None:
+    """It gets a text or data; the messages of a task that ended meanwhile are joined."""
+    talk = Talk(LangGraphWorker(chain(MessagesState, repeat=repeat).compile()))
+    first, asks = await talk.say("one?")
+    assert question(asks) == "one?"
+    second, _ = await talk.say("two?")
+    assert answered(await talk.answer(second, {"n": 2})) == "[two?] {'n': 2.0}"
+    assert answered(await talk.answer(first, "1")) == "[one?] 1"
+    _, last = await talk.say("c")
+    assert answered(last) == "[two?, [two?] {'n': 2.0}, one?, [one?] 1, c]"
+
+
+async def test_several_interrupts_are_asked_one_at_a_time() -> None:
+    """Two nodes that run side by side wait both; each gets its own answer."""
+
+    def asks(name: str) -> Any:
+        return lambda _: {"answers": [f"{name}: {interrupt({'for': name})}"]}
+
+    class Answers(TypedDict):
+        answers: Annotated[list[str], operator.add]
+
+    graph = StateGraph(Answers)
+    for name in ("left", "right"):
+        graph.add_node(name, asks(name)).add_edge(START, name).add_edge(name, END)
+
+    class Worker(LangGraphWorker):
+        def begin(self, ctx: TaskContext) -> Any:
+            return {"answers": []}
+
+        async def finish(self, ctx: TaskContext, values: Any) -> None:
+            await ctx.complete_json(sorted(values["answers"]))
+
+    talk = Talk(Worker(graph.compile()))
+    head, task = await talk.say("go")
+    expected = []
+    for number in range(2):
+        name = question(task)["for"]
+        expected.append(f"{name}: {number}")
+        task = await talk.answer(head, str(number))
+    assert answered(task) == sorted(expected)
+
+
+async def test_a_subgraph_that_asks_goes_on_where_it_was() -> None:
+    """What it did before its interrupt is not done again."""
+    done = []
+
+    def works(_: State) -> Update:
+        done.append("works")
+        return {"note": "inner"}
+
+    def asks(state: State) -> Update:
+        return {"messages": [AIMessage(f"{state['note']} {interrupt('go on?')}")]}
+
+    inner = chain(State, works=works, asks=asks).compile()
+    talk = Talk(LangGraphWorker(chain(State, inner=inner).compile()))
+    head, _ = await talk.say("a")
+    assert answered(await talk.answer(head, "yes")) == "inner yes"
+    assert done == ["works"]
+
+
+async def test_what_a_graph_removes_is_forgotten() -> None:
+    """A conversation that is summed up stays short."""
+
+    def shorten(state: MessagesState) -> Update:
+        kept = AIMessage(f"{len(state['messages'])}")
+        return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), kept]}
+
+    talk = Talk(LangGraphWorker(chain(MessagesState, shorten=shorten).compile()))
+    answers = [answered((await talk.say("a"))[1]) for _ in range(3)]
+    assert answers == ["1", "2", "2"]
+
+
+async def test_messages_are_parted() -> None:
+    """Two messages of a turn are one artifact with a blank line between them."""
+
+    def says(text: str) -> Any:
+        return lambda _: {"messages": [AIMessage(text)]}
+
+    graph = chain(MessagesState, one=says("one"), two=says("two")).compile()
+    assert answered((await Talk(LangGraphWorker(graph)).say("a"))[1]) == "one\n\ntwo"
+
+
+async def test_a_breakpoint_fails_the_task() -> None:
+    """A graph that stops and asks nothing cannot be answered."""
+    graph = chain(MessagesState, repeat=repeat).compile(interrupt_before=["repeat"])
+    _, task = await Talk(LangGraphWorker(graph)).say("a")
+    assert task.status.state == S.TASK_STATE_FAILED
+
+
+def test_a_value_that_is_spread_over_checkpoints_is_refused() -> None:
+    """The last checkpoint alone would have lost it."""
+
+    class Spread(TypedDict):
+        log: Annotated[list[str], DeltaChannel(lambda state, writes: [*state, *writes], list)]
+
+    graph = chain(Spread, node=lambda _: {"log": ["x"]}).compile()
+    with pytest.raises(ConfigurationError, match="log is a DeltaChannel"):
+        LangGraphWorker(graph)

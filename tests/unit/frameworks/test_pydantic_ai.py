@@ -1,0 +1,119 @@
+"""Pydantic AI behind `PydanticAIWorker`: messages, and tools that wait for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydantic import BaseModel
+from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, ModelMessage, ModelResponse
+from pydantic_ai.messages import TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
+from tests.unit.frameworks.talks import Talk, answered, question
+
+Reply = Callable[[list[ModelMessage], AgentInfo], ModelResponse]
+
+
+def said(messages: list[ModelMessage]) -> list[str]:
+    """What the model was told by the user and by tools."""
+    parts = [part for message in messages for part in message.parts]
+    told = (UserPromptPart, ToolReturnPart)
+    return [str(part.content) for part in parts if isinstance(part, told)]
+
+
+def calls(*names: str) -> Reply:
+    """A model that calls tools at once, and then says what it was told."""
+
+    def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+            return ModelResponse(parts=[TextPart(" | ".join(said(messages)))])
+        args = {"what": said(messages)[-1]}
+        return ModelResponse(parts=[ToolCallPart(name, args) for name in names])
+
+    return reply
+
+
+def agent(reply: Reply) -> Agent[None, str | DeferredToolRequests]:
+    made = Agent(FunctionModel(reply), output_type=[str, DeferredToolRequests])
+    made.tool_plain(requires_approval=True)(delete)
+    made.tool_plain(look_up)
+    return made
+
+
+def delete(what: str) -> str:
+    """Delete it."""
+    return f"deleted {what}"
+
+
+def look_up(what: str) -> str:
+    """Look it up elsewhere."""
+    raise CallDeferred(metadata={"question": f"What is {what}?"})
+
+
+async def test_the_messages_are_the_conversation() -> None:
+    """Each task goes on with those of the tasks that have ended."""
+
+    def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[TextPart(", ".join(said(messages)))])
+
+    talk = Talk(PydanticAIWorker(Agent(FunctionModel(reply))))
+    assert [answered((await talk.say(text))[1]) for text in "abc"] == ["a", "a, b", "a, b, c"]
+
+
+async def test_an_approval_is_asked_for() -> None:
+    """The call goes out as data; a yes runs the tool, and anything else is told to the model."""
+    talk = Talk(PydanticAIWorker(agent(calls("delete"))))
+    head, task = await talk.say("draft")
+    asked = question(task)
+    assert (asked["tool"], asked["arguments"]) == ("delete", {"what": "draft"})
+    assert answered(await talk.answer(head, {"approved": True})) == "draft | deleted draft"
+    head, _ = await talk.say("all")
+    refused = answered(await talk.answer(head, "rather not"))
+    assert refused.endswith("all | The user has refused: rather not")
+
+
+async def test_several_calls_are_asked_one_at_a_time() -> None:
+    """The run goes on when all of them are answered."""
+    talk = Talk(PydanticAIWorker(agent(calls("look_up", "delete"))))
+    head, task = await talk.say("it")
+    assert question(task)["tool"] == "delete"
+    task = await talk.answer(head, "yes")
+    assert question(task) == "What is it?"
+    assert answered(await talk.answer(head, "a book")) == "it | a book | deleted it"
+
+
+async def test_two_tasks_wait_at_once() -> None:
+    """Each answer reaches its own call, and both tasks are remembered."""
+    talk = Talk(PydanticAIWorker(agent(calls("look_up"))))
+    first, _ = await talk.say("one")
+    second, _ = await talk.say("two")
+    assert answered(await talk.answer(second, "2")) == "two | 2"
+    assert answered(await talk.answer(first, "1")) == "two | 2 | one | 1"
+
+
+async def test_an_output_that_is_no_text_is_data() -> None:
+    """A typed output is the artifact's data."""
+
+    class Weather(BaseModel):
+        city: str
+
+    def reply(_: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"city": "Oslo"})])
+
+    talk = Talk(PydanticAIWorker(Agent(FunctionModel(reply), output_type=Weather)))
+    assert answered((await talk.say("a"))[1]) == {"city": "Oslo"}
+
+
+async def test_a_worker_chooses_what_is_remembered() -> None:
+    """What it does not return is not there for the next task."""
+
+    class Forgetful(PydanticAIWorker):
+        def remember(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+            return messages[-2:]
+
+    def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[TextPart(", ".join(said(messages)))])
+
+    talk = Talk(Forgetful(Agent(FunctionModel(reply))))
+    assert [answered((await talk.say(text))[1]) for text in "abc"] == ["a", "a, b", "b, c"]
