@@ -34,7 +34,7 @@ from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.tasks.push import MAX_CONFIGS, Push, checked
+from a2a_serverless.tasks.push import MAX_ANSWER_CHARS, MAX_CONFIGS, Push, checked
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from tests.support.clocks import ManualClock
@@ -250,6 +250,29 @@ async def test_a_move_meets_a_replacement(storage: DurableStorage) -> None:
     replaced = await storage.put_push(config(task.id, "a"))
     assert await storage.move_push(failed, replace(failed, failures=2)) is False
     assert await storage.push(task.id, "a") == replaced == start
+
+
+async def test_a_move_keeps_the_last_answer(storage: DurableStorage) -> None:
+    """With its time and the next try; it decides nothing, and a replacement knows of none."""
+    task = await Storage(storage).create_task("ctx", message())
+    start = await storage.put_push(config(task.id, "a"))
+    failed = replace(start, failures=1, failing_since=5).answered("status 503", 5, next_at=9)
+    assert await storage.move_push(start, failed)
+    assert told(await storage.push(task.id, "a")) == ("status 503", 5, 9)
+    survey = await storage.survey(task.id)
+    assert survey is not None
+    assert told(survey.pushes[0]) == ("status 503", 5, 9)
+    unaware = replace(failed, answer="", answered_at=None, next_at=None)
+    assert await storage.move_push(unaware, failed.answered("x" * 500, 7))
+    assert told(await storage.push(task.id, "a")) == ("x" * MAX_ANSWER_CHARS, 7, None)
+    await storage.put_push(config(task.id, "a"))
+    assert told(await storage.push(task.id, "a")) == ("", None, None)
+
+
+def told(push: Push | None) -> tuple[str, int | None, int | None]:
+    """What is known of its last attempt."""
+    assert push is not None
+    return push.answer, push.answered_at, push.next_at
 
 
 # -- inline configurations ---------------------------------------------------------------------

@@ -304,6 +304,26 @@ async def test_a_receiver_names_its_pause(form: str) -> None:
     assert await world.is_settled(head)
 
 
+async def test_the_last_answer_is_kept_with_the_next_try() -> None:
+    """The wait ends when the item says; a success and a refusal leave no next try."""
+    world, answers = World(), iter([503, 200, 410])
+    with Receiver(lambda _: status(next(answers), Retry_After="300")) as receiver:
+        head = await world.open(receiver.url())
+        await world.say(head, WORKING)
+        await world.pump()
+        push = await world.push(head)
+        assert (push.answer, push.answered_at) == ("status 503", world.clock.now_ms())
+        assert push.next_at == world.clock.now_ms() + 300_000
+        await world.run(seconds=301)
+        push = await world.push(head)
+        assert (push.answer, push.next_at, push.failures) == ("status 200", None, 0)
+        await world.say(head, COMPLETED)
+        await world.pump()
+        push = await world.push(head)
+        assert (push.answer, push.next_at) == ("status 410", None)
+        assert push.answered_at == world.clock.now_ms()
+
+
 @pytest.mark.parametrize(
     "garbled",
     ["Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 01 Jan 0000 00:00:00 GMT", "-5", "soon", "1e9"],

@@ -112,7 +112,10 @@ async def write_everything(database: Database, written: Written) -> None:
     head = await run_turns(storage, opened.head, written)
     await storage.put_push(TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url))
     for push in await storage.pushes(head.task_id):
-        assert await storage.move_push(push, replace(push, failures=1, failing_since=1))
+        failed = replace(push, failures=1, failing_since=1).answered("status 503", 1, next_at=2)
+        assert await storage.move_push(push, failed)
+        written.look()
+        assert await storage.move_push(failed, failed.answered("status 200", 3))
     await storage.request_cancel(head.task_id, by="ann")
     await storage.put_context("c", context_write({"turns": 1}))
     await DynamoKeyStore(database.table, client=database.client, clock=clock).publish({"kid": "k"})

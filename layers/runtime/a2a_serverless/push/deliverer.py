@@ -242,7 +242,7 @@ class _Delivery:
         faults.point("push-after-post")
         match outcome.meaning:
             case Meaning.DELIVERED:
-                await self._advance(attempt, failing_since=None)
+                await self._advance(attempt, outcome, failing_since=None)
                 faults.point("push-after-move")
                 self._count_delivery(notification)
                 self._log(attempt, outcome, logging.INFO, "push_delivered", "Receiver told")
@@ -284,11 +284,13 @@ class _Delivery:
             await self._give_up(attempt, outcome, failing_since=since)
             return None
         # A delivery that has moved the cursor meanwhile has counted its own attempt.
+        wait_s = max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s)
+        failed = replace(push, failures=attempt.number, failing_since=since)
+        next_at = now_ms + round(wait_s * 1000)
         await self._storage.move_push(
-            push, replace(push, failures=attempt.number, failing_since=since)
+            push, failed.answered(outcome.reason, now_ms, next_at=next_at)
         )
         metrics.count("PushFailures")
-        wait_s = max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s)
         known = {"wait_s": round(wait_s, 1)}
         self._log(attempt, outcome, logging.WARNING, "push_failed", "Receiver not told", **known)
         return again(wait_s)
@@ -319,7 +321,8 @@ class _Delivery:
         faults.point("push-before-dead-letter")
         await self._deliverer.queue.dead_letter(letter)
         faults.point("push-after-dead-letter")
-        await self._advance(attempt, failing_since=failing_since, refused=int(is_refused))
+        refused = int(is_refused)
+        await self._advance(attempt, outcome, failing_since=failing_since, refused=refused)
         metrics.count("PushGivenUp")
         await self._count_caller()
         action, text = "push_given_up", "Notification given up"
@@ -331,7 +334,12 @@ class _Delivery:
         self._log(attempt, outcome, logging.ERROR, action, text)
 
     async def _advance(
-        self, attempt: _Attempt, *, failing_since: int | None, refused: int | None = None
+        self,
+        attempt: _Attempt,
+        outcome: Outcome,
+        *,
+        failing_since: int | None,
+        refused: int | None = None,
     ) -> None:
         """Move the cursor past the event, unless another delivery has.
 
@@ -351,7 +359,7 @@ class _Delivery:
                 failures=0,
                 failing_since=failing_since,
                 refusals=0 if refused is None else push.refusals + refused,
-            )
+            ).answered(outcome.reason, self._clock.now_ms())
             if await self._storage.move_push(push, after):
                 return
             push = await self._push()
@@ -406,6 +414,7 @@ class _Delivery:
             action,
             message,
             event_id=attempt.event_id,
+            version=attempt.notification.version,
             attempt=attempt.number,
             reason=outcome.reason,
             **self.known,

@@ -27,7 +27,8 @@ def push_put(push: Push, head: Head, *, write: int) -> Item:
             push_sort(push.incarnation, push.config.id),
         ),
         "UpdateExpression": "SET #body = :body, expires_at = :expires_at, #failures = :none,"
-        " failing_since = :never, refusals = :none, push_write = :write",
+        " failing_since = :never, refusals = :none, push_write = :write"
+        " REMOVE answer, answered_at, next_at",
         "ExpressionAttributeNames": {"#body": "body", "#failures": "failures"},
         "ExpressionAttributeValues": {
             ":body": attribute(push.config.SerializeToString()),
@@ -71,6 +72,20 @@ def push_position(push: Push) -> Item:
     }
 
 
+def push_answer(push: Push) -> Item:
+    """Return the attributes that tell of the last attempt, if one was made; no condition has them.
+
+    An earlier release leaves them standing: the time says of when they are.
+    """
+    if push.answered_at is None:
+        return {}
+    return {
+        "answer": attribute(push.answer),
+        "answered_at": attribute(push.answered_at),
+        "next_at": attribute(push.next_at),
+    }
+
+
 PUSH_DEFAULTS: Final[Item] = {
     "index": attribute(LAST),
     "failures": attribute(0),
@@ -111,7 +126,14 @@ def push_of(item: Mapping[str, Any]) -> Push:
         incarnation=incarnation,
         config=config,
         **{part: values[part] for part in ("version", *PUSH_DEFAULTS)},
+        **_told(values),
     )
+
+
+def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of the last attempt; a value of another form counts as not there."""
+    forms = {"answer": str, "answered_at": int, "next_at": int}
+    return {n: values[n] for n, form in forms.items() if isinstance(values.get(n), form)}
 
 
 def _config_in(body: object) -> TaskPushNotificationConfig | None:

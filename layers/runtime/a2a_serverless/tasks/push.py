@@ -22,6 +22,9 @@ MAX_CONFIGS = 10
 MAX_REFUSALS: Final = 10
 """Notifications of one task that a URL may refuse in a row before it is given up."""
 
+MAX_ANSWER_CHARS: Final = 200
+"""Of the words that say how an attempt ended."""
+
 MAX_CONFIG_BYTES: Final = 16 * 1024
 MAX_URL_BYTES: Final = 2048
 MAX_TOKEN_BYTES: Final = 1024
@@ -54,8 +57,18 @@ class Push:
     """Time of the first failure since a success, in milliseconds; None: the last attempt worked."""
     refusals: int = 0
     """Events that the receiver has refused for good since one that it took."""
+    answer: str = field(default="", compare=False)
+    """How the last attempt ended, such as `status 503`; empty: none was made, or it is unknown."""
+    answered_at: int | None = field(default=None, compare=False)
+    """The time of that, in milliseconds since the epoch."""
+    next_at: int | None = field(default=None, compare=False)
+    """The earliest time of the next attempt at the event that has failed; None: none waits."""
     url_refusals: int = field(default=0, compare=False)
     """Those of all configurations of the task that have this URL; `tallied` counts them."""
+
+    def answered(self, answer: str, at: int, *, next_at: int | None = None) -> Push:
+        """Return it with the outcome of an attempt, and when the next one is made."""
+        return replace(self, answer=answer[:MAX_ANSWER_CHARS], answered_at=at, next_at=next_at)
 
     @property
     def is_given_up(self) -> bool:
