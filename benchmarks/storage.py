@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -183,6 +183,11 @@ def seed_tasks(storage: DynamoStorage, client: Any, tasks: int) -> None:
         for number in range(tasks)
         for item in echo_items(storage.scope.digest, at_ms=now_ms + number)
     ]
+    store(client, items)
+
+
+def store(client: Any, items: Sequence[Mapping[str, Any]]) -> None:
+    """Store items by batch writes."""
 
     def put(start: int) -> None:
         batch = items[start : start + BATCH_ITEMS]

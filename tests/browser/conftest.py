@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from a2a_serverless.cli import dev
 from a2a_serverless.console.app import Console
+from a2a_serverless.console.lines import KeptLines, kept_lines
 from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -44,6 +45,7 @@ class Site:
     stack: Stack
     console: Console
     scribe: Scribe
+    lines: KeptLines
 
     @property
     def storage(self) -> DurableStorage:
@@ -55,19 +57,29 @@ UNSWEPT = Timing(waiting_s=86_400, lease_s=86_400)
 
 
 @contextmanager
-def site_of(timing: Timing = UNSWEPT) -> Iterator[Site]:
+def site_of(timing: Timing = UNSWEPT, *, push: bool = False) -> Iterator[Site]:
     """A `dev` on a free port; tasks are written in its past, up to now."""
     consoles: list[Console] = []
-    options = Options(
-        agent=f"{HERE / 'agent.py'}:agent", card=CARD, beside=partial(dev._beside, consoles)
+    settings = Settings(
+        auth="none", cancel_timeout_s=1, push_allowed_hosts="127.0.0.1", push_retry_base_s=1
     )
-    with Stack(Settings(auth="none", cancel_timeout_s=1), options) as stack:
-        (console,) = consoles
-        storage = console._inspector.storage
-        assert isinstance(storage, MemoryStorage)
-        clock = ManualClock(storage.clock.now_ms() - 3_600_000)
-        past = MemoryStorage(clock=clock, timing=timing, _tables=storage._tables)
-        yield Site(stack, console, Scribe(past, clock))
+    with kept_lines() as lines:
+        options = Options(
+            agent=f"{HERE / 'agent.py'}:agent",
+            card=CARD,
+            beside=partial(dev._beside, consoles, lines),
+            push=push,
+        )
+        with Stack(settings, options) as stack:
+            yield _site(stack, consoles[0], lines, timing)
+
+
+def _site(stack: Stack, console: Console, lines: KeptLines, timing: Timing) -> Site:
+    storage = console._inspector.storage
+    assert isinstance(storage, MemoryStorage)
+    clock = ManualClock(storage.clock.now_ms() - 3_600_000)
+    past = MemoryStorage(clock=clock, timing=timing, _tables=storage._tables)
+    return Site(stack, console, Scribe(past, clock), lines)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +89,15 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def browser(site: Site) -> Iterator[Browser]:
-    """Started behind the stack, and ended with the module: its event loop is in this thread."""
+def telling_site() -> Iterator[Site]:
+    """One that calls webhooks on this machine."""
+    with site_of(push=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(site: Site, telling_site: Site) -> Iterator[Browser]:
+    """Started behind the stacks, and ended with the module: its event loop is in this thread."""
     with sync_playwright() as playwright:
         options = ["--no-sandbox"]  # a container's root cannot have one; only our pages are opened
         yield playwright.chromium.launch(executable_path=CHROMIUM, args=options)

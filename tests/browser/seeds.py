@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from a2a.types import (
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
+from a2a_serverless.console.lines import KeptLines
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Head
@@ -129,9 +131,9 @@ def conversation(scribe: Scribe, task_id: str) -> None:
     scribe.commit(head, ArtifactWritten(files), completed, token="a")
 
 
-def killed(scribe: Scribe, task_id: str, *, lost: bool = True) -> Head:
+def killed(scribe: Scribe, task_id: str, *, lost: bool = True, **options: Any) -> Head:
     """A task whose first attempt died, and whose second has the turn."""
-    head = scribe.open(task_id, "Compare the three offers.")
+    head = scribe.open(task_id, "Compare the three offers.", **options)
     scribe.wait(0.6)
     scribe.claim(head, "a")
     for number in range(4):
@@ -162,10 +164,34 @@ def failing_webhook(scribe: Scribe, task_id: str) -> None:
     scribe.wait(3)
     (push,) = done(scribe.storage.pushes(task_id))
     since = scribe.clock.now_ms()
-    assert done(
-        scribe.storage.move_push(push, replace(push, version=2, failures=6, failing_since=since))
-    )
     scribe.wait(600)
+    failed = replace(push, version=2, failures=6, failing_since=since)
+    at = scribe.clock.now_ms()
+    moved = failed.answered("status 503", at, next_at=at + 7_200_000)
+    assert done(scribe.storage.move_push(push, moved))
+
+
+def told_slowly(scribe: Scribe, lines: KeptLines, task_id: str) -> Head:
+    """A killed task whose receiver took one notification at the third attempt; with the lines."""
+    config = TaskPushNotificationConfig(id="crm", url="https://crm.example.com/hooks/8d1f")
+    head = killed(scribe, task_id, push=config)
+    (push,) = done(scribe.storage.pushes(task_id))
+    at = scribe.clock.now_ms() - 70_000
+    told: tuple[tuple[str, str, float | None], ...] = (
+        ("push_failed", "status 503", 12.0),
+        ("push_failed", "ConnectTimeout", 30.0),
+        ("push_delivered", "status 200", None),
+    )
+    for number, (action, reason, wait_s) in enumerate(told, 1):
+        fields = {"task_id": task_id, "config_id": "crm", "version": 6, "attempt": number}
+        fields |= {"action": action, "reason": reason, "created": at / 1000}
+        fields |= {"levelname": "INFO", "msg": "A delivery"}
+        wait = {} if wait_s is None else {"wait_s": wait_s}
+        lines.handle(logging.makeLogRecord(fields | wait))
+        at += 0 if wait_s is None else round(wait_s * 1000) + 400
+    moved = replace(push, version=6).answered("status 200", at)
+    assert done(scribe.storage.move_push(push, moved))
+    return head
 
 
 HOSTILE = (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable
 
+import httpx
 import pytest
 from a2a.types import TaskState
 from playwright.sync_api import Browser, expect
@@ -14,6 +16,7 @@ from a2a_serverless.tasks.identity import Scope
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, visiting
 from tests.support.messages import request
+from tests.unit.push.receivers import Receiver, Request, status
 
 pytestmark = pytest.mark.browser
 
@@ -160,16 +163,59 @@ def test_a_killed_attempt_is_shown_as_such(visit: Visit, site: Site) -> None:
     expect(visit.page.locator(".holder")).to_contain_text(seeds.NEXT_WORKER)
 
 
-def test_a_failing_webhook_is_shown_with_its_wait(visit: Visit, site: Site) -> None:
-    """How often it has failed, and since when; its URL's path and token are not."""
+def test_a_failing_webhook_is_shown_with_its_next_try(visit: Visit, site: Site) -> None:
+    """How often it has failed and since when, the last answer; its URL's path and token are not."""
     seeds.failing_webhook(site.scribe, "webhook")
     visit.task(site, "webhook", "timeline")
     fact = visit.page.locator(".facts .bad")
     expect(fact).to_contain_text("https://crm.example.com · told to version 2")
     expect(fact).to_contain_text("6 failed since")
+    expect(fact).to_contain_text("last answer status 503")
+    expect(fact).to_contain_text("next try in 1 h")
     expect(visit.page.locator(".picture .bar.failing title")).to_contain_text("6 attempts failed")
     assert "8d1f" not in visit.page.content()
     assert "secret" not in visit.page.content()
+
+
+def test_a_failed_webhook_is_shown_with_its_waits(browser: Browser, telling_site: Site) -> None:
+    """While it fails and after it: each answer, and each wait as a length of time in its lane."""
+    answers = iter((503, 503))
+
+    def answered(_: Request) -> bytes:
+        return status(next(answers, 200), Retry_After="2")
+
+    with Receiver(answered) as receiver, visiting(browser, telling_site) as visit:
+        task_id = paused_task(visit.url, receiver.url())
+        visit.go(f"/find?id={task_id}")
+        visit.page.click("text=Timeline")
+        attempts = visit.page.locator(".deliveries li")
+        expect(attempts.first).to_contain_text("attempt 1: status 503, waits 2.0 s")
+        facts = visit.page.locator(".facts .bad")
+        expect(facts).to_contain_text("last answer status 503")
+        expect(facts).to_contain_text("next try")
+        expect(attempts).to_have_count(3, timeout=20_000)
+        expect(attempts.last).to_contain_text("attempt 3: told, status 200")
+        expect(visit.page.locator(".facts")).to_contain_text("last answer status 200")
+        waits = visit.page.locator(".picture .bar.waiting title").all_text_contents()
+        assert [re.sub(r"^version \d+, ", "", wait) for wait in waits] == [
+            "attempt 1: status 503, waits 2.0 s",
+            "attempt 2: status 503, waits 2.0 s",
+        ]
+        expect(visit.page.locator(".picture .mark.undelivered")).to_have_count(2)
+        expect(visit.page.locator(".picture .mark.delivered")).to_have_count(1)
+        assert visit.said == []
+
+
+def paused_task(url: str, hook: str) -> str:
+    """The id of a task that asks its client, who has a webhook for that."""
+    body = {
+        "message": {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": "ask"}]},
+        "configuration": {"taskPushNotificationConfig": {"id": "crm", "url": hook}},
+    }
+    answer = httpx.post(
+        f"{url}/message:send", json=body, headers={"A2A-Version": "1.0"}, trust_env=False
+    )
+    return str(answer.json()["task"]["id"])
 
 
 def test_artifacts_are_rendered(visit: Visit, site: Site) -> None:
@@ -254,6 +300,7 @@ def test_a_large_task_opens_at_once(
         took[view] = time.process_time() - began
         expect(visit.page.locator(".now .state")).to_have_text("working")
         visit.page.mouse.wheel(0, 5_000)
+        visit.page.wait_for_function("window.scrollY > 0 || document.body.scrollHeight <= 720")
     record_property("seconds", took)
     assert max(took.values()) < 1, took
     visit.task(site, "large")

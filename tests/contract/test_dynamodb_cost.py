@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,21 +12,34 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.clock import SystemClock
+from a2a_serverless.console.inspector import TaskQuery
+from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.observability import tracing
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_heads import head_item
 from a2a_serverless.storage.dynamodb_layout import HEAD, key, task_partition
 from a2a_serverless.storage.dynamodb_listing import FIRST_COMMITS
 from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.log import HOUR_MS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from benchmarks.meter import Usage, item_bytes
-from benchmarks.storage import BATCH, CHUNK_BYTES, Bench, echo_commit, metered, seed_tasks
+from benchmarks.storage import (
+    BATCH,
+    CHUNK_BYTES,
+    Bench,
+    echo_commit,
+    echo_items,
+    metered,
+    seed_tasks,
+    store,
+)
 from tests.support.clocks import ManualClock
-from tests.support.databases import emulator_client
+from tests.support.databases import LONG, emulator_client
 from tests.support.emulators import Emulator
 from tests.support.messages import artifact, chunk, message, request
 
@@ -300,6 +314,49 @@ async def test_a_long_task_on_a_page_is_read_by_itself(bench: Bench, observer: A
         with bench.meter.measure() as usage:
             page = await bench.storage.list_tasks(query)
         assert (len(page.tasks), usage.requests) == (11, requests)
+
+
+HEADS = 100_000 if LONG else 600
+"""Tasks of the console's lists; with `make faults` as many as a large deployment has."""
+
+OF_ONE_MS = 4_000_000_000_000 - 4_000_000_000_000 % HOUR_MS
+OF_ALL_MS = OF_ONE_MS + HOUR_MS
+"""The beginnings of hours in which no other test has tasks."""
+
+
+@pytest.mark.parametrize("is_of_all", [False, True], ids=["of-one-caller", "of-all"])
+async def test_each_page_of_a_long_list_costs_the_same(
+    bench: Bench, observer: Any, record_property: Any, *, is_of_all: bool
+) -> None:
+    """The console's pages of 50, from the newest to the oldest: each task once, and none counted.
+
+    A page is a query a shard and a batch of HEADs.
+    """
+    storage, begin_ms = bench.storage, (OF_ALL_MS if is_of_all else OF_ONE_MS)
+    scope = storage.scope.digest
+    clock = ManualClock(begin_ms + HEADS)
+    storage.clock, storage._table._clock = clock, clock
+    heads = [echo_items(scope, at_ms=begin_ms + number)[0] for number in range(HEADS)]
+    await asyncio.to_thread(store, observer, heads)  # a list reads nothing else of a task
+    inspector = StoredInspector(storage, Settings(), place="the table")
+    query = TaskQuery(scope=None if is_of_all else scope, limit=50, since_ms=begin_ms)
+    listed: list[str] = []
+    usages: list[Usage] = []
+    while not usages or query.token:
+        with bench.meter.measure() as usage:
+            page = await inspector.tasks(query)
+        listed += [row.task_id for row in page.rows]
+        usages.append(usage)
+        query = replace(query, token=page.next_token)
+    requests = Counter(usage.requests for usage in usages)
+    units = [usage.read_units for usage in usages]
+    record_property("pages", f"{len(usages)}, requests {requests}, read units {max(units)}")
+    assert (len(listed), len(set(listed))) == (HEADS, HEADS)
+    assert {usage.write_units for usage in usages} == {0}
+    assert requests[5] >= HEADS / 50
+    assert sum(requests.values()) <= requests[5] + 1  # the one that finds no more reads no HEAD
+    assert max(requests) == 5
+    assert max(units) <= units[0] + 2
 
 
 async def test_a_page_of_the_console_counts_nothing(bench: Bench, observer: Any) -> None:

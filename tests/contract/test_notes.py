@@ -14,7 +14,7 @@ from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.storage.log import HOUR_MS
+from a2a_serverless.storage.log import HOUR_MS, TaskKey
 from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, encode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head
@@ -310,10 +310,23 @@ async def test_an_expired_task_is_not_found(storage: DurableStorage, clock: Manu
     head = await opened(storage, ttl_s=10)
     clock.advance(11)
     assert await storage.find(head.task_id) == []
-    assert await storage.created_in(head.created_at) == []
+    assert await created(storage, head.created_at) == []
 
 
-async def test_tasks_of_an_hour_come_in_the_order_of_their_creation(
+async def created(storage: DurableStorage, hour_ms: int, *, limit: int = 100) -> list[TaskKey]:
+    """The tasks of an hour, page after page."""
+    found: list[TaskKey] = []
+    before = ""
+    while True:
+        page = await storage.created_in(hour_ms, before=before, limit=limit)
+        assert len(page.heads) <= limit
+        found += [(head.scope, head.task_id) for head in page.heads]
+        before = page.before
+        if not before:
+            return found
+
+
+async def test_tasks_of_an_hour_come_newest_first(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
     """The tasks of an hour come in order of creation, over all scopes; commits move none."""
@@ -323,26 +336,43 @@ async def test_tasks_of_an_hour_come_in_the_order_of_their_creation(
     for number in range(6):
         heads.append(await opened(scopes[number % 2]))
         clock.advance(1)
-    await claimed(storage, heads[0])
-    expected = [(head.scope, head.task_id) for head in heads]
-    assert await storage.created_in(begin) == expected
-    assert await storage.created_in(begin + HOUR_MS - 1, limit=4) == expected[:4]
-    assert await storage.created_in(begin + HOUR_MS) == []
-    assert await storage.created_in(begin - 1) == []
+    claim = await claimed(storage, heads[0])
+    expected = [(head.scope, head.task_id) for head in reversed(heads)]
+    assert await created(storage, begin) == expected
+    for limit in (1, 4, 6):
+        assert await created(storage, begin + HOUR_MS - 1, limit=limit) == expected
+    assert (await storage.created_in(begin)).heads[-1] == claim
+    assert await created(storage, begin + HOUR_MS) == []
+    assert await created(storage, begin - 1) == []
 
 
-async def test_expired_tasks_take_no_place_in_an_hour(
+async def test_tasks_of_one_millisecond_are_all_on_the_pages(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """The first live ones are given, however many have expired before them."""
+    """Also those of several scopes that have one id: none is doubled, none is left out."""
+    clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
+    scopes = [storage.for_scope(new_scope()) for _ in range(5)]
+    task_id = f"same-{scopes[0].scope.digest}"
+    heads = [await opened(one, task_id=task_id) for one in scopes]
+    heads.append(await opened(storage, task_id=f"{task_id}-longer"))
+    found = await created(storage, clock.now_ms(), limit=2)
+    assert sorted(found) == sorted((head.scope, head.task_id) for head in heads)
+
+
+async def test_expired_tasks_hide_none_of_an_hour(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """The live ones are found, however many have expired before and behind them."""
     clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
     for _ in range(5):
         await opened(storage, ttl_s=10)
     clock.advance(1)
     lives = [await opened(storage) for _ in range(2)]
+    clock.advance(1)
+    await opened(storage, ttl_s=10)
     clock.advance(20)
-    found = await storage.created_in(clock.now_ms(), limit=1)
-    assert found in [[(head.scope, head.task_id)] for head in lives]
+    found = await created(storage, clock.now_ms(), limit=1)
+    assert sorted(found) == sorted((head.scope, head.task_id) for head in lives)
 
 
 @pytest.mark.emulators
@@ -375,7 +405,7 @@ async def test_lists_and_counts_pass_over_contexts(storage: DurableStorage) -> N
         await storage.put_context(f"context-{number}", context_write(number))
     found = await storage.list_tasks(ListTasksQuery())
     assert ([task.id for task in found.tasks], found.total_size) == ([head.task_id], 1)
-    assert await storage.created_in(head.created_at) == [(head.scope, head.task_id)]
+    assert await created(storage, head.created_at) == [(head.scope, head.task_id)]
 
 
 async def test_a_scopes_contexts_are_found_in_its_index(

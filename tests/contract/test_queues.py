@@ -286,15 +286,32 @@ async def test_a_record_in_memory_expires() -> None:
 
 
 async def test_memory_shows_what_is_left() -> None:
-    """Messages in the order of the sends, delivered or not; bodies that cannot be read."""
-    queue = MemoryQueue(Note)
+    """Messages in the order of the sends, delivered or not; bodies that cannot be read.
+
+    A person can remove each by its id.
+    """
+    clock = ManualClock()
+    queue = MemoryQueue(Note, clock=clock)
     notes = [Note(task_id="b"), Note(task_id="a"), Note(task_id="b", text="2")]
     for note in notes:
         await queue.send(note)
     queue.take()
     assert queue.messages == notes
     await queue.keep_undecodable("poison", reason="no JSON")
-    assert queue.undecodable == ["poison"]
+    (kept,) = queue.undecodable
+    assert (kept.body, kept.reason, kept.sent_at) == ("poison", "no JSON", clock.now_ms())
+    assert [one.body for one in queue.waiting] == [note.model_dump_json() for note in notes]
+    for forget, gone in (
+        (queue.forget, queue.waiting[2]),
+        (queue.forget_undecodable, kept),
+    ):
+        assert forget(gone.message_id)
+        assert not forget(gone.message_id)
+    assert queue.messages == notes[:2]
+    assert queue.undecodable == []
+    for left in queue.waiting:
+        assert queue.forget(left.message_id)
+    assert queue.is_empty
 
 
 # -- SQS: pull mode --------------------------------------------------------------------------

@@ -101,7 +101,9 @@ def api_urls(
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`a2a-serverless dev` in memory, with a blocking send of at most 2 s."""
     folder = tmp_path_factory.mktemp("dev")
-    env = environment(PROBE_FOLDER=str(folder), A2A_BLOCKING_LIMIT_S="2")
+    env = environment(
+        PROBE_FOLDER=str(folder), XDG_RUNTIME_DIR=str(folder), A2A_BLOCKING_LIMIT_S="2"
+    )
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
     with running(*arguments, env=env, output=folder / "dev.log") as stack:
         yield Served(url=stack.wait_for(r"A2A at (\S+),"), folder=folder)

@@ -243,9 +243,9 @@ async def are_found_as_stored(clients: Clients, ends: dict[str, End]) -> None:
         await world.storage.find(heads[0].task_id)
     await asyncio.to_thread(add_index, world.dynamodb, world.made.table, BY_ID)
     found = {
-        task
+        (head.scope, head.task_id)
         for hour in {head.created_at // HOUR_MS * HOUR_MS for head in heads}
-        for task in await world.storage.created_in(hour, limit=IN_FLIGHT)
+        for head in (await world.storage.created_in(hour, limit=IN_FLIGHT)).heads
     }
     new = [head for head in heads if clients.accepted_by[head.task_id] == "new"]
     assert found == {(head.scope, head.task_id) for head in new}

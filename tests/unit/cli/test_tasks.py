@@ -280,6 +280,15 @@ def test_an_unknown_stack_and_one_without_outputs(run: Run) -> None:
     assert (code, "(ExpiredToken): check the credentials" in err) == (2, True)
 
 
+@pytest.mark.parametrize("command", [("task", "t"), ("tasks",), ("undecodable",), ("console",)])
+def test_a_region_that_is_none(run: Run, command: tuple[str, ...]) -> None:
+    """One sentence names the stack and the region."""
+    code, out, err = run(*command, "--stack", "mine", "--region", "no region!")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "The stack mine" in err
+    assert "no region!" in err
+
+
 def test_a_stack_is_found_by_its_outputs(
     run: Run, storage: DynamoStorage, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

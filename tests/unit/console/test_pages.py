@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import httpx
 import pytest
-from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
+from a2a.types import AgentCard, TaskPushNotificationConfig, TaskState, TaskStatus
 
 from a2a_serverless.console.app import Console
+from a2a_serverless.console.lines import LogLine, Logs
 from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.contract.storage import Storage
+from a2a_serverless.inspect.cost import WRITE_UNIT_DOLLARS
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.memory import MemoryStorage
@@ -20,6 +23,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.rules import Commit
+from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, request
 
 URL = "http://127.0.0.1:8000"
@@ -28,14 +32,28 @@ OWN = {"Origin": URL}
 
 
 @pytest.fixture
-def storage() -> MemoryStorage:
-    return MemoryStorage(scope=ANN)
+def clock() -> ManualClock:
+    return ManualClock(1_795_313_640_000)
+
+
+@pytest.fixture
+def storage(clock: ManualClock) -> MemoryStorage:
+    return MemoryStorage(scope=ANN, clock=clock)
 
 
 @pytest.fixture
 async def person(storage: MemoryStorage) -> AsyncIterator[httpx.AsyncClient]:
+    async with visited(storage, None) as one:
+        yield one
+
+
+@asynccontextmanager
+async def visited(
+    storage: MemoryStorage, logs: Logs | None, *, card: AgentCard | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
     """A browser that has opened the console."""
-    console = Console(StoredInspector(storage, Settings(), place="memory"), url=URL)
+    inspector = StoredInspector(storage, Settings(), place="memory", logs=logs)
+    console = Console(inspector, url=URL, card=card)
     transport = httpx.ASGITransport(app=console.app)
     async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
         assert (await client.get(console.open_url())).status_code == 303
@@ -95,6 +113,136 @@ async def test_progress_is_one_bar(storage: MemoryStorage, person: httpx.AsyncCl
     assert "page 1" not in shown
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     assert (await person.get(path)).text.count("<progress") == 1
+
+
+class Asked(Logs):
+    """Logs that cost something to read; those who ask are counted."""
+
+    is_at_hand = False
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.lines: list[LogLine] = []
+
+    async def about(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
+        self.asked.append((task_id, since_ms))
+        for line in self.lines:
+            yield line
+
+
+def failed(at: int, attempt: int, **fields: object) -> LogLine:
+    """What PushFunction logs of an attempt."""
+    ids = {"task_id": "t", "config_id": "crm", "version": 1, "attempt": attempt}
+    return LogLine(at=at, level="WARNING", action="push_failed", message="", fields=ids | fields)
+
+
+async def test_a_stacks_logs_are_read_when_a_person_asks(
+    storage: MemoryStorage, clock: ManualClock
+) -> None:
+    """Then each attempt and each wait is in the webhook's lane; before, nothing reads the logs."""
+    logs = Asked()
+    head = (await storage.open_task("c", request(), task_id="t")).head
+    await storage.put_push(
+        TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example")
+    )
+    logs.lines = [
+        failed(clock.now_ms() + 1_000, 1, action="push_failed", reason="status 503", wait_s=4),
+        failed(clock.now_ms() + 6_000, 2, action="push_failed", reason="ReadTimeout", wait_s=9),
+        failed(clock.now_ms() + 15_000, 3, action="push_delivered", reason="status 200"),
+        failed(clock.now_ms() + 15_100, 1, action="claimed"),
+    ]
+    clock.advance(60)
+    async with visited(storage, logs) as person:
+        path = f"/_console/task/{ANN.digest}/t"
+        plain = (await person.get(f"{path}?view=timeline")).text
+        assert logs.asked == []
+        (link,) = re.findall(r'href="([^"]*logs=1)"', plain)
+        text = (await person.get(link.replace("&amp;", "&"))).text
+        assert logs.asked == [("t", head.created_at)]
+        assert "Read each delivery" not in text
+        assert "logs=1&amp;mark=" in text  # and the page that follows the task reads them again
+        told = re.findall(r'<li class="(failed|told)"><span .*?</span><span>(.*?)</span>', text)
+        assert told == [
+            ("failed", "version 1, attempt 1: status 503, waits 4.0 s"),
+            ("failed", "version 1, attempt 2: ReadTimeout, waits 9.0 s"),
+            ("told", "version 1, attempt 3: told, status 200"),
+        ]
+        assert len(re.findall(r'class="bar waiting"', text)) == 2
+        assert re.findall(r'class="mark (delivered|undelivered)"', text) == [
+            *("undelivered",) * 2,
+            "delivered",
+        ]
+        logs.lines = []
+        assert "The logs tell of no delivery." in (await person.get(f"{link}")).text
+
+
+# -- lists, card -------------------------------------------------------------------------------
+
+
+async def test_all_tasks_of_an_hour_can_be_paged_through(
+    storage: MemoryStorage, person: httpx.AsyncClient
+) -> None:
+    """Over all callers, the newest first, each once."""
+    for number in range(120):
+        await storage.for_scope(Scope.of("", f"user-{number % 3}")).open_task(
+            "c", request(), task_id=f"t-{number:03}"
+        )
+    found: list[str] = []
+    path = "/_console/tasks"
+    for count in (50, 50, 20):
+        text = (await person.get(path)).text
+        ids = re.findall(r'id="to-[^"]*-(t-\d{3})"', text)
+        assert len(ids) == count
+        found += ids
+        link = re.findall(r'href="([^"]*)" rel="next"', text)
+        path = link[0].replace("&amp;", "&") if link else ""
+    assert sorted(found, reverse=True) == found == [f"t-{n:03}" for n in reversed(range(120))]
+    assert path == ""
+
+
+async def test_a_page_looks_at_a_bounded_number_of_hours(
+    storage: MemoryStorage, person: httpx.AsyncClient, clock: ManualClock
+) -> None:
+    """Where it finds nothing so far it says so, and the next one goes on."""
+    await storage.open_task("c", request(), task_id="old")
+    clock.advance(100 * 3600)
+    path, looks = "/_console/tasks?since=week", 0
+    while 'id="to-' not in (text := (await person.get(path)).text):
+        assert "No task matches so far: look further back." in text
+        (link,) = re.findall(r'href="([^"]*)" rel="next"', text)
+        path, looks = link.replace("&amp;", "&"), looks + 1
+    assert looks == 2
+    assert "-old" in text
+
+
+async def test_a_task_has_its_costs(storage: MemoryStorage, person: httpx.AsyncClient) -> None:
+    """So far, of all versions and of each, in write units and dollars."""
+    await storage.open_task("c", request(), task_id="t")
+    await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
+    (shown,) = await StoredInspector(storage, Settings(), place="memory").timelines("t")
+    text = (await person.get(f"/_console/task/{ANN.digest}/t?view=cost")).text
+    assert f"<b>{shown.units}</b> write units" in text
+    assert f"${shown.units * WRITE_UNIT_DOLLARS:.6f}" in text
+    rows = re.findall(r'<tr><td class="number">(\d+)</td>.*?(\d+)</td></tr>', text)
+    assert rows == [(str(one.version), str(one.units)) for one in reversed(shown.commits)]
+
+
+async def test_the_card_says_what_is_wrong_in_it(storage: MemoryStorage) -> None:
+    """Each fault is a sentence; what is right is shown beside it."""
+    card = AgentCard(name="Half", version="1")
+    card.supported_interfaces.add(url="http://elsewhere.example", protocol_binding="JSONRPC")
+    for name in ("one", "two"):
+        card.skills.add(id="same", name=name, description="does it", tags=["x"][: name == "one"])
+    async with visited(storage, None, card=card) as person:
+        text = (await person.get("/_console/card")).text
+    for fault in (
+        "description is missing, and the protocol demands it.",
+        "The interface http://elsewhere.example is not https: clients elsewhere refuse it.",
+        "Two skills have the id same: clients cannot tell them apart.",
+        "The skill same has no tags, by which it is found.",
+    ):
+        assert f"<li>{fault}</li>" in text
+    assert "<h1>Half</h1>" in text
 
 
 # -- all of a caller -----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from a2a_serverless.cli import dev
 from a2a_serverless.console.app import STATIC, Console
 from a2a_serverless.console.dev_file import RunningDev
 from a2a_serverless.console.inspector import TaskQuery
+from a2a_serverless.console.lines import kept_lines
 from a2a_serverless.console.remote import RemoteInspector
 from a2a_serverless.errors import ConfigurationError, TaskNotFoundError
 from a2a_serverless.local.stack import Options, Stack
@@ -35,9 +37,10 @@ PAGES = ["/tasks", "/try", "/queues", "/card", "/find?id=x"]
 def running() -> Iterator[tuple[Stack, Console]]:
     """`dev` with its console."""
     consoles: list[Console] = []
-    options = Options(agent=AGENT, card=CARD, beside=partial(dev._beside, consoles))
-    with Stack(Settings(auth="none"), options) as stack:
-        yield stack, consoles[0]
+    with kept_lines() as lines:
+        options = Options(agent=AGENT, card=CARD, beside=partial(dev._beside, consoles, lines))
+        with Stack(Settings(auth="none"), options) as stack:
+            yield stack, consoles[0]
 
 
 @pytest.fixture
@@ -164,10 +167,11 @@ def test_what_is_not_there(person: httpx.Client, path: str) -> None:
 
 
 def test_a_page_token_that_is_damaged_is_refused(person: httpx.Client) -> None:
-    """With a sentence."""
-    answer = person.get("/_console/tasks?scope=AAAAAAAAAAAAAAAAAAAAAA&page=x")
-    assert answer.status_code == 400
-    assert "This cannot be shown" in answer.text
+    """With a sentence: of one caller's list, as of that of all."""
+    for asked in ("scope=AAAAAAAAAAAAAAAAAAAAAA&page=x", "page=x", "page=1/x", "page=99999999/"):
+        answer = person.get(f"/_console/tasks?{asked}")
+        assert answer.status_code == 400
+        assert "This cannot be shown" in answer.text
 
 
 def test_an_error_of_aws_is_a_sentence(
@@ -193,6 +197,36 @@ def test_a_key_is_sent_and_not_shown(running: tuple[Stack, Console], person: htt
     shown = person.get(f"/_console/try/{call_id}").text
     assert "X-API-Key: (yours)" in shown
     assert "top-secret-key" not in shown + repr(call)
+
+
+def test_a_call_is_canceled_after_a_confirmation(
+    running: tuple[Stack, Console], person: httpx.Client
+) -> None:
+    """Without one no request goes over the wire: the page shows the same call again."""
+    own = {"Origin": running[0].url}
+    begun = person.post("/_console/try", data={"text": "hi", "how": "send"}, headers=own)
+    call_id = begun.headers["location"].rpartition("/")[2]
+    call = running[1]._pages._trying.call(call_id)
+    assert call is not None
+    until = time.monotonic() + 20
+    while call.is_open:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    path = f"/_console/try/{call_id}/cancel"
+    assert person.post(path, headers=own).headers["location"].endswith(call_id)
+    answer = person.post(path, data={"confirmed": "yes"}, headers=own)
+    assert not answer.headers["location"].endswith(call_id)
+
+
+def test_a_token_is_sent_as_one(running: tuple[Stack, Console], person: httpx.Client) -> None:
+    """What begins with Bearer is the token of an issuer, and no key."""
+    own = {"Origin": running[0].url}
+    form = {"text": "hello", "key": "Bearer top-secret-token", "how": "send"}
+    begun = person.post("/_console/try", data=form, headers=own)
+    shown = person.get(begun.headers["location"]).text
+    assert "Authorization: (yours)" in shown
+    assert "X-API-Key" not in shown
+    assert "top-secret-token" not in shown
 
 
 # -- commands ----------------------------------------------------------------------------------

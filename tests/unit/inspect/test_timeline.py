@@ -15,8 +15,8 @@ from a2a.types import (
     TaskStatus,
 )
 
-from a2a_serverless.inspect.timeline import Holder, Timeline, timeline
-from a2a_serverless.inspect.wording import webhook
+from a2a_serverless.inspect.timeline import Holder, Timeline, timeline, with_logs
+from a2a_serverless.inspect.wording import delivery, webhook
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -256,3 +256,45 @@ def test_a_webhook_shows_no_secret() -> None:
         "https://example.com:8443 (id c): told up to version 1, behind by 2,"
         " 2 attempts failed since 1970-01-01T00:00:05.000Z"
     )
+
+
+def test_a_webhook_has_its_last_answer_and_its_next_try() -> None:
+    """As its item has them; a next try stands only while its receiver fails."""
+    config = TaskPushNotificationConfig(id="c", task_id="t", url="https://example.com/")
+    push = Push(scope="s", incarnation="i", config=config, version=1)
+    failed = replace(push, failures=1, failing_since=5_000).answered(
+        "status 503", 6_000, next_at=9_000
+    )
+    (shown,) = timeline(opened(), [], pushes=[failed]).webhooks
+    assert webhook(shown).endswith(
+        ", last answer status 503 at 1970-01-01T00:00:06.000Z, next try at 1970-01-01T00:00:09.000Z"
+    )
+    later = replace(failed, failures=0, failing_since=None)  # by a release that keeps no answer
+    (shown,) = timeline(opened(), [], pushes=[later]).webhooks
+    assert (shown.answer, shown.next_at) == ("status 503", None)
+
+
+def test_the_logs_tell_of_each_delivery() -> None:
+    """In their order, below their webhook; what is damaged, or of another line, is no delivery."""
+    config = TaskPushNotificationConfig(id="c", task_id="t", url="https://example.com/")
+    push = Push(scope="s", incarnation="i", config=config, version=2)
+    line = {"config_id": "c", "version": 2, "reason": "status 503"}
+    lines = [
+        (30, line | {"action": "push_delivered", "attempt": 2, "reason": "status 200"}),
+        (10, line | {"action": "push_failed", "attempt": 1, "wait_s": "4.5"}),
+        (40, line | {"action": "push_given_up", "attempt": 10**400, "version": "x", "wait_s": []}),
+        (50, {"action": "push_receiver_given_up", "config_id": "gone", "wait_s": float("nan")}),
+        (60, line | {"action": "claimed"}),
+        (70, {"action": "push_failed", "config_id": 7}),
+        (80, {"action": ["push_failed"]}),
+    ]
+    shown = with_logs(timeline(opened(), [], pushes=[push]), lines)
+    assert [[(one.at, delivery(one)) for one in hook.deliveries] for hook in shown.webhooks] == [
+        [
+            (10, "version 2, attempt 1: status 503, waits 4.5 s"),
+            (30, "version 2, attempt 2: told, status 200"),
+            (40, "given up, status 503"),
+        ],
+        [(50, "given up, no reason given")],
+    ]
+    assert webhook(shown.webhooks[1]) == "a deleted webhook (id gone): the logs alone tell of it"

@@ -196,7 +196,7 @@ def test_an_undecodable_record_is_kept(source: Source) -> None:
         source.handle(source.stream_event())
         assert source.handle({"Records": [bad, *source.jobs()]}) == []
         assert len(receiver.requests) == 1
-    assert source.waiting.undecodable == ["no job"]
+    assert [kept.body for kept in source.waiting.undecodable] == ["no job"]
     nowhere = PushQueue(SqsFifoQueue(PushJob, "https://queue.example/jobs.fifo"))
     function = PushFunction(source.storage, nowhere, source.keys, source.settings)
     answer = function.handle({"Records": [bad]}, LambdaContext())

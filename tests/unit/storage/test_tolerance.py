@@ -164,7 +164,7 @@ class World:
         later = self.clock.now_ms() + 10**9
         assert {due.task_id for due in await self.storage.due(later)} == {"waiting", "claimed"}
         assert await self.storage.overdue_cancels(later) is not None
-        assert len(await self.storage.created_in(self.clock.now_ms())) == len(PLACES)
+        assert len((await self.storage.created_in(self.clock.now_ms())).heads) == len(PLACES)
 
     async def _read(self, head: Head) -> None:
         place = head.task_id

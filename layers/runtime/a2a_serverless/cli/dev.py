@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from a2a_serverless.cli.arguments import Commands, add_command, agent_spec, card
 
 if TYPE_CHECKING:
     from a2a_serverless.console.app import Console
+    from a2a_serverless.console.lines import KeptLines
     from a2a_serverless.local.asgi import ASGIApp
     from a2a_serverless.local.stack import Running
 
@@ -72,6 +74,7 @@ def run(options: Namespace) -> int:
     from a2a_serverless.cli.author_lines import for_authors
     from a2a_serverless.cli.serving import named_aws_errors, say, until_signal
     from a2a_serverless.console.dev_file import RunningDev, announced
+    from a2a_serverless.console.lines import kept_lines
     from a2a_serverless.local.dotenv import load_dotenv
     from a2a_serverless.local.stack import Options, Stack
     from a2a_serverless.local.template import find_template
@@ -88,17 +91,19 @@ def run(options: Namespace) -> int:
     variables = load_dotenv(Path.cwd())
     take_environment(settings)
     consoles: list[Console] = []
-    how = Options(
-        backend=options.backend,
-        agent=agent,
-        card=card_path(options.card, agent),
-        port=options.port,
-        push=not options.no_push,
-        loads="turn" if options.fresh else "once" if options.no_reload else "changed",
-        beside=(lambda one: one.app) if options.no_console else partial(_beside, consoles),
-    )
     with ExitStack() as running:
         running.enter_context(for_authors(verbose=options.verbose))
+        how = Options(
+            backend=options.backend,
+            agent=agent,
+            card=card_path(options.card, agent),
+            port=options.port,
+            push=not options.no_push,
+            loads="turn" if options.fresh else "once" if options.no_reload else "changed",
+        )
+        if not options.no_console:
+            lines = running.enter_context(kept_lines())
+            how = replace(how, beside=partial(_beside, consoles, lines))
         running.enter_context(named_aws_errors())
         ended = running.enter_context(until_signal())
         stack = running.enter_context(Stack(settings, how))
@@ -117,15 +122,22 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _beside(consoles: list[Console], running: Running) -> ASGIApp:
-    """Return the agent's application with a console at `/`, which is added to `consoles`."""
+def _beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIApp:
+    """Return the agent's application with a console at `/`, which is added to `consoles`.
+
+    `lines` are what this process logs about tasks.
+    """
     from a2a_serverless.console.app import Beside, Console
     from a2a_serverless.console.stored import StoredInspector
     from a2a_serverless.local.own_address import OwnAddress
 
     console = Console(
         StoredInspector(
-            running.backends.storage, running.settings, place="dev", backends=running.backends
+            running.backends.storage,
+            running.settings,
+            place="dev",
+            backends=running.backends,
+            logs=lines,
         ),
         url=running.url,
         endpoint=running.url,

@@ -14,11 +14,15 @@ from a2a_serverless.cli.text import printable, refuse
 from a2a_serverless.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from a2a_serverless.console.letters import Letter, Letters
+    from a2a_serverless.console.letters import Aside, Letter, Letters
 
-_QUEUES: Final = {
-    "undecodable": ("undecodable_queue", "messages that cannot be read"),
-    "notifications": ("push_dead_letter_queue", "notifications that were given up"),
+_QUEUES: Final[dict[str, Aside]] = {
+    "undecodable": "undecodable_queue",
+    "notifications": "push_dead_letter_queue",
+}
+_WHAT: Final = {
+    "undecodable": "messages that cannot be read",
+    "notifications": "notifications that were given up",
 }
 _SHOWN: Final = 80
 """Characters of a body in a list."""
@@ -26,14 +30,15 @@ _SHOWN: Final = 80
 
 def add(commands: Commands) -> None:
     """Describe the commands and their arguments."""
-    for name, (_, what) in _QUEUES.items():
+    for name, what in _WHAT.items():
         command = add_command(
             commands,
             name,
             run,
             summary=f"lists the {what}; shows or deletes one",
             description=f"Lists the {what}, which are kept for 14 days and which no function "
-            "consumes. docs/operations.md says what to do about them.",
+            "consumes: of a stack, of the queue that the environment names, or of your dev, until "
+            "it ends. docs/operations.md says what to do about them.",
         )
         command.set_defaults(queue=name)
         command.add_argument(
@@ -75,15 +80,26 @@ async def _run(options: Namespace) -> int:
 
 
 async def _letters(options: Namespace) -> Letters:
-    from a2a_serverless.console.letters import Letters
+    """Return those of the queue that stack or environment names, else of your `dev`.
+
+    Raises:
+        ConfigurationError: none of them has it.
+    """
+    from a2a_serverless.console.dev_file import running_dev
+    from a2a_serverless.console.letters import SqsLetters
+    from a2a_serverless.console.remote import RemoteInspector
 
     settings = (await settings_of(options))[0]
-    field, what = _QUEUES[options.queue]
-    queue = getattr(settings, field)
-    if not queue:
+    field = _QUEUES[options.queue]
+    queue: str = getattr(settings, field)
+    if queue:
+        return SqsLetters(queue, _WHAT[options.queue])
+    dev = None if settings.table else running_dev()
+    if dev is None:
+        what = _WHAT[options.queue]
         msg = f"A2A_{field.upper()} is not set, and no --stack is named: it has the {what}."
         raise ConfigurationError(msg)
-    return Letters(queue, what)
+    return RemoteInspector(dev).letters(field)
 
 
 def _json(letter: Letter) -> str:

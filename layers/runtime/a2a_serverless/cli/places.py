@@ -51,6 +51,7 @@ async def place_of(
     """
     from a2a_serverless.console.dev_file import running_dev
     from a2a_serverless.console.remote import RemoteInspector
+    from a2a_serverless.console.stacks import StackLogs
     from a2a_serverless.console.stored import StoredInspector
     from a2a_serverless.wiring import aws_backends, aws_storage, check_storage
 
@@ -72,6 +73,7 @@ async def place_of(
         settings,
         place=f"the table {settings.table}",
         backends=aws_backends(settings) if needs_queue else None,
+        logs=StackLogs(stack) if stack else None,
     )
     return Place(inspector=inspector, settings=settings, stack=stack)
 

@@ -7,7 +7,7 @@ import json
 import re
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from a2a_serverless.cli.arguments import Commands, Parser, add_command
 from a2a_serverless.cli.places import add_place, place_of
@@ -15,6 +15,7 @@ from a2a_serverless.cli.text import printable, refuse
 
 if TYPE_CHECKING:
     from a2a_serverless.cli.places import Place
+    from a2a_serverless.console.lines import LogLine
     from a2a_serverless.inspect.timeline import Timeline
 
 _TOLD: Final = ("reason", "wait_s")
@@ -45,7 +46,10 @@ def add(commands: Commands) -> None:
         "--follow", action="store_true", help="go on with its events until the task has ended"
     )
     task.add_argument(
-        "--logs", action="store_true", help="the lines about it in the stack's logs, too"
+        "--logs",
+        action="store_true",
+        help="the lines about it in the logs, too, and each delivery to its webhooks: of a stack, "
+        "or of your dev",
     )
     add_place(task)
     task.add_backend()
@@ -83,8 +87,6 @@ def run(options: Namespace) -> int:
     fault = fault_of(options.id, options.scope)
     if fault is None and options.follow and (options.json or options.cost or options.story):
         fault = "--follow shows events: leave --json, --cost and --story out."
-    if fault is None and options.logs and not options.stack:
-        fault = "--logs reads the logs of a deployment: name it with --stack."
     if fault is not None:
         return refuse(fault)
     with named_aws_errors():
@@ -92,17 +94,22 @@ def run(options: Namespace) -> int:
 
 
 async def _run(options: Namespace) -> int:
+    from a2a_serverless.inspect.timeline import with_logs
+
     place = await place_of(options)
+    if options.logs and not place.inspector.has_logs:
+        return refuse("--logs reads the logs of a deployment: name it with --stack.")
     found = await place.inspector.timelines(options.id, options.scope)
     if len(found) != 1:
         return _not_one(options, place, found)
     (shown,) = found
     if options.events or options.follow:
         await _tell_events(place, shown, is_followed=options.follow)
-    else:
-        _print(options, shown)
-    if options.logs:
-        await _tell_logs(place, shown)
+    lines = await _lines(place, shown) if options.logs else []
+    if not options.events and not options.follow:
+        _print(options, with_logs(shown, ((line.at, line.fields) for line in lines)), lines)
+    if options.logs and not options.json:
+        print("\n".join(["", *map(_line_text, lines)]))
     return refuse(_damage(shown)) if shown.unreadable else 0
 
 
@@ -116,12 +123,13 @@ def _not_one(options: Namespace, place: Place, found: Sequence[Timeline]) -> int
     return refuse(f"{len(found)} scopes have a task {options.id}: choose with --scope: {scopes}.")
 
 
-def _print(options: Namespace, shown: Timeline) -> None:
+def _print(options: Namespace, shown: Timeline, lines: Sequence[LogLine]) -> None:
     from a2a_serverless.cli.task_text import cost_lines, lines_of, story_lines
     from a2a_serverless.inspect.as_json import as_json
 
     if options.json:
-        print(json.dumps(as_json(shown)))
+        logs = {"logs": [_line_json(line) for line in lines]} if options.logs else {}
+        print(json.dumps(as_json(shown) | logs))
         return
     view = cost_lines if options.cost else story_lines if options.story else lines_of
     print("\n".join(view(shown)))
@@ -134,19 +142,30 @@ async def _tell_events(place: Place, shown: Timeline, *, is_followed: bool) -> N
         print(json.dumps({"id": line.cursor, **line.event}), flush=is_followed)
 
 
-async def _tell_logs(place: Place, shown: Timeline) -> None:
-    from a2a_serverless.console.stacks import log_lines
+async def _lines(place: Place, shown: Timeline) -> list[LogLine]:
+    from a2a_serverless.cli.progress import counting
+
+    found: list[LogLine] = []
+    with counting("reading the logs", prints_lines=False) as so_far:
+        async for line in place.inspector.lines(shown.task_id, shown.created_at or 0):
+            found.append(line)
+            so_far(len(found))
+    return found
+
+
+def _line_text(line: LogLine) -> str:
     from a2a_serverless.inspect.wording import iso
 
-    if place.stack is None:
-        return
-    print()
-    async for line in log_lines(place.stack, shown.task_id, shown.created_at or 0):
-        named = [
-            f"{name} {line.fields[name]}" for name in _TOLD if line.fields.get(name) is not None
-        ]
-        said = "; ".join([f"{line.level:<8} {line.action:<20} {line.message}", *named])
-        print(printable(f"{iso(line.at)}  {said}"))
+    named = [f"{name} {line.fields[name]}" for name in _TOLD if line.fields.get(name) is not None]
+    said = "; ".join([f"{line.level:<8} {line.action:<20} {line.message}", *named])
+    return printable(f"{iso(line.at)}  {said}")
+
+
+def _line_json(line: LogLine) -> dict[str, Any]:
+    from a2a_serverless.inspect.wording import iso
+
+    own = {"at": iso(line.at), "level": line.level, "action": line.action, "message": line.message}
+    return {**line.fields, **own}
 
 
 def not_found(task_id: str, scope: str | None, place: Place) -> str:

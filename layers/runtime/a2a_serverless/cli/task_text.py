@@ -12,9 +12,11 @@ from a2a_serverless.cli.text import printable
 from a2a_serverless.inspect.cost import WRITE_UNIT_DOLLARS
 from a2a_serverless.inspect.timeline import Committed, Timeline
 from a2a_serverless.inspect.turns import Attempt, Turn
+from a2a_serverless.inspect.webhooks import Webhook
 from a2a_serverless.inspect.wording import (
     UNREADABLE,
     changed,
+    delivery,
     duration,
     iso,
     outcome,
@@ -133,7 +135,13 @@ def _tree(shown: Timeline) -> list[_Node]:
             continue
         under = [node for turn, node in turns if turn.number <= commit.version]
         (under[-1].below if under else roots).append(line)
-    return roots
+    return roots + [_deliveries(hook) for hook in shown.webhooks if hook.deliveries]
+
+
+def _deliveries(hook: Webhook) -> _Node:
+    """Return a node for a webhook, with each attempt to tell it below."""
+    below = [_Node(f"{_time(one.at)}  {delivery(one)}") for one in hook.deliveries]
+    return _Node(f"deliveries to {hook.receiver} (id {hook.config_id})", below)
 
 
 def _turn_text(turn: Turn) -> str:

@@ -95,10 +95,17 @@ def run(options: Namespace) -> int:
 
 
 async def _counts(options: Namespace, scope: str) -> int:
+    from a2a_serverless.cli.progress import counting
+    from a2a_serverless.console.inspector import STATES
+
     place = await place_of(options)
-    counts = await place.inspector.counts(scope)
+    counts: dict[str, int] = {}
+    with counting("counting by state", total=len(STATES), prints_lines=False) as done:
+        for state in STATES:
+            counts[state] = await place.inspector.count(scope, state)
+            done(len(counts))
     if options.json:
-        print(json.dumps(dict(counts)))
+        print(json.dumps(counts))
     else:
         print("\n".join(f"{state:<16}{number:>9}" for state, number in counts.items()))
     return 0

@@ -18,11 +18,26 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless import aws
 from a2a_serverless.console.inspector import EventLine
+from a2a_serverless.console.letters import ASIDE, Letters
 from a2a_serverless.console.pages import BASE, Pages, page
-from a2a_serverless.console.remote import COUNTED, DELETED, ERRORS, EVENT, QUERY, ROWS, TIMELINES
+from a2a_serverless.console.remote import (
+    COUNTED,
+    DELETED,
+    ERRORS,
+    EVENT,
+    LETTERS,
+    LINES,
+    QUERY,
+    ROWS,
+    TIMELINES,
+)
 from a2a_serverless.console.session import Sessions
 from a2a_serverless.console.stored import StoredInspector
-from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
+from a2a_serverless.errors import (
+    A2AServerlessError,
+    ConfigurationError,
+    InvalidArgumentError,
+)
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -75,8 +90,11 @@ class Console:
                     for method, path, endpoint_of in (
                         ("GET", "/task", self._timelines),
                         ("GET", "/tasks", self._tasks),
-                        ("GET", "/counts", self._counts),
+                        ("GET", "/count", self._count),
                         ("GET", "/events", self._events),
+                        ("GET", "/lines", self._lines),
+                        ("GET", "/letters", self._letters),
+                        ("POST", "/letters/delete", self._delete_letter),
                         ("POST", "/cancel", self._cancel),
                         ("POST", "/resend", self._resend),
                         ("GET", "/data", self._count_data),
@@ -167,8 +185,10 @@ class Console:
         rows = await self._inspector.tasks(query)
         return Response(ROWS.dump_json(rows), media_type="application/json")
 
-    async def _counts(self, request: Request) -> Response:
-        return JSONResponse(dict(await self._inspector.counts(request.query_params["scope"])))
+    async def _count(self, request: Request) -> Response:
+        asked = request.query_params
+        count = await self._inspector.count(asked["scope"], asked["state"])
+        return JSONResponse({"count": count})
 
     async def _events(self, request: Request) -> Response:
         asked = request.query_params
@@ -177,6 +197,33 @@ class Console:
         )
         first = await anext(events, None)  # a task that is not there is an error, and no stream
         return StreamingResponse(_lines(first, events), media_type="application/jsonl")
+
+    async def _lines(self, request: Request) -> Response:
+        asked = request.query_params
+        lines = self._inspector.lines(asked["id"], int(asked["since"]))
+        found = [line async for line in lines]
+        return Response(LINES.dump_json(found), media_type="application/json")
+
+    async def _letters(self, request: Request) -> Response:
+        found = await self._set_aside(request).all()
+        return Response(LETTERS.dump_json(found), media_type="application/json")
+
+    async def _delete_letter(self, request: Request) -> Response:
+        message_id = request.query_params["message"]
+        is_deleted = await self._set_aside(request).delete(message_id)
+        return JSONResponse({"is_deleted": is_deleted})
+
+    def _set_aside(self, request: Request) -> Letters:
+        """Return what was set aside in the queue that a command names.
+
+        Raises:
+            ConfigurationError: there is no such queue.
+        """
+        name = request.query_params["queue"]
+        found = next((self._inspector.letters(one) for one in ASIDE if one == name), None)
+        if found is None:
+            raise ConfigurationError(f"{self._inspector.place} has no queue {name}.")
+        return found
 
     async def _cancel(self, request: Request) -> Response:
         asked = request.query_params

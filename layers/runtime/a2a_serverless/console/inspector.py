@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from a2a.types import TaskState
 
+from a2a_serverless.console.letters import Aside, Letters
+from a2a_serverless.console.lines import LogLine
 from a2a_serverless.inspect.timeline import Timeline
 from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.tasks.head import KNOWN, plain_state
@@ -76,6 +78,8 @@ class Inspector(ABC):
 
     place: str
     """What is looked at, such as `the table tasks`."""
+    has_logs: bool
+    """True if `lines` can read the logs of the functions."""
 
     @abstractmethod
     async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
@@ -92,12 +96,24 @@ class Inspector(ABC):
         """
 
     @abstractmethod
-    async def tasks(self, query: TaskQuery) -> Rows:
-        """Return one page of tasks."""
+    def lines(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
+        """Yield what the functions have logged about a task from a time on, in order."""
 
     @abstractmethod
+    async def tasks(self, query: TaskQuery) -> Rows:
+        """Return one page of tasks; it looks at a bounded number, and may have fewer than asked.
+
+        Raises:
+            PageTokenError: the token was not made for such a list.
+        """
+
+    @abstractmethod
+    async def count(self, scope: str, state: str) -> int:
+        """Return how many tasks of a scope are in a state; each index entry of it is read."""
+
     async def counts(self, scope: str) -> Mapping[str, int]:
-        """Return the number of a scope's tasks by state; each index entry of it is read."""
+        """Return the number of a scope's tasks by state."""
+        return {state: await self.count(scope, state) for state in STATES}
 
     @abstractmethod
     async def cancel(self, task_id: str, scope: str) -> str:
@@ -134,3 +150,7 @@ class Inspector(ABC):
         Raises:
             UnavailableError: AWS did not answer in time; call it again.
         """
+
+    @abstractmethod
+    def letters(self, aside: Aside) -> Letters | None:
+        """Return what was set aside in a queue; None if it is known that there is none."""

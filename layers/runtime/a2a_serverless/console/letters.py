@@ -1,13 +1,27 @@
-"""What was set aside in a queue that no function consumes: looked at, and deleted one by one."""
+"""What was set aside where no function looks: seen by a person, and deleted one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.queues.memory import Kept, MemoryQueue
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
+
+Aside: TypeAlias = Literal["dead_letter_queue", "undecodable_queue", "push_dead_letter_queue"]
+"""A queue of what was set aside, by the setting that names it."""
+
+ASIDE: Final[Mapping[Aside, str]] = {
+    "dead_letter_queue": "operations whose deliveries ran out",
+    "undecodable_queue": "messages that cannot be read",
+    "push_dead_letter_queue": "notifications that were given up",
+}
+"""What each of them holds, for sentences."""
 
 _HELD_S: Final = 20
 """Seconds for which a look hides the messages from other looks."""
@@ -25,18 +39,96 @@ class Letter:
     """Milliseconds since the epoch."""
     body: str
     attributes: Mapping[str, str]
+    """Such as `reason`: why it was set aside."""
+
+
+class Letters(ABC):
+    """The messages of one queue.
+
+    Every method raises:
+        ConfigurationError: the queue cannot be used; one sentence says why.
+    """
+
+    @abstractmethod
+    async def all(self) -> list[Letter]:
+        """Return the messages, the oldest first; they are visible to others again at once."""
+
+    @abstractmethod
+    async def delete(self, message_id: str) -> bool:
+        """Delete a message for good; False if there is none with this id."""
+
+
+def letters_of(
+    aside: Aside, settings: Settings, backends: Backends | None = None
+) -> Letters | None:
+    """Return what was set aside in the memory of `backends`, else in the queue of `settings`.
+
+    None if there is no such queue.
+    """
+    if backends is not None and isinstance(backends.operations, MemoryQueue):
+        return _in_memory(aside, backends)
+    queue: str = getattr(settings, aside)
+    return SqsLetters(queue, ASIDE[aside]) if queue else None
+
+
+def _in_memory(aside: Aside, backends: Backends) -> Letters | None:
+    """Return those of a queue in memory, which has no dead letters: it delivers without end."""
+    operations = backends.operations
+    if aside == "undecodable_queue" and isinstance(operations, MemoryQueue):
+        return MemoryLetters(lambda: operations.undecodable, operations.forget_undecodable)
+    if aside != "push_dead_letter_queue" or backends.push is None:
+        return None
+    jobs, letters = backends.push.queue.jobs, backends.push.queue.letters
+    if not isinstance(jobs, MemoryQueue) or not isinstance(letters, MemoryQueue):
+        return None
+    return MemoryLetters(
+        lambda: [*letters.waiting, *jobs.undecodable],
+        lambda message_id: letters.forget(message_id) or jobs.forget_undecodable(message_id),
+    )
+
+
+class MemoryLetters(Letters):
+    """Those of queues in this process's memory.
+
+    Args:
+        kept: returns them.
+        forget: removes the one with an id; False if there is none.
+    """
+
+    def __init__(self, kept: Callable[[], list[Kept]], forget: Callable[[str], bool]) -> None:
+        self._kept = kept
+        self._forget = forget
+
+    async def all(self) -> list[Letter]:
+        found = sorted(self._kept(), key=lambda one: one.sent_at)
+        return [
+            Letter(
+                message_id=one.message_id,
+                sent_at=one.sent_at,
+                body=one.body,
+                attributes={"reason": one.reason} if one.reason else {},
+            )
+            for one in found
+        ]
+
+    async def delete(self, message_id: str) -> bool:
+        return self._forget(message_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A letter, and the receipt by which it is deleted or made visible again."""
+
+    letter: Letter
     receipt: str
 
 
-class Letters:
-    """The messages of one queue.
+class SqsLetters(Letters):
+    """Those of a queue.
 
     Args:
         queue: its URL or name.
         name: what it holds, for sentences.
-
-    Every method raises:
-        ConfigurationError: the queue cannot be used; one sentence says why.
     """
 
     def __init__(self, queue: str, name: str) -> None:
@@ -45,50 +137,39 @@ class Letters:
         self._client = aws.client("sqs")
 
     async def all(self) -> list[Letter]:
-        """Return the messages, the oldest first; they are visible to others again at once."""
         url = await self._url()
         found = await self._hold(url)
         await self._release(url, found)
-        return sorted(found, key=lambda letter: (letter.sent_at, letter.message_id))
+        letters = [held.letter for held in found]
+        return sorted(letters, key=lambda letter: (letter.sent_at, letter.message_id))
 
     async def delete(self, message_id: str) -> bool:
-        """Delete a message for good; False if there is none with this id."""
         url = await self._url()
         found = await self._hold(url)
-        asked = [letter for letter in found if letter.message_id == message_id]
-        for letter in asked:  # while it is held: a FIFO queue takes no receipt that has expired
-            await self._call(
-                self._client.delete_message, QueueUrl=url, ReceiptHandle=letter.receipt
-            )
-        await self._release(url, [letter for letter in found if letter not in asked])
+        asked = [held for held in found if held.letter.message_id == message_id]
+        for held in asked:  # a FIFO queue takes no receipt that has expired
+            await self._call(self._client.delete_message, QueueUrl=url, ReceiptHandle=held.receipt)
+        await self._release(url, [held for held in found if held not in asked])
         return bool(asked)
 
-    async def _hold(self, url: str) -> list[Letter]:
+    async def _hold(self, url: str) -> list[_Held]:
         """Return the messages, hidden from others for a while."""
-        found: dict[str, Letter] = {}
+        found: dict[str, _Held] = {}
         while len(found) < _MOST:
             page = await self._receive(url)
-            if all(letter.message_id in found for letter in page):
+            if all(held.letter.message_id in found for held in page):
                 break
-            found |= {letter.message_id: letter for letter in page}
+            found |= {held.letter.message_id: held for held in page}
         return list(found.values())
 
-    async def _release(self, url: str, held: list[Letter]) -> None:
-        for letter in held:
+    async def _release(self, url: str, found: list[_Held]) -> None:
+        for held in found:
             await self._call(
                 self._client.change_message_visibility,
                 QueueUrl=url,
-                ReceiptHandle=letter.receipt,
+                ReceiptHandle=held.receipt,
                 VisibilityTimeout=0,
             )
-
-    async def count(self) -> int:
-        """Return how many messages there are, about."""
-        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        answer = await self._call(
-            self._client.get_queue_attributes, QueueUrl=await self._url(), AttributeNames=names
-        )
-        return sum(int(answer["Attributes"].get(name, 0)) for name in names)
 
     async def _url(self) -> str:
         if "://" in self._queue:
@@ -96,7 +177,7 @@ class Letters:
         answer = await self._call(self._client.get_queue_url, QueueName=self._queue)
         return str(answer["QueueUrl"])
 
-    async def _receive(self, url: str) -> list[Letter]:
+    async def _receive(self, url: str) -> list[_Held]:
         answer = await self._call(
             self._client.receive_message,
             QueueUrl=url,
@@ -105,7 +186,7 @@ class Letters:
             MessageSystemAttributeNames=["SentTimestamp"],
             MessageAttributeNames=["All"],
         )
-        return [_letter(message) for message in answer.get("Messages", ())]
+        return [_held(message) for message in answer.get("Messages", ())]
 
     async def _call(self, method: Any, **kwargs: Any) -> Any:
         try:
@@ -119,15 +200,15 @@ class Letters:
             raise ConfigurationError(msg) from error
 
 
-def _letter(message: Mapping[str, Any]) -> Letter:
+def _held(message: Mapping[str, Any]) -> _Held:
     attributes = {
         name: str(value.get("StringValue", ""))
         for name, value in message.get("MessageAttributes", {}).items()
     }
-    return Letter(
+    letter = Letter(
         message_id=message["MessageId"],
         sent_at=int(message.get("Attributes", {}).get("SentTimestamp", 0)),
         body=message["Body"],
         attributes=attributes,
-        receipt=message["ReceiptHandle"],
     )
+    return _Held(letter, message["ReceiptHandle"])

@@ -19,15 +19,15 @@ from a2a_serverless.console.cards import faults_of, fetched
 from a2a_serverless.console.conversation import IMAGES, conversation, media_type
 from a2a_serverless.console.forms import form_of
 from a2a_serverless.console.inspector import PAGE, STATES, TaskQuery
-from a2a_serverless.console.letters import Letters
 from a2a_serverless.console.picture import picture
 from a2a_serverless.console.purging import Purging
+from a2a_serverless.console.queues import Queues
 from a2a_serverless.console.stored import StoredInspector, event_lines
 from a2a_serverless.console.trying import Call, Trying
 from a2a_serverless.errors import A2AServerlessError, PageTokenError, UnreadableTaskError
 from a2a_serverless.inspect import wording
 from a2a_serverless.inspect.cost import WRITE_UNIT_DOLLARS
-from a2a_serverless.inspect.timeline import Timeline
+from a2a_serverless.inspect.timeline import Timeline, with_logs
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
@@ -39,12 +39,6 @@ VIEWS: Final = ("conversation", "timeline", "events", "cost")
 EVENTS: Final = 200
 """Events of one page."""
 _SINCE: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
-
-_QUEUES: Final = {
-    "dead_letter_queue": "operations whose deliveries ran out",
-    "undecodable_queue": "messages that cannot be read",
-    "push_dead_letter_queue": "notifications that were given up",
-}
 
 Answer: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -95,9 +89,8 @@ class Pages:
         yield "GET", "/try/{call}", self.trying
         yield "GET", "/try/{call}/wire", self.wire
         yield "POST", "/try/{call}/{verb}", self.on_call
-        yield "GET", "/queues", self.queues
-        yield "POST", "/queues/{queue}/delete", self.delete_letter
         yield "GET", "/card", self.card
+        yield from Queues(self._inspector, BASE, page).routes()
         yield from Purging(self._inspector, page).routes()
 
     # -- tasks -------------------------------------------------------------------------------
@@ -165,10 +158,19 @@ class Pages:
         storage = self._inspector.storage.for_scope(Scope(scope))
         head = await storage.head(task_id)
         if head is not None:
-            mark = _mark(head, await storage.pushes(task_id))
+            mark = await self._mark(head, await storage.pushes(task_id))
             if mark == request.query_params.get("mark"):
                 return Response(status_code=204)
         return await self._shown(request, "live.html")
+
+    async def _mark(self, head: Head, pushes: list[Push]) -> str:
+        """Return what changes with anything that a task's page shows."""
+        moved = [f"{push.version}.{push.failures}.{push.refusals}" for push in pushes]
+        logs = self._inspector.logs
+        if pushes and logs is not None and logs.is_at_hand:
+            about = logs.about(head.task_id, head.created_at)
+            moved.append(str(len([line async for line in about])))
+        return "-".join(map(str, (head.version, head.cancel is not None, head.due_at, *moved)))
 
     async def _shown(self, request: Request, template: str) -> Response:
         task_id, scope = request.path_params["id"], request.path_params["scope"]
@@ -187,6 +189,8 @@ class Pages:
         head = await storage.head(task_id)
         pushes = await storage.pushes(task_id) if head is not None else []
         view = request.query_params.get("view", VIEWS[0])
+        if view == "timeline":
+            shown = await self._with_logs(shown, request)
         values = await self._view(view, shown, request)
         is_owed = any(one.is_failing for one in shown.webhooks)
         return page(
@@ -196,13 +200,25 @@ class Pages:
             t=shown,
             view=view if view in VIEWS else VIEWS[0],
             views=VIEWS,
-            mark=_mark(head, pushes) if head is not None else "",
+            mark=await self._mark(head, pushes) if head is not None else "",
             is_live=head is not None and (not head.is_terminal or is_owed),
             now=storage.clock.now_ms(),
             said=request.query_params.get("said", ""),
             can_try=bool(self._trying.endpoint),
+            may_join=self._inspector.logs is not None and not self._inspector.logs.is_at_hand,
+            logs=request.query_params.get("logs", ""),
             **values,
         )
+
+    async def _with_logs(self, shown: Timeline, request: Request) -> Timeline:
+        """Join the deliveries from the logs, where they are at hand or the person asks for them."""
+        logs = self._inspector.logs
+        if logs is None or not shown.webhooks:
+            return shown
+        if not logs.is_at_hand and not request.query_params.get("logs"):
+            return shown
+        about = logs.about(shown.task_id, shown.created_at or 0)
+        return with_logs(shown, [(line.at, line.fields) async for line in about])
 
     async def _view(self, view: str, shown: Timeline, request: Request) -> dict[str, Any]:
         if view == "timeline":
@@ -305,18 +321,18 @@ class Pages:
         return RedirectResponse(f"{BASE}/try/{call.id}", 303)
 
     async def on_call(self, request: Request) -> Response:
-        """Cut a call, go on after it, or cancel its task."""
+        """Cut a call, go on after it, or cancel its task, if the form says that it is meant."""
         call = self._call(request)
         if call is None:
             return RedirectResponse(f"{BASE}/try", 303)
-        verb = request.path_params["verb"]
+        verb, form = request.path_params["verb"], await form_of(request)
         if verb == "cut":
             call.cut()
             if call.running is not None:
                 await asyncio.wait([call.running], timeout=2)
         elif verb == "resume" and call.task_id:
             call = self._trying.resume(call)
-        elif verb == "cancel" and call.task_id:
+        elif verb == "cancel" and call.task_id and form.get("confirmed") == "yes":
             call = self._trying.cancel(call)
         return RedirectResponse(f"{BASE}/try/{call.id}", 303)
 
@@ -330,34 +346,7 @@ class Pages:
         found = await self._inspector.storage.find(call.task_id)
         return found[0][0] if len(found) == 1 else ""
 
-    # -- queues and card ---------------------------------------------------------------------
-
-    async def queues(self, _: Request) -> Response:
-        """Show what is set aside in queues, and what is due."""
-        storage = self._inspector.storage
-        now = storage.clock.now_ms()
-        aside = [
-            (name, what, *await _aside(getattr(self._inspector.settings, name), what))
-            for name, what in _QUEUES.items()
-        ]
-        return page(
-            "queues.html",
-            place=self._inspector.place,
-            here="queues",
-            due=await storage.due(now, limit=PAGE),
-            cancels=await storage.overdue_cancels(now, limit=PAGE),
-            aside=aside,
-            now=now,
-        )
-
-    async def delete_letter(self, request: Request) -> Response:
-        """Delete a message that was set aside, if the form says that this was confirmed."""
-        form = await form_of(request)
-        name = request.path_params["queue"]
-        if name in _QUEUES and form.get("confirmed", "") == "yes":
-            queue = getattr(self._inspector.settings, name)
-            await Letters(queue, _QUEUES[name]).delete(form.get("message", ""))
-        return RedirectResponse(f"{BASE}/queues", 303)
+    # -- card -------------------------------------------------------------------------------------
 
     async def card(self, _: Request) -> Response:
         """Show the card as clients get it, and what is wrong in it."""
@@ -372,24 +361,6 @@ class Pages:
             raw=MessageToJson(card, indent=2, ensure_ascii=False) if card is not None else text,
             faults=list(faults_of(card)) if card is not None else [text or "There is no card."],
         )
-
-
-def _mark(head: Head, pushes: list[Push]) -> str:
-    """Return what changes with anything that a task's page shows."""
-    moved = [f"{push.version}.{push.failures}.{push.refusals}" for push in pushes]
-    return "-".join(map(str, (head.version, head.cancel is not None, head.due_at, *moved)))
-
-
-async def _aside(queue: str, what: str) -> tuple[int | None, list[Any], str]:
-    """Return how many messages a queue has, the first of them, and what is wrong with it."""
-    if not queue:
-        return None, [], ""
-    try:
-        letters = Letters(queue, what)
-        found = await letters.all()
-    except A2AServerlessError as error:
-        return None, [], str(error)
-    return len(found), found[:PAGE], ""
 
 
 def _json(event: Mapping[str, Any]) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from a2a_serverless.inspect.timeline import Timeline
-from a2a_serverless.inspect.wording import duration, outcome, sentence, webhook
+from a2a_serverless.inspect.webhooks import Delivery, Webhook
+from a2a_serverless.inspect.wording import delivery, duration, outcome, sentence, webhook
 
 WIDTH: Final = 960
 LEFT: Final = 96
@@ -16,6 +17,8 @@ LANE: Final = 34
 BAR: Final = 20
 TOP: Final = 22
 _TICKS: Final = 5
+_HOOKS: Final = 3
+"""The first lane of webhooks."""
 _LETTER: Final = 6.6
 """The width of a letter of a label."""
 
@@ -80,8 +83,9 @@ def picture(shown: Timeline, now_ms: int) -> Picture | None:
     times = [commit.at for commit in shown.commits if commit.at is not None]
     if not times:
         return None
+    told = [one.at for hook in shown.webhooks for one in hook.deliveries]
     is_over = not shown.turn_is_open and not any(one.is_failing for one in shown.webhooks)
-    scale = _Scale(times[0], max(times[-1], times[0] + 1) if is_over else max(now_ms, times[-1]))
+    scale = _Scale(times[0], max(*times, *told, times[0] + 1, 0 if is_over else now_ms))
     names = ["turns", "attempts", "commits", *("webhook" for _ in shown.webhooks)]
     lanes = tuple(Lane(name=n, y=TOP + LANE * (i + 0.5)) for i, n in enumerate(names))
     height = TOP + LANE * len(lanes) + 26
@@ -95,7 +99,11 @@ def picture(shown: Timeline, now_ms: int) -> Picture | None:
         height=height,
         lanes=lanes,
         bars=bars,
-        marks=(*_commits(shown, scale), *_moments(shown, scale, LANE * len(lanes))),
+        marks=(
+            *_commits(shown, scale),
+            *_deliveries(shown, scale),
+            *_moments(shown, scale, LANE * len(lanes)),
+        ),
         ticks=tuple(_ticks(scale)),
     )
 
@@ -135,17 +143,42 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
 
 def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
     at_of = {commit.version: commit.at for commit in shown.commits}
-    for lane, one in enumerate(shown.webhooks, 3):
+    for lane, one in enumerate(shown.webhooks, _HOOKS):
         told = at_of.get(one.version)
-        if told is not None:
+        if one.deliveries:
+            yield from _waits(one, lane, scale, end)
+            told = one.deliveries[-1].at
+        elif told is not None:
             title = webhook(one)
             yield _bar(scale, lane, scale.start, told, "told", title, f"told to {one.version}")
         if one.is_given_up:
             since = scale.start if told is None else told
             yield _bar(scale, lane, since, end, "failing", webhook(one), "given up")
-        elif one.failing_since is not None:
+        elif one.failing_since is not None and not one.deliveries:
             label = f"failing, {one.failures} times"
             yield _bar(scale, lane, one.failing_since, end, "failing", webhook(one), label)
+
+
+def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[Bar]:
+    """Yield the time that the next attempt waits behind each that has failed."""
+    for one, after in zip(hook.deliveries, (*hook.deliveries[1:], None), strict=True):
+        if one.wait_ms is not None:
+            until = min(one.at + one.wait_ms, end if after is None else after.at)
+            label = f"waits {duration(one.wait_ms)}"
+            yield _bar(scale, lane, one.at, until, "waiting", delivery(one), label)
+
+
+def _deliveries(shown: Timeline, scale: _Scale) -> Iterator[Mark]:
+    """Yield a mark for each place at which there are attempts that have ended alike."""
+    for lane, hook in enumerate(shown.webhooks, _HOOKS):
+        places: dict[tuple[int, str], list[Delivery]] = {}
+        for one in hook.deliveries:
+            look = "delivered" if one.result == "told" else "undelivered"
+            places.setdefault((round(scale.x(one.at)), look), []).append(one)
+        y = TOP + LANE * lane + (LANE - BAR) / 2
+        for (x, look), told in places.items():
+            more = f", and {len(told) - 1} more" if len(told) > 1 else ""
+            yield Mark(x=x, y=y, height=BAR, look=look, title=delivery(told[0]) + more)
 
 
 def _commits(shown: Timeline, scale: _Scale) -> Iterator[Mark]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -10,6 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from a2a_serverless.console.dev_file import RunningDev
 from a2a_serverless.console.inspector import EventLine, Inspector, Rows, TaskQuery
+from a2a_serverless.console.letters import Aside, Letter, Letters
+from a2a_serverless.console.lines import LogLine
 from a2a_serverless.errors import (
     A2AServerlessError,
     ConfigurationError,
@@ -32,6 +34,8 @@ QUERY: Final = TypeAdapter(TaskQuery)
 EVENT: Final = TypeAdapter(EventLine)
 COUNTED: Final = TypeAdapter(Counted)
 DELETED: Final = TypeAdapter(Deleted)
+LINES: Final = TypeAdapter(list[LogLine])
+LETTERS: Final = TypeAdapter(list[Letter])
 
 ERRORS: Final[Mapping[str, type[A2AServerlessError]]] = {
     error.__name__: error
@@ -50,6 +54,8 @@ _ANSWER_S: Final = 60.0
 
 class RemoteInspector(Inspector):
     """Asks a running `dev`."""
+
+    has_logs = True
 
     def __init__(self, dev: RunningDev) -> None:
         self.place = f"dev at {dev.url}"
@@ -87,13 +93,16 @@ class RemoteInspector(Inspector):
         except httpx.HTTPError as error:
             raise self._gone() from error
 
+    async def lines(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
+        for line in _read(LINES, await self._ask("GET", "/lines", id=task_id, since=since_ms)):
+            yield line
+
     async def tasks(self, query: TaskQuery) -> Rows:
         asked = QUERY.dump_python(query, exclude_none=True)
         return _read(ROWS, await self._ask("GET", "/tasks", **asked))
 
-    async def counts(self, scope: str) -> Mapping[str, int]:
-        counts: dict[str, int] = (await self._ask("GET", "/counts", scope=scope)).json()
-        return counts
+    async def count(self, scope: str, state: str) -> int:
+        return int((await self._ask("GET", "/count", scope=scope, state=state)).json()["count"])
 
     async def cancel(self, task_id: str, scope: str) -> str:
         return str((await self._ask("POST", "/cancel", id=task_id, scope=scope)).json()["state"])
@@ -110,6 +119,9 @@ class RemoteInspector(Inspector):
     async def delete_data(self, scope: str, context_id: str | None = None) -> Deleted:
         asked = {"scope": scope} | _context(context_id)
         return _read(DELETED, await self._ask("POST", "/data/delete", **asked))
+
+    def letters(self, aside: Aside) -> Letters:
+        return _RemoteLetters(self._ask, aside)
 
     async def open_url(self) -> str:
         """Return a URL that opens its console once."""
@@ -128,6 +140,21 @@ class RemoteInspector(Inspector):
             f"No answer from {self.place}, which has ended or hangs: start it again, or set"
             " A2A_TABLE to look at a table."
         )
+
+
+class _RemoteLetters(Letters):
+    """Those of a running `dev`; `ask` asks it."""
+
+    def __init__(self, ask: Callable[..., Awaitable[httpx.Response]], aside: Aside) -> None:
+        self._ask = ask
+        self._aside = aside
+
+    async def all(self) -> list[Letter]:
+        return _read(LETTERS, await self._ask("GET", "/letters", queue=self._aside))
+
+    async def delete(self, message_id: str) -> bool:
+        asked = {"queue": self._aside, "message": message_id}
+        return bool((await self._ask("POST", "/letters/delete", **asked)).json()["is_deleted"])
 
 
 def _context(context_id: str | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a_serverless import aws
+from a2a_serverless.console.lines import LogLine, Logs
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 
@@ -57,8 +58,8 @@ async def read_stack(name: str) -> DeployedStack:
         else:
             reason = code or str(error).rstrip(".")
             msg = (
-                f"The stack {name} in {region} cannot be read ({reason}): check the credentials"
-                " and their right cloudformation:DescribeStacks."
+                f"The stack {name} in {region} cannot be read ({reason}): check the credentials,"
+                " their right cloudformation:DescribeStacks, and --region."
             )
         raise ConfigurationError(msg) from error
     outputs = {
@@ -73,47 +74,42 @@ async def read_stack(name: str) -> DeployedStack:
     return DeployedStack(name=name, outputs=outputs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
-    """A line of a function's log about a task."""
+class StackLogs(Logs):
+    """The log group of a stack, in CloudWatch.
 
-    at: int
-    """Milliseconds since the epoch."""
-    stream: str
-    level: str
-    action: str
-    message: str
-    fields: Mapping[str, Any]
-
-
-async def log_lines(stack: DeployedStack, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
-    """Yield the lines about a task in the stack's log group, in order.
-
-    Raises:
-        ConfigurationError: the stack names no log group, or it cannot be read.
+    Args:
+        stack: whose functions log into it.
     """
-    group = stack.outputs.get("LogGroup")
-    if not group:
-        raise ConfigurationError(f"The stack {stack.name} has no output LogGroup: deploy it again.")
-    asked: dict[str, Any] = {
-        "logGroupName": group,
-        "startTime": since_ms,
-        "filterPattern": f'{{ $.task_id = "{task_id}" }}',
-    }
-    client = aws.client("logs")
-    while True:
-        try:
-            page = await aws.call(client.filter_log_events, **asked)
-        except aws.ERRORS as error:
-            code = aws.error_code(error) or str(error).rstrip(".")
-            msg = f"The log group {group} cannot be read ({code}): check logs:FilterLogEvents."
-            raise ConfigurationError(msg) from error
-        for event in page.get("events", ()):
-            yield _line(event)
-        token = page.get("nextToken")
-        if not token:
-            return
-        asked["nextToken"] = token
+
+    is_at_hand = False
+
+    def __init__(self, stack: DeployedStack) -> None:
+        self._stack = stack
+
+    async def about(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
+        group = self._stack.outputs.get("LogGroup")
+        if not group:
+            msg = f"The stack {self._stack.name} has no output LogGroup: deploy it again."
+            raise ConfigurationError(msg)
+        asked: dict[str, Any] = {
+            "logGroupName": group,
+            "startTime": since_ms,
+            "filterPattern": f'{{ $.task_id = "{task_id}" }}',
+        }
+        client = aws.client("logs")
+        while True:
+            try:
+                page = await aws.call(client.filter_log_events, **asked)
+            except aws.ERRORS as error:
+                code = aws.error_code(error) or str(error).rstrip(".")
+                msg = f"The log group {group} cannot be read ({code}): check logs:FilterLogEvents."
+                raise ConfigurationError(msg) from error
+            for event in page.get("events", ()):
+                yield _line(event)
+            token = page.get("nextToken")
+            if not token:
+                return
+            asked["nextToken"] = token
 
 
 def _line(event: Mapping[str, Any]) -> LogLine:
@@ -126,7 +122,6 @@ def _line(event: Mapping[str, Any]) -> LogLine:
         fields = {}
     return LogLine(
         at=int(event.get("timestamp", 0)),
-        stream=str(event.get("logStreamName", "")),
         level=str(fields.get("level", "")),
         action=str(fields.get("action", "")),
         message=str(fields.get("message", text)),

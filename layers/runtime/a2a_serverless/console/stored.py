@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,14 +19,21 @@ from a2a_serverless.console.inspector import (
     TaskQuery,
     TaskRow,
 )
-from a2a_serverless.errors import ConfigurationError, TaskNotFoundError, TurnFinishedError
+from a2a_serverless.console.letters import Aside, Letters, letters_of
+from a2a_serverless.console.lines import LogLine, Logs
+from a2a_serverless.errors import (
+    ConfigurationError,
+    PageTokenError,
+    TaskNotFoundError,
+    TurnFinishedError,
+)
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.inspect.timeline import Timeline, timeline
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.storage.log import HOUR_MS, LOOK_AT_ONCE, Log, TaskKey
+from a2a_serverless.storage.log import HOUR_MS, Created, Log
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
 from a2a_serverless.tasks.fold import Fold
@@ -34,6 +42,11 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends
 
 DAY_MS: Final = 24 * HOUR_MS
+STEPS: Final = 50
+"""Looks at an hour that one page of all tasks takes at most, each at as many tasks as it shows."""
+_PLACE: Final = re.compile(
+    r"(?P<hour>[0-9]{1,7})/(?P<before>([0-9]{15}#[A-Za-z0-9._:-]{1,100}#[A-Za-z0-9_-]{22})?)"
+)
 OPERATOR: Final = "operator"
 """Who has asked for a cancel, in the task's HEAD."""
 
@@ -46,6 +59,7 @@ class StoredInspector(Inspector):
         settings: its deployment's.
         place: what it is, for sentences.
         backends: with the queue, for a cancel; None: only the table can be reached.
+        logs: of its functions; None: they cannot be reached.
     """
 
     def __init__(
@@ -55,10 +69,13 @@ class StoredInspector(Inspector):
         *,
         place: str,
         backends: Backends | None = None,
+        logs: Logs | None = None,
     ) -> None:
         self.storage = storage
         self.settings = settings
         self.place = place
+        self.logs = logs
+        self.has_logs = logs is not None
         self._backends = backends
 
     async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
@@ -103,6 +120,13 @@ class StoredInspector(Inspector):
         async for told in tail.events(until=lambda head: head.is_terminal, deadline=math.inf):
             yield EventLine(cursor=str(told.cursor), event=as_response(told.event))
 
+    async def lines(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
+        if self.logs is None:
+            msg = f"{self.place[0].upper()}{self.place[1:]} alone has no logs: name the stack."
+            raise ConfigurationError(msg)
+        async for line in self.logs.about(task_id, since_ms):
+            yield line
+
     async def tasks(self, query: TaskQuery) -> Rows:
         return await (self._of_scope(query) if query.scope else self._of_all(query))
 
@@ -118,37 +142,29 @@ class StoredInspector(Inspector):
         return Rows(rows=tuple(map(row_of, heads)), next_token=token)
 
     async def _of_all(self, query: TaskQuery) -> Rows:
-        """Return tasks from hour to hour, the newest first; the token is the hour to go on at."""
+        """Return tasks from hour to hour, the newest first; the token is where to go on.
+
+        What one page reads is bounded by `STEPS`, however many tasks there are.
+        """
         now = self.storage.clock.now_ms()
-        oldest = (now - DAY_MS if query.since_ms is None else query.since_ms) // HOUR_MS
-        hour = int(query.token) if query.token.isdecimal() else now // HOUR_MS
+        since = now - DAY_MS if query.since_ms is None else query.since_ms
+        hour, before = _place_in(query.token) or (now // HOUR_MS, "")
         rows: list[TaskRow] = []
-        while hour >= oldest and len(rows) < query.limit:
-            rows += await self._of_hour(hour, query)
-            hour -= 1
-        return Rows(rows=tuple(rows), next_token=str(hour) if hour >= oldest else "")
+        for _ in range(STEPS):
+            if hour < since // HOUR_MS:
+                return Rows(rows=tuple(rows))
+            found = await self.storage.created_in(hour * HOUR_MS, before=before, limit=query.limit)
+            for head in found.heads:
+                row = row_of(head)
+                if row.created_at >= since and query.state in (None, "", row.state):
+                    rows.append(row)
+                if len(rows) == query.limit:
+                    return Rows(rows=tuple(rows), next_token=f"{hour}/{Created.place(head)}")
+            hour, before = (hour, found.before) if found.before else (hour - 1, "")
+        return Rows(rows=tuple(rows), next_token=f"{hour}/{before}")
 
-    async def _of_hour(self, hour: int, query: TaskQuery) -> list[TaskRow]:
-        """Return the matching tasks among the first of an hour, the newest first."""
-        keys = await self.storage.created_in(hour * HOUR_MS, limit=max(query.limit, 1000))
-        heads = await self._heads(keys)
-        rows = [row_of(head) for head in heads]
-        rows.sort(key=lambda row: row.created_at, reverse=True)
-        since = query.since_ms or 0
-        return [
-            row for row in rows if query.state in (None, "", row.state) and row.created_at >= since
-        ]
-
-    async def _heads(self, keys: Sequence[TaskKey]) -> list[Head]:
-        heads: list[Head] = []
-        for start in range(0, len(keys), LOOK_AT_ONCE):
-            looks = await self.storage.look(keys[start : start + LOOK_AT_ONCE])
-            heads += [look.head for look in looks.values() if look.head is not None]
-        return heads
-
-    async def counts(self, scope: str) -> Mapping[str, int]:
-        storage = self.storage.for_scope(Scope(scope))
-        return {name: await storage.count(state) for name, state in STATES.items()}
+    async def count(self, scope: str, state: str) -> int:
+        return await self.storage.for_scope(Scope(scope)).count(STATES[state])
 
     async def cancel(self, task_id: str, scope: str) -> str:
         if self._backends is None:
@@ -174,6 +190,19 @@ class StoredInspector(Inspector):
 
     async def delete_data(self, scope: str, context_id: str | None = None) -> Deleted:
         return await self.storage.for_scope(Scope(scope)).delete_data(context_id)
+
+    def letters(self, aside: Aside) -> Letters | None:
+        return letters_of(aside, self.settings, self._backends)
+
+
+def _place_in(token: str) -> tuple[int, str] | None:
+    """Return the hour and the place in it at which a page begins; None without a token."""
+    if not token:
+        return None
+    match = _PLACE.fullmatch(token)
+    if match is None:
+        raise PageTokenError
+    return int(match["hour"]), match["before"]
 
 
 def event_lines(log: Log) -> Iterable[EventLine]:

@@ -115,18 +115,27 @@ class Trying:
         call.add("sent", f"{method} {self.endpoint}{path}")
         for name, value in shown.items():
             call.add("sent", f"{name}: {value}")
-        if key:
-            call.add("sent", "X-API-Key: (yours)")
+        held = _credentials(key)
+        for name in held:
+            call.add("sent", f"{name}: (yours)")
         if body is not None:
             call.add("sent", json.dumps(body, indent=2, ensure_ascii=False))
         request = httpx.Request(
             method,
             self.endpoint + path,
-            headers={**shown, **({"X-API-Key": key} if key else {})},
+            headers={**shown, **held},
             json=body,
         )
         call.running = asyncio.get_running_loop().create_task(_run(call, request))
         return call
+
+
+def _credentials(key: str) -> dict[str, str]:
+    """Return the header with what the operator has given: a key, or `Bearer` and a token."""
+    if not key:
+        return {}
+    is_token = key.lower().startswith("bearer ")
+    return {"Authorization": key} if is_token else {"X-API-Key": key}
 
 
 async def _run(call: Call, request: httpx.Request) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from a2a_serverless.inspect.timeline import Change, Committed, Timeline
 from a2a_serverless.inspect.turns import Attempt, Turn
-from a2a_serverless.inspect.webhooks import Webhook
+from a2a_serverless.inspect.webhooks import Delivery, Webhook
 from a2a_serverless.inspect.wording import iso, sentence
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.progress import Progress
@@ -83,6 +83,22 @@ def _webhook(one: Webhook) -> dict[str, Any]:
         "failing_since": iso(one.failing_since),
         "refusals": one.refusals,
         "given_up": one.is_given_up,
+        "answer": one.answer or None,
+        "answered_at": iso(one.answered_at),
+        "next_at": iso(one.next_at),
+        "deleted": one.is_gone,
+        "deliveries": [_delivery(delivery) for delivery in one.deliveries],
+    }
+
+
+def _delivery(one: Delivery) -> dict[str, Any]:
+    return {
+        "at": iso(one.at),
+        "version": one.version or None,
+        "attempt": one.attempt or None,
+        "result": one.result,
+        "answer": one.answer,
+        "wait_ms": one.wait_ms,
     }
 
 

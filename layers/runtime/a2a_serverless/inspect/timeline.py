@@ -6,15 +6,20 @@ Contents are left out: a message, a part or metadata is named, and its bytes are
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import TaskState
 
 from a2a_serverless.inspect.cost import write_units
 from a2a_serverless.inspect.story import Happening, discards_of, kind_name, story_of
 from a2a_serverless.inspect.turns import Turn, turns_of
-from a2a_serverless.inspect.webhooks import Webhook, webhooks_of
+from a2a_serverless.inspect.webhooks import (
+    Webhook,
+    deliveries_of,
+    webhooks_of,
+    with_deliveries,
+)
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -200,6 +205,14 @@ def timeline(
         story=story_of(head, tuple(records), turns, discards),
         unreadable=(*unreadable, *_unreadable(records)),
     )
+
+
+def with_logs(shown: Timeline, lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Timeline:
+    """Return a timeline whose webhooks have the deliveries that lines of the log tell of.
+
+    `lines` have their time in milliseconds since the epoch, and their fields.
+    """
+    return replace(shown, webhooks=with_deliveries(shown.webhooks, deliveries_of(lines)))
 
 
 def _holder(head: Head, records: Iterable[Record]) -> Holder | None:

@@ -1,17 +1,46 @@
-"""The webhooks of a task as its items tell of them: how far each is, and since when it fails. Pure.
+"""The webhooks of a task: how far each is, and its deliveries from the logs. Pure.
 
-Each attempt at a delivery, with its answer, is in the logs of PushFunction alone.
+An item has the last attempt alone. The attempts before it are in the logs of PushFunction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.push import Push
+
+Result: TypeAlias = Literal["told", "failed", "given up"]
+
+_RESULTS: Final[Mapping[str, Result]] = {
+    "push_delivered": "told",
+    "push_failed": "failed",
+    "push_given_up": "given up",
+    "push_receiver_given_up": "given up",
+}
+"""What the lines of the log that tell of an attempt mean, by their `action`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One attempt to tell a receiver of an event, as a line of the log has it."""
+
+    config_id: str
+    at: int
+    """The end of the attempt, in milliseconds since the epoch."""
+    result: Result
+    answer: str
+    """Such as `status 503`."""
+    attempt: int
+    """Its number at this event; 0: unknown."""
+    version: int
+    """The commit of the event; 0: a release whose lines do not have it."""
+    wait_ms: int | None
+    """The time until the next attempt; None where none follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +62,16 @@ class Webhook:
     """Its URL has refused so many that it is called no more."""
     owed: int
     """Changes of the status after `version`, which it is owed if it asked for all of them."""
+    answer: str
+    """How the last attempt ended; empty: none was made, or by a release that keeps none."""
+    answered_at: int | None
+    """The time of that, in milliseconds since the epoch."""
+    next_at: int | None
+    """The earliest time of the next attempt, if one waits."""
+    deliveries: tuple[Delivery, ...] = ()
+    """Its attempts in order; empty also where no logs were read."""
+    is_gone: bool = False
+    """The logs alone tell of it: the configuration was deleted."""
 
     @property
     def is_failing(self) -> bool:
@@ -58,9 +97,76 @@ def webhooks_of(pushes: Iterable[Push], records: Iterable[Record]) -> tuple[Webh
             refusals=push.refusals,
             is_given_up=push.is_given_up,
             owed=sum(version > push.version for version in changes),
+            answer=push.answer,
+            answered_at=push.answered_at,
+            next_at=push.next_at if push.failing_since is not None and push.failures else None,
         )
         for push in pushes
     )
+
+
+def deliveries_of(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Delivery]:
+    """Yield the attempts that lines of the log tell of: each line's time in ms, and its fields.
+
+    Other lines are passed over, and a field of another form counts as unknown.
+    """
+    for at, fields in lines:
+        result = _RESULTS.get(str(fields.get("action")))
+        config_id = fields.get("config_id")
+        if result is None or not isinstance(config_id, str):
+            continue
+        wait_s = _number(fields.get("wait_s"))
+        yield Delivery(
+            config_id=config_id,
+            at=at,
+            result=result,
+            answer=str(fields.get("reason") or ""),
+            attempt=int(_number(fields.get("attempt")) or 0),
+            version=int(_number(fields.get("version")) or 0),
+            wait_ms=None if wait_s is None else round(wait_s * 1000),
+        )
+
+
+def with_deliveries(
+    webhooks: Iterable[Webhook], deliveries: Iterable[Delivery]
+) -> tuple[Webhook, ...]:
+    """Return webhooks with their deliveries; behind them those that only the logs tell of."""
+    found: dict[str, list[Delivery]] = {}
+    for one in sorted(deliveries, key=lambda delivery: delivery.at):
+        found.setdefault(one.config_id, []).append(one)
+    known = [replace(one, deliveries=tuple(found.pop(one.config_id, ()))) for one in webhooks]
+    return (*known, *(_gone(config_id, own) for config_id, own in sorted(found.items())))
+
+
+def _gone(config_id: str, deliveries: list[Delivery]) -> Webhook:
+    return Webhook(
+        config_id=config_id,
+        receiver="a deleted webhook",
+        version=0,
+        failures=0,
+        failing_since=None,
+        refusals=0,
+        is_given_up=False,
+        owed=0,
+        answer=deliveries[-1].answer,
+        answered_at=deliveries[-1].at,
+        next_at=None,
+        deliveries=tuple(deliveries),
+        is_gone=True,
+    )
+
+
+def _number(value: object) -> float | None:
+    """Return a number of a line, also one that is written as text; None where it is none."""
+    try:
+        number = float(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
+    return number if number is not None and 0 <= number < _MOST else None
+
+
+_MOST: Final = 2.0**53
+"""Larger numbers, and those that are none, count as unknown."""
 
 
 def _receiver(url: str) -> str:

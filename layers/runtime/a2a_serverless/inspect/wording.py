@@ -12,7 +12,7 @@ from typing import Final
 from a2a_serverless.inspect.story import LONG_WAIT_MS, Happening
 from a2a_serverless.inspect.timeline import Change, Timeline
 from a2a_serverless.inspect.turns import Attempt, Outcome
-from a2a_serverless.inspect.webhooks import Webhook
+from a2a_serverless.inspect.webhooks import Delivery, Webhook
 
 UNREADABLE: Final = "unreadable"
 _SECOND_MS: Final = 1_000
@@ -146,6 +146,8 @@ def changed(change: Change) -> str:
 
 def webhook(one: Webhook) -> str:
     """Return how far a webhook is, and where it has been given up what its client can do."""
+    if one.is_gone:
+        return f"{one.receiver} (id {one.config_id}): the logs alone tell of it"
     if one.is_given_up:
         return (
             f"{one.receiver} (id {one.config_id}): given up after {one.refusals} refusals of its"
@@ -159,7 +161,19 @@ def webhook(one: Webhook) -> str:
     if one.failures:
         tries = "one attempt" if one.failures == 1 else f"{one.failures} attempts"
         text += f", {tries} failed since {iso(one.failing_since) or 'an unknown time'}"
-    return text
+    if one.answer:
+        text += f", last answer {one.answer} at {iso(one.answered_at) or 'an unknown time'}"
+    return text + (f", next try at {iso(one.next_at)}" if one.next_at is not None else "")
+
+
+def delivery(one: Delivery) -> str:
+    """Return how an attempt to tell a receiver ended, and how long the next one waits."""
+    of = [f"version {one.version}"] if one.version else []
+    of += [f"attempt {one.attempt}"] if one.attempt else []
+    answer = one.answer or "no reason given"
+    text = answer if one.result == "failed" else f"{one.result}, {answer}"
+    wait = "" if one.wait_ms is None else f", waits {duration(one.wait_ms)}"
+    return (f"{', '.join(of)}: " if of else "") + text + wait
 
 
 def amounts(tasks: int, contexts: int, webhooks: int) -> str:

@@ -33,6 +33,8 @@ class _Entry:
     deduplication_id: str
     number: int
     """Unique in its queue."""
+    sent_at: int
+    """Milliseconds since the epoch."""
     attempt: int = 0
     """Receives of the message so far."""
     visible_at: float = 0.0
@@ -41,6 +43,17 @@ class _Entry:
     def receipt(self) -> str:
         """Return the name of the latest receive."""
         return f"{self.number}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A message that no function reads."""
+
+    message_id: str
+    sent_at: int
+    """Milliseconds since the epoch."""
+    body: str
+    reason: str = ""
 
 
 class MemoryHandle(Handle[M]):
@@ -74,8 +87,7 @@ class MemoryQueue(FifoQueue[M]):
         self, kind: type[M], *, visibility_s: float = 60, clock: Clock | None = None
     ) -> None:
         super().__init__(kind)
-        self.undecodable: list[str] = []
-        """The bodies that were kept because they could not be read."""
+        self._undecodable: dict[str, Kept] = {}
         self._visibility_s = visibility_s
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -97,6 +109,35 @@ class MemoryQueue(FifoQueue[M]):
         entries.sort(key=lambda entry: entry.number)
         return [decode_message(self.kind, entry.body) for entry in entries]
 
+    @property
+    def undecodable(self) -> list[Kept]:
+        """Return the messages that were kept because they could not be read."""
+        return list(self._undecodable.values())
+
+    @property
+    def waiting(self) -> list[Kept]:
+        """Return the messages that are left, as a person looks at them, in the order of sends."""
+        with self._lock:
+            entries = [entry for group in self._groups.values() for entry in group]
+        entries.sort(key=lambda entry: entry.number)
+        return [
+            Kept(message_id=str(entry.number), sent_at=entry.sent_at, body=entry.body)
+            for entry in entries
+        ]
+
+    def forget_undecodable(self, message_id: str) -> bool:
+        """Remove one of `undecodable`; return False if it is not among them."""
+        return self._undecodable.pop(message_id, None) is not None
+
+    def forget(self, message_id: str) -> bool:
+        """Remove one of `waiting`; return False if it is not among them."""
+        with self._lock:
+            entries = [entry for group in self._groups.values() for entry in group]
+            found = next((entry for entry in entries if str(entry.number) == message_id), None)
+            if found is not None:
+                self._remove(found)
+        return found is not None
+
     async def send(self, message: M) -> None:
         now = self._clock.monotonic()
         with self._lock:
@@ -109,6 +150,7 @@ class MemoryQueue(FifoQueue[M]):
                 message.group,
                 message.deduplication_id,
                 next(self._numbers),
+                self._clock.now_ms(),
             )
             self._groups.setdefault(message.group, deque()).append(entry)
         self._notify()
@@ -177,10 +219,14 @@ class MemoryQueue(FifoQueue[M]):
         self,
         body: str,
         *,
-        reason: str,  # noqa: ARG002 - kept beside the body on AWS
-        message_id: str | None = None,  # noqa: ARG002 - a list keeps every repetition
+        reason: str,
+        message_id: str | None = None,  # noqa: ARG002 - every repetition is kept
     ) -> bool:
-        self.undecodable.append(body)
+        kept_id = f"undecodable-{next(self._numbers)}"
+        now_ms = self._clock.now_ms()
+        self._undecodable[kept_id] = Kept(
+            message_id=kept_id, sent_at=now_ms, body=body, reason=reason
+        )
         return True
 
     def hide(self, record: EventRecord, seconds: float) -> bool:
@@ -199,11 +245,14 @@ class MemoryQueue(FifoQueue[M]):
             entry = self._held(record)
             if entry is None:
                 return
-            group = self._groups[entry.group]
-            group.remove(entry)
-            if not group:
-                del self._groups[entry.group]
+            self._remove(entry)
         self._notify()
+
+    def _remove(self, entry: _Entry) -> None:
+        group = self._groups[entry.group]
+        group.remove(entry)
+        if not group:
+            del self._groups[entry.group]
 
     def _record(self, entry: _Entry) -> dict[str, Any]:
         return {

@@ -19,8 +19,8 @@ from a2a_serverless.storage.dynamodb_commits import PART_BYTES, Commits
 from a2a_serverless.storage.dynamodb_counts import Counted, count_key
 from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_table import TableStorage
-from a2a_serverless.storage.listing import Found, Listing, status_key
-from a2a_serverless.storage.log import Due, Log, TaskKey
+from a2a_serverless.storage.listing import Found, Listing
+from a2a_serverless.storage.log import Created, Due, Log, TaskKey, created_place
 from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.storing import belonging_to
@@ -132,43 +132,38 @@ class IndexedTasks(TableStorage):
         heads = await self._table.load([key(partition, layout.HEAD) for partition in partitions])
         return sorted(layout.owner_of(head["PK"]["S"]) for head in heads if self._is_live(head))
 
-    async def created_in(self, hour_ms: int, *, limit: int = 100) -> list[TaskKey]:
-        looked_at = limit
-        while True:
-            # The index also has tasks that have expired: they must not take the others' places.
-            heads, is_all = await self._created_in(hour_ms, looked_at)
-            if is_all or len(heads) >= limit:
-                return [(head.scope, head.task_id) for head in heads[:limit]]
-            looked_at *= 4
+    async def created_in(self, hour_ms: int, *, before: str = "", limit: int = 100) -> Created:
+        shards = await asyncio.gather(
+            *(self._by_id(id_key, before, limit) for id_key in layout.hour_keys(hour_ms))
+        )
+        entries = sorted(
+            (entry for shard in shards for entry in shard), key=_place_of, reverse=True
+        )
+        has_more = len(entries) > limit or any(len(shard) == limit for shard in shards)
+        entries = entries[:limit]
+        heads = await self._heads([key(entry["PK"]["S"], layout.HEAD) for entry in entries])
+        heads.sort(key=Created.place, reverse=True)
+        return Created(heads=tuple(heads), before=_place_of(entries[-1]) if has_more else "")
 
-    async def _created_in(self, hour_ms: int, looked_at: int) -> tuple[list[Head], bool]:
-        """Return the live ones of the first tasks of an hour; True if the hour has no more."""
-        shards = [self._by_id(hour_key, looked_at) for hour_key in layout.hour_keys(hour_ms)]
-        entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
-        entries.sort(key=lambda entry: str(entry["created_key"]["S"]))
-        keys = [key(entry["PK"]["S"], layout.HEAD) for entry in entries[:looked_at]]
-        heads = await self._heads(keys)
-        heads.sort(key=lambda head: status_key(head.created_at, head.task_id))
-        return heads, len(entries) < looked_at
-
-    async def _by_id(self, id_key: str, limit: int = 100) -> list[Item]:
-        """Return the first `limit` entries of the index by id, in the order of their creation.
+    async def _by_id(self, id_key: str, before: str = "", limit: int = 100) -> list[Item]:
+        """Return the newest `limit` entries under a key of the index by id, behind a place.
 
         Raises:
             ConfigurationError: the table was made by an earlier release and has no such index.
         """
-        found: list[Item] = []
-        query = self._table.query(
-            IndexName=layout.BY_ID,
-            KeyConditionExpression="id_key = :id_key",
-            ExpressionAttributeValues={":id_key": attribute(id_key)},
-            Limit=limit,
-        )
+        condition, values = "id_key = :id_key", {":id_key": attribute(id_key)}
+        if before:
+            condition += " AND created_key <= :last"
+            values[":last"] = attribute(before.rpartition("#")[0])
         try:
-            async for page in query:
-                found += page
-                if len(found) >= limit:
-                    break
+            return await self._first(
+                limit,
+                lambda entry: not before or _place_of(entry) < before,
+                IndexName=layout.BY_ID,
+                KeyConditionExpression=condition,
+                ExpressionAttributeValues=values,
+                ScanIndexForward=False,
+            )
         except aws.ERRORS as error:
             if aws.error_code(error) != "ValidationException" or not _lacks_index(error):
                 raise
@@ -177,7 +172,6 @@ class IndexedTasks(TableStorage):
                 " scope: deploy this release's template, or wait until the index is filled."
             )
             raise ConfigurationError(msg) from error
-        return found[:limit]
 
     async def _candidates(self, listing: Listing, before: str | None, limit: int) -> list[Item]:
         """Return the first `limit` entries of the scope's index over all shards."""
@@ -242,6 +236,12 @@ def _split_count(items: list[Item], now_s: int) -> Counted | None:
     """Take the COUNT out of a batch's items; return it if it still serves."""
     place = next((n for n, item in enumerate(items) if layout.is_count(item)), None)
     return None if place is None else Counted.of(items.pop(place), now_s)
+
+
+def _place_of(entry: Item) -> str:
+    """Return the place of an entry of the index by id, as `Created.place`."""
+    scope, _ = layout.owner_of(entry["PK"]["S"])
+    return created_place(entry["created_key"]["S"], scope)
 
 
 def _lacks_index(error: Exception) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self, TypeAlias
 
 from a2a_serverless.clock import Clock
+from a2a_serverless.storage.listing import status_key
 from a2a_serverless.tasks.entries import Restarted, TurnOpened, Unknown
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import AttemptEnd, Head
@@ -115,6 +116,25 @@ class Look:
             and self.flagged is not None
             and counts_for(self.flagged, self.head.incarnation)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """Tasks of all scopes that were created in one hour, the newest first."""
+
+    heads: tuple[Head, ...]
+    before: str
+    """The place where the look has ended, for the next one; empty: the hour has no more."""
+
+    @staticmethod
+    def place(head: Head) -> str:
+        """Return a task's place in its hour; as text it sorts right."""
+        return created_place(status_key(head.created_at, head.task_id), head.scope)
+
+
+def created_place(created_key: str, scope: str) -> str:
+    """Return a place among tasks by creation: as `status_key`, then the scope's digest."""
+    return f"{created_key}#{scope}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,10 +254,16 @@ class TaskLog(ABC):
         """
 
     @abstractmethod
-    async def created_in(self, hour_ms: int, *, limit: int = 100) -> list[TaskKey]:
-        """Return the first `limit` live tasks of all scopes that were created in that hour (UTC).
+    async def created_in(self, hour_ms: int, *, before: str = "", limit: int = 100) -> Created:
+        """Return the live ones of `limit` tasks that were created in an hour, the newest first.
 
-        `hour_ms` is any time in it, in milliseconds since the epoch.
+        Of all scopes. What it costs depends on `limit` alone. A HEAD that cannot be read is left
+        out. The index lags behind by milliseconds.
+
+        Args:
+            hour_ms: any time in the hour (UTC), in milliseconds since the epoch.
+            before: the place where the page before ended; empty: from the newest on.
+            limit: the tasks that are looked at; those that have expired are among them.
 
         Raises:
             ConfigurationError: the table has no such index.

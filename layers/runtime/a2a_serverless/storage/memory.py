@@ -19,8 +19,17 @@ from a2a_serverless.clock import Clock, SystemClock, Waker
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.deletion import Erased, Place
 from a2a_serverless.storage.durable import DurableStorage, context_conflict
-from a2a_serverless.storage.listing import Found, Listing, status_key
-from a2a_serverless.storage.log import HOUR_MS, Due, Log, Look, OverdueCancel, Survey, TaskKey
+from a2a_serverless.storage.listing import Found, Listing
+from a2a_serverless.storage.log import (
+    HOUR_MS,
+    Created,
+    Due,
+    Log,
+    Look,
+    OverdueCancel,
+    Survey,
+    TaskKey,
+)
 from a2a_serverless.tasks.attempts import may_renew
 from a2a_serverless.tasks.entries import copied, decode_entries
 from a2a_serverless.tasks.fold import Record
@@ -314,12 +323,14 @@ class MemoryStorage(DurableStorage):
             live = self._live_heads(self.clock.now_ms())
         return sorted((head.scope, head.task_id) for head in live if head.task_id == task_id)
 
-    async def created_in(self, hour_ms: int, *, limit: int = 100) -> list[TaskKey]:
+    async def created_in(self, hour_ms: int, *, before: str = "", limit: int = 100) -> Created:
         with self._tables.lock:
             live = self._live_heads(self.clock.now_ms())
         made = [head for head in live if head.created_at // HOUR_MS == hour_ms // HOUR_MS]
-        made.sort(key=lambda head: status_key(head.created_at, head.task_id))
-        return [(head.scope, head.task_id) for head in made[:limit]]
+        made = [head for head in made if not before or Created.place(head) < before]
+        made.sort(key=Created.place, reverse=True)
+        last = Created.place(made[limit - 1]) if len(made) > limit else ""
+        return Created(heads=tuple(made[:limit]), before=last)
 
     # -- cancel flags --------------------------------------------------------------------------
 

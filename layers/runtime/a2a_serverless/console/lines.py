@@ -1,0 +1,111 @@
+"""Lines of the functions' logs about a task: where they are read, and those that `dev` keeps."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from a2a_serverless.observability.logs import ContextFields
+
+_KEPT: Final = 20_000
+"""Lines that `dev` keeps: the newest."""
+_OURS: Final = "a2a_serverless"
+_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has; all else of one are the fields of its line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line of a function's log about a task."""
+
+    at: int
+    """Milliseconds since the epoch."""
+    level: str
+    action: str
+    message: str
+    fields: Mapping[str, Any]
+
+
+class Logs(ABC):
+    """The lines that the functions of one place have logged."""
+
+    is_at_hand: bool
+    """True if a look costs nothing: pages take one unasked."""
+
+    @abstractmethod
+    def about(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
+        """Yield the lines about a task from a time on, in order.
+
+        Raises:
+            ConfigurationError: they cannot be read; one sentence says why.
+        """
+
+
+class KeptLines(logging.Handler, Logs):
+    """The newest lines about tasks that this process has logged, in its memory."""
+
+    is_at_hand = True
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._lines: deque[LogLine] = deque(maxlen=_KEPT)
+        self.addFilter(ContextFields())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record that is about a task; texts of exceptions are not kept."""
+        if not hasattr(record, "task_id"):
+            return
+        try:
+            self._lines.append(_line(record))
+        except Exception:  # noqa: BLE001 - as every handler: a bad line stops no work
+            self.handleError(record)
+
+    async def about(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
+        self.acquire()  # as around `emit`
+        try:
+            kept = tuple(self._lines)
+        finally:
+            self.release()
+        for line in kept:
+            if line.at >= since_ms and line.fields["task_id"] == task_id:
+                yield line
+
+
+@contextmanager
+def kept_lines() -> Iterator[KeptLines]:
+    """Keep what the runtime logs about tasks in the block, also what is not printed."""
+    ours, root, kept = logging.getLogger(_OURS), logging.getLogger(), KeptLines()
+    level, printing = ours.level, [one for one in root.handlers if one.level < root.level]
+    before = [one.level for one in printing]
+    for handler in printing:
+        handler.setLevel(root.level)  # what is printed stays the same
+    ours.addHandler(kept)
+    ours.setLevel(min(logging.INFO, root.level))
+    try:
+        yield kept
+    finally:
+        ours.removeHandler(kept)
+        ours.setLevel(level)
+        for handler, its in zip(printing, before, strict=True):
+            handler.setLevel(its)
+
+
+def _line(record: logging.LogRecord) -> LogLine:
+    fields = {name: _simple(of) for name, of in vars(record).items() if name not in _PLAIN}
+    return LogLine(
+        at=round(record.created * 1000),
+        level=record.levelname,
+        action=str(fields.get("action", "")),
+        message=record.getMessage(),
+        fields=fields,
+    )
+
+
+def _simple(value: object) -> object:
+    """Return a value as JSON has it."""
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

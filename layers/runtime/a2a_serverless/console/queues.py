@@ -1,0 +1,96 @@
+"""The page of what is due, and of what was set aside: seen, and deleted after a confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from a2a_serverless.console.forms import form_of
+from a2a_serverless.console.letters import ASIDE, Aside, Letter
+from a2a_serverless.console.stored import StoredInspector
+from a2a_serverless.errors import A2AServerlessError
+
+SHOWN: Final = 50
+"""Turns and messages of one list."""
+
+DELETABLE: Final[tuple[Aside, ...]] = ("undecodable_queue", "push_dead_letter_queue")
+"""The sweeper decides on dead letters."""
+
+Page = Callable[..., Response]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What the page shows of one queue."""
+
+    name: Aside
+    what: str
+    count: int | None
+    """None: there is no such queue, or it cannot be used."""
+    letters: tuple[Letter, ...] = ()
+    """The first of them."""
+    fault: str = ""
+
+
+class Queues:
+    """Shows what is due and what was set aside for the pages of one place.
+
+    Args:
+        inspector: what is looked at.
+        base: the path of the console.
+        page: renders a template.
+    """
+
+    def __init__(self, inspector: StoredInspector, base: str, page: Page) -> None:
+        self._inspector = inspector
+        self._path = f"{base}/queues"
+        self._page = page
+
+    def routes(self) -> Iterator[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
+        """Yield method, path and answer of each page."""
+        yield "GET", "/queues", self.shown
+        yield "POST", "/queues/{queue}/delete", self.delete
+
+    async def shown(self, request: Request) -> Response:
+        """Show what is due, and each queue."""
+        storage = self._inspector.storage
+        now = storage.clock.now_ms()
+        return self._page(
+            "queues.html",
+            place=self._inspector.place,
+            here="queues",
+            due=await storage.due(now, limit=SHOWN),
+            cancels=await storage.overdue_cancels(now, limit=SHOWN),
+            aside=[await self._shown(name) for name in ASIDE],
+            deletable=DELETABLE,
+            now=now,
+            said=request.query_params.get("said", ""),
+        )
+
+    async def _shown(self, name: Aside) -> Shown:
+        letters, what = self._inspector.letters(name), ASIDE[name]
+        if letters is None:
+            return Shown(name=name, what=what, count=None)
+        try:
+            found = await letters.all()
+        except A2AServerlessError as error:
+            return Shown(name=name, what=what, count=None, fault=str(error))
+        return Shown(name=name, what=what, count=len(found), letters=tuple(found[:SHOWN]))
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a message that was set aside, if the form says that this was confirmed."""
+        form = await form_of(request)
+        asked = request.path_params["queue"]
+        letters = next((self._inspector.letters(name) for name in DELETABLE if name == asked), None)
+        if form.get("confirmed") != "yes":
+            said = "Nothing was done: it was not confirmed."
+        elif letters is not None and await letters.delete(form.get("message", "")):
+            said = "The message is deleted."
+        else:
+            said = "The message is gone already, or held elsewhere."
+        return RedirectResponse(f"{self._path}?{urlencode({'said': said})}", 303)

@@ -1,0 +1,195 @@
+"""`a2a-serverless console --stack` on emulators, beside an agent that asks for a key."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from botocore.stub import Stubber
+from pydantic import SecretStr
+
+from a2a_serverless import aws, cli
+from a2a_serverless.local.stack import Options, Stack
+from a2a_serverless.push.jobs import PushJob, PushLetter
+from a2a_serverless.queues.sqs import SqsFifoQueue
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.rules import Timing
+from tests.support.messages import request
+
+pytestmark = pytest.mark.emulators
+
+ROOT = Path(__file__).parents[2]
+AGENT = f"{ROOT / 'examples/echo_executor/agent.py'}:agent"
+CARD = ROOT / "examples/echo_executor/agent_card.json"
+KEY = "key-of-the-operator"
+
+
+@pytest.fixture
+def environment(own_queues: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process's: it leads to the emulators, and names no table and no queue."""
+    for name in own_queues:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in own_queues.items():
+        if name.startswith("AWS_"):
+            monkeypatch.setenv(name, value)
+    aws.forget_clients()
+    yield
+    aws.forget_clients()
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[str]:
+    """The URL of an agent that answers who has the key."""
+    settings = Settings(auth="api-key", api_keys=SecretStr(f"ann={KEY}"))
+    with Stack(settings, Options(agent=AGENT, card=CARD)) as stack:
+        yield stack.url
+
+
+@contextmanager
+def described(outputs: dict[str, str]) -> Iterator[None]:
+    """CloudFormation with one stack, of which there is no emulator here."""
+    stack = {
+        "StackName": "mine",
+        "CreationTime": datetime(2026, 11, 22, tzinfo=UTC),
+        "StackStatus": "CREATE_COMPLETE",
+        "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
+    }
+    with Stubber(aws.client("cloudformation")) as stub:
+        stub.add_response("describe_stacks", {"Stacks": [stack]}, {"StackName": "mine"})
+        yield
+
+
+def set_aside(variables: dict[str, str]) -> None:
+    """One message in each of the queues that no function reads."""
+    unreadable = variables["A2A_UNDECODABLE_QUEUE"]
+    operations = SqsFifoQueue(Operation, variables["A2A_QUEUE"], undecodable_queue=unreadable)
+    letters = SqsFifoQueue(PushLetter, variables["A2A_PUSH_DEAD_LETTER_QUEUE"])
+    letter = PushLetter(
+        job=PushJob(scope="s", task_id="untold", incarnation="i", config_id="crm", version=2),
+        event_id="e",
+        version=2,
+        index=0,
+        reason="status 410",
+        attempts=1,
+        failing_since=None,
+    )
+
+    async def send() -> None:
+        assert await operations.keep_undecodable("<b>poison</b>", reason="no JSON", message_id="m")
+        await letters.send(letter)
+
+    asyncio.run(send())
+    sqs = aws.client("sqs")
+    dead = sqs.get_queue_url(QueueName=variables["A2A_DEAD_LETTER_QUEUE"].rpartition("/")[2])
+    sqs.send_message(
+        QueueUrl=dead["QueueUrl"],
+        MessageBody="an operation",
+        MessageGroupId="g",
+        MessageDeduplicationId="d",
+    )
+
+
+def overdue(variables: dict[str, str]) -> None:
+    """A task whose turn no worker has taken."""
+    timing = Timing(waiting_s=0, lease_s=1)
+    storage = DynamoStorage(variables["A2A_TABLE"], timing=timing)
+    asyncio.run(storage.open_task("c", request(), task_id="never-taken"))
+
+
+Visit = Callable[[httpx.Client, str], None]
+
+
+def console(visit: Visit, monkeypatch: pytest.MonkeyPatch, said: Callable[[], str]) -> None:
+    """Run the command for the stack; `visit` gets a browser that has opened it, and its path."""
+
+    @contextmanager
+    def visited() -> Iterator[Any]:
+        class Ended:
+            def wait(self) -> None:
+                url = re.findall(r"http://\S+", said())[0]
+                with httpx.Client(trust_env=False, follow_redirects=True) as person:
+                    person.get(url)
+                    visit(person, url.partition("/open?")[0])
+
+        yield Ended()
+
+    monkeypatch.setattr("a2a_serverless.cli.serving.until_signal", visited)
+    assert cli.main(["console", "--stack", "mine", "--region", "us-east-1"]) == 0
+
+
+def test_the_console_of_a_stack(
+    own_queues: dict[str, str],
+    environment: None,
+    agent: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is due and what was set aside; the agent is tried with the key that is given."""
+    outputs = {
+        output: own_queues[f"A2A_{name}"]
+        for output, name in {
+            "Table": "TABLE",
+            "Queue": "QUEUE",
+            "UndecodableQueue": "UNDECODABLE_QUEUE",
+            "DeadLetterQueue": "DEAD_LETTER_QUEUE",
+            "PushDeadLetterQueue": "PUSH_DEAD_LETTER_QUEUE",
+        }.items()
+    }
+    set_aside(own_queues)
+    overdue(own_queues)
+
+    def visit(person: httpx.Client, base: str) -> None:
+        queues(person, base)
+        trying(person, base, agent)
+        card = person.get(f"{base}/card").text
+        assert f"<code>{agent}" in card
+        assert "Nothing is wrong in it." in card
+
+    with described({**outputs, "Endpoint": f"{agent}/"}):
+        console(visit, monkeypatch, lambda: capsys.readouterr().err)
+
+
+def queues(person: httpx.Client, base: str) -> None:
+    """All three are shown as often as they are looked at; one message is deleted for good."""
+    own = {"Origin": base.removesuffix("/_console")}
+    for _ in range(2):
+        text = person.get(f"{base}/queues").text
+        for shown in ("never-taken", "&lt;b&gt;poison", "no JSON", "status 410", "an operation"):
+            assert shown in text
+    path = f"{base}/queues/undecodable_queue/delete"
+    forms = re.findall(rf'action="{re.escape(httpx.URL(path).path)}"><[^>]* value="([^"]*)"', text)
+    (message,) = forms
+    assert "not confirmed" in person.post(path, data={"message": message}, headers=own).text
+    answer = person.post(path, data={"message": message, "confirmed": "yes"}, headers=own)
+    assert "The message is deleted." in answer.text
+    assert "poison" not in answer.text
+    assert "status 410" in answer.text
+    assert "dead_letter_queue/delete" not in answer.text.replace("push_dead_letter_queue", "")
+
+
+def trying(person: httpx.Client, base: str, agent: str) -> None:
+    """Without the key it is refused, with it answered; the page shows neither."""
+    for key, status, shown in (("", "HTTP 401", ""), (KEY, "HTTP 200", "completed")):
+        form = {"text": "hello there", "key": key, "how": "stream"}
+        own = {"Origin": base.removesuffix("/_console")}
+        answer = person.post(f"{base}/try", data=form, headers=own)
+        until = time.monotonic() + 20
+        while "The answer is complete." not in answer.text:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+            answer = person.get(answer.url)
+        text = answer.text
+        assert f"POST {agent}/message:stream" in text
+        assert status in text
+        assert shown in text
+        assert KEY not in text

@@ -1,0 +1,201 @@
+"""The commands for operators on a running `dev`, whose tasks, queues and logs are in its memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from a2a_serverless import cli
+from a2a_serverless.cli import dev
+from a2a_serverless.console.app import Console
+from a2a_serverless.console.dev_file import RunningDev, announced
+from a2a_serverless.console.lines import KeptLines, kept_lines
+from a2a_serverless.local.stack import Options, Stack
+from a2a_serverless.settings import Settings
+from tests.unit.push.receivers import Receiver, status
+
+ROOT = Path(__file__).parents[3]
+AGENT = f"{ROOT / 'examples/echo_executor/agent.py'}:agent"
+CARD = ROOT / "examples/echo_executor/agent_card.json"
+OURS = "a2a_serverless.worker.attempt"
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Stack, Console]]:
+    """`dev` that calls webhooks on this machine."""
+    consoles: list[Console] = []
+    with kept_lines() as lines:
+        beside = partial(dev._beside, consoles, lines)
+        options = Options(agent=AGENT, card=CARD, beside=beside, push=True)
+        settings = Settings(auth="none", push_allowed_hosts="127.0.0.1")
+        with Stack(settings, options) as stack:
+            yield stack, consoles[0]
+
+
+@pytest.fixture
+def run(
+    running: tuple[Stack, Console],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Run]:
+    """A command of the user who has started it: its exit code, stdout and stderr."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for name in ("A2A_TABLE", "A2A_UNDECODABLE_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(arguments)
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    stack, console = running
+    with announced(RunningDev(stack.url, console.sessions.command_token)):
+        yield run
+
+
+def refused(url: str, run: Run) -> str:
+    """The id of a task whose receiver has refused its end, for good."""
+    with Receiver(lambda _: status(410)) as receiver:
+        hook = {"id": "crm", "url": receiver.url()}
+        message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": "a"}]}
+        body = {"message": message, "configuration": {"taskPushNotificationConfig": hook}}
+        answer = httpx.post(
+            f"{url}/message:send", json=body, headers={"A2A-Version": "1.0"}, trust_env=False
+        )
+        task_id = str(answer.json()["task"]["id"])
+        until = time.monotonic() + 20
+        while task_id not in run("notifications", "--json")[1]:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    return task_id
+
+
+def test_a_notification_that_was_given_up(running: tuple[Stack, Console], run: Run) -> None:
+    """It is listed, shown and deleted; the task's logs tell of its delivery."""
+    task_id = refused(running[0].url, run)
+    letters = [json.loads(line) for line in run("notifications", "--json")[1].splitlines()]
+    (letter,) = [one for one in letters if task_id in one["body"]]
+    assert json.loads(letter["body"])["reason"] == "status 410"
+    code, shown, _ = run("notifications", "show", letter["message_id"])
+    assert (code, "status 410" in shown) == (0, True)
+
+    code, out, _ = run("task", task_id, "--logs")
+    tree, _, logged = out.partition("\n\n")[2].partition("\n\n")
+    assert (code, "(id crm)" in tree) == (0, True)
+    assert tree.rstrip().endswith("attempt 1: given up, status 410")
+    assert "push_given_up        Notification given up; reason status 410" in logged
+    said = json.loads(run("task", task_id, "--json", "--logs")[1])
+    (hook,) = said["webhooks"]
+    assert [(one["result"], one["answer"]) for one in hook["deliveries"]] == [
+        ("given up", "status 410")
+    ]
+    assert (hook["answer"], hook["next_at"]) == ("status 410", None)
+    assert {line["task_id"] for line in said["logs"]} == {task_id}
+    assert "logs" not in json.loads(run("task", task_id, "--json")[1])
+
+    assert run("notifications", "delete", letter["message_id"])[0] == 2
+    deleted = run("notifications", "delete", letter["message_id"], "--yes")
+    assert deleted[:2] == (0, f"Deleted {letter['message_id']}.\n")
+    assert task_id not in run("notifications", "--json")[1]
+    code, _, err = run("notifications", "delete", letter["message_id"], "--yes")
+    assert (code, "There is no message" in err) == (2, True)
+
+
+async def undecodable(console: Console) -> None:
+    backends = console._inspector._backends
+    assert backends is not None
+    await backends.operations.keep_undecodable("<b>poison</b>", reason="no JSON")
+
+
+async def test_a_message_that_cannot_be_read(running: tuple[Stack, Console]) -> None:
+    """The page of queues shows it escaped, and deletes it once that was confirmed."""
+    stack, console = running
+    await undecodable(console)
+    own = {"Origin": stack.url}
+    async with httpx.AsyncClient(trust_env=False, base_url=stack.url) as person:
+        await person.get(console.open_url())
+        shown = (await person.get("/_console/queues")).text
+        assert "&lt;b&gt;poison&lt;/b&gt;" in shown
+        assert "no JSON" in shown
+        (message_id,) = [
+            part.partition('"')[0]
+            for part in shown.split('name="message" value="')
+            if part.startswith("undecodable-")
+        ]
+        path = "/_console/queues/undecodable_queue/delete"
+        for form, said in (
+            ({}, "it was not confirmed"),
+            ({"confirmed": "yes"}, "The message is deleted."),
+            ({"confirmed": "yes"}, "gone already"),
+        ):
+            posted = {"message": message_id, **form}
+            answer = await person.post(path, data=posted, headers=own, follow_redirects=True)
+            assert said in answer.text
+        assert "poison" not in (await person.get("/_console/queues")).text
+        for name in ("dead_letter_queue", "queue", "table"):
+            answer = await person.post(
+                f"/_console/queues/{name}/delete",
+                data={"message": "1", "confirmed": "yes"},
+                headers=own,
+                follow_redirects=True,
+            )
+            assert "gone already" in answer.text
+
+
+def test_undecodable_messages_are_listed(running: tuple[Stack, Console], run: Run) -> None:
+    """Without any, nothing is printed."""
+    assert run("undecodable") == (0, "", "")
+
+
+# -- what is kept of the logs --------------------------------------------------------------------
+
+
+async def test_what_is_printed_stays_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines about tasks are kept from INFO on; a terminal gets those from WARNING on, as before."""
+    root, ours = logging.getLogger(), logging.getLogger("a2a_serverless")
+    handler = logging.StreamHandler()
+    before = (root.level, root.handlers[:], ours.level)
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    try:
+        with kept_lines() as lines:
+            log = logging.getLogger(OURS)
+            log.info("Claimed %s", "it", extra={"task_id": "t", "action": "claimed", "x": object()})
+            log.info("Of another", extra={"task_id": "other"})
+            log.info("Of none")
+            log.warning("Lost", extra={"task_id": "t"})
+            kept = [line async for line in lines.about("t", 0)]
+            later = [line async for line in lines.about("t", kept[-1].at + 1)]
+        assert (handler.level, ours.level) == (logging.NOTSET, before[2])
+    finally:
+        root.setLevel(before[0])
+        root.handlers[:] = before[1]
+    assert [(line.level, line.action, line.message) for line in kept] == [
+        ("INFO", "claimed", "Claimed it"),
+        ("WARNING", "", "Lost"),
+    ]
+    assert isinstance(kept[0].fields["x"], str)
+    assert later == []
+    assert capsys.readouterr().err == "Lost\n"
+
+
+async def test_a_line_that_cannot_be_made_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is left out, as by any handler."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    lines = KeptLines()
+    lines.handle(logging.makeLogRecord({"msg": "%d", "args": ("x",), "task_id": "t"}))
+    assert [line async for line in lines.about("t", 0)] == []
