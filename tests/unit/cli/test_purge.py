@@ -17,6 +17,7 @@ from a2a_serverless import aws, cli
 from a2a_serverless.cli import dev
 from a2a_serverless.console.app import Console
 from a2a_serverless.console.dev_file import RunningDev, announced
+from a2a_serverless.console.lines import KeptLines
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.inspect.wording import amounts
 from a2a_serverless.local.stack import Options, Stack
@@ -242,7 +243,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
     consoles: list[Console] = []
 
     def beside(running: Any) -> Any:
-        return dev._beside(consoles, running)
+        return dev._beside(consoles, KeptLines(), running)
 
     settings = Settings(auth="api-key", api_keys=f"ann={KEY}-of-ann,bob={KEY}-of-bob")
     with Stack(settings, Options(agent=AGENT, card=CARD, beside=beside)) as stack:

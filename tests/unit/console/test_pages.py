@@ -157,7 +157,8 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
         plain = (await person.get(f"{path}?view=timeline")).text
         assert logs.asked == []
         (link,) = re.findall(r'href="([^"]*logs=1)"', plain)
-        text = (await person.get(link.replace("&amp;", "&"))).text
+        link = link.replace("&amp;", "&")
+        text = (await person.get(link)).text
         assert logs.asked == [("t", head.created_at)]
         assert "Read each delivery" not in text
         assert "logs=1&amp;mark=" in text  # and the page that follows the task reads them again
@@ -173,7 +174,7 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
             "delivered",
         ]
         logs.lines = []
-        assert "The logs tell of no delivery." in (await person.get(f"{link}")).text
+        assert "The logs tell of no delivery." in (await person.get(link)).text
 
 
 # -- lists, card -------------------------------------------------------------------------------

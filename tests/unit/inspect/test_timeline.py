@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from a2a.types import (
@@ -278,8 +279,8 @@ def test_the_logs_tell_of_each_delivery() -> None:
     """In their order, below their webhook; what is damaged, or of another line, is no delivery."""
     config = TaskPushNotificationConfig(id="c", task_id="t", url="https://example.com/")
     push = Push(scope="s", incarnation="i", config=config, version=2)
-    line = {"config_id": "c", "version": 2, "reason": "status 503"}
-    lines = [
+    line: dict[str, Any] = {"config_id": "c", "version": 2, "reason": "status 503"}
+    lines: list[tuple[int, dict[str, Any]]] = [
         (30, line | {"action": "push_delivered", "attempt": 2, "reason": "status 200"}),
         (10, line | {"action": "push_failed", "attempt": 1, "wait_s": "4.5"}),
         (40, line | {"action": "push_given_up", "attempt": 10**400, "version": "x", "wait_s": []}),

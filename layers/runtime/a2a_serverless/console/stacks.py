@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -46,7 +47,7 @@ async def read_stack(name: str) -> DeployedStack:
     Raises:
         ConfigurationError: there is none of the name there, it cannot be read, or is not ours.
     """
-    region = "this region"
+    region = os.environ.get("AWS_DEFAULT_REGION", "this region")
     try:
         client = aws.client("cloudformation")
         region = client.meta.region_name
