@@ -351,11 +351,10 @@ async def test_tasks_of_one_millisecond_are_all_on_the_pages(
 ) -> None:
     """Also those of several scopes that have one id: none is doubled, none is left out."""
     clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
-    scopes = [storage.for_scope(new_scope()) for _ in range(5)]
-    task_id = f"same-{scopes[0].scope.digest}"
-    heads = [await opened(one, task_id=task_id) for one in scopes]
-    heads.append(await opened(storage, task_id=f"{task_id}-longer"))
-    found = await created(storage, clock.now_ms(), limit=2)
+    scopes = [storage.for_scope(new_scope()) for _ in range(3)]
+    ids = [f"{name}-{scopes[0].scope.digest}" for name in ("one", "one-longer", "two", "three")]
+    heads = [await opened(one, task_id=task_id) for one in scopes for task_id in ids]
+    found = await created(storage, clock.now_ms(), limit=4)
     assert sorted(found) == sorted((head.scope, head.task_id) for head in heads)
 
 

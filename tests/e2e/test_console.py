@@ -31,7 +31,7 @@ pytestmark = pytest.mark.emulators
 ROOT = Path(__file__).parents[2]
 AGENT = f"{ROOT / 'examples/echo_executor/agent.py'}:agent"
 CARD = ROOT / "examples/echo_executor/agent_card.json"
-KEY = "key-of-the-operator"
+KEY = "key-that-the-operator-gives"
 
 
 @pytest.fixture

@@ -134,15 +134,16 @@ class IndexedTasks(TableStorage):
 
     async def created_in(self, hour_ms: int, *, before: str = "", limit: int = 100) -> Created:
         shards = await asyncio.gather(
-            *(self._by_id(id_key, before, limit) for id_key in layout.hour_keys(hour_ms))
+            *(self._by_id(id_key, before, limit + 1) for id_key in layout.hour_keys(hour_ms))
         )
-        entries = sorted(
-            (entry for shard in shards for entry in shard), key=_place_of, reverse=True
-        )
-        has_more = len(entries) > limit or any(len(shard) == limit for shard in shards)
-        entries = entries[:limit]
+        has_more = any(len(shard) > limit for shard in shards)
+        floor = max(_incomplete(shard, limit) for shard in shards)
+        found = [entry for shard in shards for entry in shard if _created_key(entry) > floor]
+        found.sort(key=_place_of, reverse=True)
+        entries = found[:limit]
         heads = await self._heads([key(entry["PK"]["S"], layout.HEAD) for entry in entries])
         heads.sort(key=Created.place, reverse=True)
+        has_more = has_more or len(found) > limit
         return Created(heads=tuple(heads), before=_place_of(entries[-1]) if has_more else "")
 
     async def _by_id(self, id_key: str, before: str = "", limit: int = 100) -> list[Item]:
@@ -238,10 +239,25 @@ def _split_count(items: list[Item], now_s: int) -> Counted | None:
     return None if place is None else Counted.of(items.pop(place), now_s)
 
 
+def _incomplete(entries: Sequence[Item], limit: int) -> str:
+    """Return the key of which more entries may follow than a shard's first `limit` and one; or "".
+
+    The index orders those of one key as it likes: a page that had some of them would lose the rest.
+    Where one key has more than `limit`, which takes that many scopes, it does.
+    """
+    if len(entries) <= limit or _created_key(entries[0]) == _created_key(entries[-1]):
+        return ""
+    return _created_key(entries[-1])
+
+
+def _created_key(entry: Item) -> str:
+    return str(entry["created_key"]["S"])
+
+
 def _place_of(entry: Item) -> str:
     """Return the place of an entry of the index by id, as `Created.place`."""
     scope, _ = layout.owner_of(entry["PK"]["S"])
-    return created_place(entry["created_key"]["S"], scope)
+    return created_place(_created_key(entry), scope)
 
 
 def _lacks_index(error: Exception) -> bool:
