@@ -74,7 +74,7 @@ async def test_webhooks_tell_of_refusals(storage: MemoryStorage, person: httpx.A
         await storage.move_push(push, replace(push, version=head.version, refusals=refusals))
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     answer = await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")
-    facts = re.findall(r'<div class="(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', answer.text)
+    facts = re.findall(r'<div class="hook ?(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', answer.text)
     shown = [(look, re.sub(r"<.*?>", " ", text)) for look, text in facts]
     own = "10 refusals of its own: its client has to set it again"
     assert shown == [
