@@ -5,6 +5,7 @@ What the runtime counts is emitted by its own code; the metrics of AWS are given
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.agents import deployed_agent, pulling_agent
 from a2a_serverless.worker.dead_letters import DeadLetters
+from a2a_serverless.worker.sharing import flush_now_and_then
 from a2a_serverless.worker.sweeper import Sweeper
-from tests.support.alarms import STACK, CloudWatch, alarms_of, rung
+from tests.support.alarms import NAMESPACE, STACK, CloudWatch, alarms_of, rung
 from tests.support.messages import request
 from tests.support.workers import Agent, Bench, PacedClock, S, complete, params_of, status
 from tests.unit.push.world import COMPLETED, World, config
@@ -33,9 +35,14 @@ from tests.unit.push.world import COMPLETED, World, config
 Json = dict[str, Any]
 
 MINUTE_S = 60.0
+HOUR_S = 3600.0
 ALICE, BOB = Caller(user="alice"), Caller(user="bob")
 TENANTS = [Caller(user="alice", tenant=f"tenant-{number}") for number in range(20)]
 """One caller, who names as many tenants as it likes."""
+
+OLDEST = "ApproximateAgeOfOldestMessage"
+OWN = frozenset({("service", STACK)})
+"""The dimensions of the runtime's metrics."""
 
 NOBODY_LISTENS = "https://10.1.2.3/hook"
 
@@ -180,7 +187,7 @@ async def test_the_attempts_begin_is_told_before_the_agent_runs(watched: Watched
     """An attempt is counted before its agent runs, so that it counts if the process dies."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
-        assert ("A2AServerless", "Attempts", frozenset({("service", STACK)})) in watched.seen.points
+        assert (NAMESPACE, "Attempts", OWN) in watched.seen.points
         await complete(context, queue)
 
     await run_tasks(watched, Agent(execute), ALICE)
@@ -216,10 +223,54 @@ async def test_turns_that_wait_for_busy_workers_do_not_ring(watched: Watched) ->
     await sweep_for(watched, bench, 8)
     with watched.seen.emitted():
         await bench.work()
-    watched.model(
-        "AWS/SQS", "ApproximateAgeOfOldestMessage", *[3000] * 3, QueueName="OperationsQueue"
-    )
+    watched.model("AWS/SQS", OLDEST, *[3000] * 3, QueueName="OperationsQueue")
     assert watched.rung() == set()
+
+
+async def test_turns_of_five_hours_ring_nothing(watched: Watched) -> None:
+    """One caller fills the only worker outside of Lambda, and its other turns wait for hours.
+
+    No attempt begins meanwhile. The leases that are renewed say that a worker works, so that
+    neither the turn that runs nor those that are sent again count as stuck, whatever WorkerTimeout
+    is. The turn is claimed, sent, started and counted once.
+    """
+    clock = watched.clock
+
+    async def slow(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(5 * HOUR_S)
+        await complete(context, queue)
+
+    agent = Agent(slow)
+    bench = Bench(agent, clock=clock, visibility_s=600)
+    bench.adapter.has_heartbeat = True
+    bench.adapter.beside.watch._interval_s = HOUR_S
+    with watched.seen.emitted():
+        async with asyncio.TaskGroup() as processes:
+            work = [
+                processes.create_task(bench.adapter.serve(concurrency=1)),
+                processes.create_task(flush_now_and_then(clock)),
+            ]
+            task = await bench.send(caller=ALICE)
+            await clock.pass_time(1)
+            for _ in range(2):
+                await bench.send(caller=ALICE)
+            sweeper = Sweeper(bench.storage, bench.operations, clock=clock)
+            for minute in range(5 * 60 - 1):
+                await clock.pass_time(MINUTE_S)
+                await sweeper.sweep()
+                age_s = MINUTE_S * minute
+                watched.seen.put("AWS/SQS", OLDEST, age_s, QueueName="OperationsQueue")
+            running = await bench.head(task)
+            assert (running.attempts, running.sends, len(agent.started)) == (1, 0, 1)
+            await clock.pass_time(2 * MINUTE_S)
+            assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
+            for process in work:
+                process.cancel()
+    assert len(watched.seen.points[NAMESPACE, "StuckTurns", OWN]) > 5
+    ended = watched.seen.points[NAMESPACE, "TasksEnded", OWN | {("state", "completed")}]
+    assert [value for _, value in ended] == [1]
+    for longest_s in ("60", "300", "900"):
+        assert watched.rung(WorkerTimeout=longest_s) == set(), longest_s
 
 
 async def test_a_backlog_of_several_callers_rings(watched: Watched) -> None:
@@ -231,7 +282,7 @@ async def test_a_backlog_of_several_callers_rings(watched: Watched) -> None:
     with watched.seen.emitted():
         for _ in range(2):
             await bench.work()
-    watched.model("AWS/SQS", "ApproximateAgeOfOldestMessage", 3000, QueueName="OperationsQueue")
+    watched.model("AWS/SQS", OLDEST, 3000, QueueName="OperationsQueue")
     assert watched.rung() == {"BacklogAlarm"}
 
 

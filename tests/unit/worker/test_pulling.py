@@ -12,6 +12,7 @@ from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.sweeper import Sweeper
+from tests.support.observed import counted
 from tests.support.workers import Agent, Bench, PacedClock, S, complete
 
 HOUR_S = 3600
@@ -54,7 +55,10 @@ async def test_one_poll_asks_for_all_free_places() -> None:
 
 
 async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
-    """Delivery and lease are renewed all the time: the sweeper finds nothing to do."""
+    """Delivery and lease are renewed all the time: the sweeper finds nothing to do.
+
+    What it counts meanwhile are the leases. `infrastructure/test_alarm_causes.py` has the alarms.
+    """
     clock = PacedClock()
 
     async def slow(context: RequestContext, queue: EventQueue) -> None:
@@ -68,15 +72,19 @@ async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
     task = await bench.send()
     sweeper = Sweeper(bench.storage, bench.operations)
     serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
-    for _ in range(5 * 4 - 1):
-        await clock.pass_time(HOUR_S / 4)
-        report = await sweeper.sweep()
-        assert (report.sent, report.given_up) == (0, 0)
-    head = await bench.head(task)
-    assert (head.attempts, head.sends, len(agent.started)) == (1, 0, 1)
-    await clock.pass_time(HOUR_S)
-    assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
+    with counted() as seen:
+        for _ in range(5 * 4 - 1):
+            await clock.pass_time(HOUR_S / 4)
+            report = await sweeper.sweep()
+            assert (report.sent, report.given_up) == (0, 0)
+        head = await bench.head(task)
+        assert (head.attempts, head.sends, len(agent.started)) == (1, 0, 1)
+        await clock.pass_time(HOUR_S)
+        assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
     assert len(agent.started) == 1
+    assert (seen.total("Attempts"), seen.total("TasksEnded", state="completed")) == (1, 1)
+    assert seen.total("LeasesRenewed") == 5 * HOUR_S / 180 - 1
+    assert seen.values("Resends") == seen.values("AgeOfLeftTurns") == []
     queue = bench.operations
     assert isinstance(queue, MemoryQueue)
     assert queue.is_empty

@@ -19,6 +19,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnavailableError,
 )
+from a2a_serverless.observability import metrics
 from a2a_serverless.storage.log import Log, TaskLog
 from a2a_serverless.tasks.attempts import (
     Refused,
@@ -223,6 +224,8 @@ class Hold:
             is_ours = await self._tried("renewal", self.renew())
             if is_ours is False:
                 return
+            if is_ours:
+                metrics.count("LeasesRenewed")
             wait_s = renewed_after_s if is_ours else min(AGAIN_S, renewed_after_s)
 
     async def _tried(self, what: str, request: Awaitable[T]) -> T | None:
