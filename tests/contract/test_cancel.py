@@ -97,6 +97,37 @@ async def test_a_request_raises_the_flag(cancels: Cancels) -> None:
 
 
 @everywhere
+async def test_a_log_from_its_beginning_says_that_a_cancel_was_requested(cancels: Cancels) -> None:
+    """A worker reads log, HEAD and flag at once; a follower's read knows it from HEAD alone."""
+    task_id = await cancels.task()
+    storage = cancels.storage
+    before = await storage.read(task_id)
+    await cancels.registry.request_cancel(task_id)
+    after, behind = await storage.read(task_id), await storage.read(task_id, after=1)
+    assert before is not None
+    assert after is not None
+    assert behind is not None
+    assert (before.flagged, before.is_cancelled) == (None, False)
+    assert (after.flagged, after.is_cancelled) == (after.head.incarnation, True)
+    assert (behind.flagged, behind.is_cancelled) == (None, True)
+    assert after.records == before.records
+
+
+@everywhere
+async def test_a_log_does_not_take_an_earlier_tasks_flag_for_its_own(cancels: Cancels) -> None:
+    """The flag of a task that has expired, and whose id was used again, cancels nothing."""
+    await cancels.storage.open_task("context", request(), task_id="reused")
+    await cancels.registry.request_cancel("reused")
+    cancels.clock.advance(cancels.storage.timing.ttl_s + 1)
+    opened = await cancels.storage.open_task("context", request(), task_id="reused")
+    log = await cancels.storage.read("reused")
+    assert log is not None
+    assert opened.created
+    assert log.flagged != opened.head.incarnation
+    assert not log.is_cancelled
+
+
+@everywhere
 async def test_a_flag_is_about_one_task_of_one_scope(cancels: Cancels) -> None:
     """A cancel affects neither another task nor a task with the same id in another scope."""
     task_id, other = await cancels.task(), await cancels.task()

@@ -27,6 +27,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import memory_backends
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import (
     BATCH,
@@ -42,6 +43,8 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, emulator_client
 from tests.support.emulators import Emulator
 from tests.support.messages import artifact, chunk, message, request
+from tests.support.workers import Agent, complete
+from tests.support.workers import Bench as Worker
 
 pytestmark = pytest.mark.emulators
 
@@ -96,6 +99,29 @@ async def test_an_echo_task_in_all(bench: Bench) -> None:
         await bench.storage.commit(log.head, echo_commit("hello"))
         await bench.storage.load_task(task.id)
     assert cost(usage) == (4, 16, 2)
+
+
+async def test_a_quick_turn_costs_a_worker_two_requests(bench: Bench) -> None:
+    """One read has HEAD, log and cancel flag; one commit has the claim and what the agent did."""
+    backends = replace(memory_backends(Settings()), storage=bench.storage)
+    worker = Worker(Agent(complete), backends=backends)
+    await worker.send()
+    with bench.meter.measure() as usage:
+        assert await worker.work()
+    assert cost(usage) == (2, 7, 1)
+
+
+async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> None:
+    """The flag comes with the log: it is looked for again only where there is one to remove."""
+    backends = replace(memory_backends(Settings()), storage=bench.storage)
+    worker = Worker(Agent(complete), backends=backends)
+    head = await worker.send()
+    await bench.storage.request_cancel(head.task_id)
+    with bench.meter.measure() as usage:
+        assert await worker.work()
+    assert worker.adapter.agent.started == []  # type: ignore[attr-defined]
+    assert usage.kinds["Query CANCEL, HEAD, TASK"] == 1
+    assert usage.requests == 8  # the read, the end; then the flag that is removed
 
 
 async def test_a_task_is_put_into_the_index_by_id_once(bench: Bench, observer: Any) -> None:

@@ -313,6 +313,14 @@ GUARDS: tuple[Guard, ...] = (
         is_backed="the sweeper removes the flag at its deadline",
     ),
     Guard(
+        name="mark-before-start",
+        does="nor on one whose HEAD says that a cancel was requested, after its flag was read",
+        without=replace(ON, is_requested=unguarded.sees_the_flag_alone),
+        scenario="a cancel of a waiting or running task",
+        breaks="an agent is started although the cancel was seen",
+        shows=("reads the cancel flag", "raises the cancel flag", "reads HEAD and log"),
+    ),
+    Guard(
         name="flag-looked-for",
         does="a worker looks for the flag of a task that it has ended, where there may be one",
         without=replace(ON, may_be_flagged=unguarded.never_looks_for_a_flag),

@@ -57,6 +57,7 @@ class Rules:
     on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
     check_open: Callable[..., Head] = storing.check_open
     counts_for: Callable[..., bool] = storing.counts_for
+    is_requested: Callable[..., bool] = storing.is_requested
     may_be_flagged: Callable[..., bool] = storing.may_be_flagged
     may_remove: Callable[..., bool] = storing.may_remove
     deadline_ms: Callable[..., int] = storing.deadline_ms

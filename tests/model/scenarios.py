@@ -74,7 +74,7 @@ SHORT: tuple[Scenario, ...] = (
         turns=ASKS_FOR_CREDENTIALS,
         budget=Budget(twice=1, follows=1),
         batches=False,
-        least=2_100,
+        least=1_800,
     ),
     Scenario(
         name="a turn behind one that may complete the task",
@@ -208,7 +208,7 @@ SHORT: tuple[Scenario, ...] = (
         budget=Budget(neighbours=2, twice=1, crowded=1),
         shares=True,
         batches=False,
-        least=11_000,
+        least=9_000,
     ),
     Scenario(
         name="a turn that is given back among neighbours",
@@ -229,7 +229,7 @@ SHORT: tuple[Scenario, ...] = (
         turns=PAUSES,
         budget=Budget(twice=1, follows=1, older=2),
         batches=False,
-        least=7_400,
+        least=6_300,
     ),
     Scenario(
         name="a cancel while two releases run",
@@ -257,7 +257,7 @@ SHORT: tuple[Scenario, ...] = (
         budget=Budget(cancels=1, older=1, words=1),
         workers=1,
         batches=False,
-        least=15_000,
+        least=13_500,
     ),
     Scenario(
         name="readers beside transactions",

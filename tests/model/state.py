@@ -110,6 +110,8 @@ class Worker(NamedTuple):
     """The artifacts that its claim brings back, as it has counted them in the log."""
     alone: bool = False
     """True if the worker's process works on no other turn."""
+    flagged: int = 0
+    """The incarnation of the cancel flag that the worker has read before HEAD; 0 without one."""
 
 
 IDLE = Worker()

@@ -277,6 +277,10 @@ def removes_any_flag(flagged: str, incarnation: str | None) -> bool:
     return True
 
 
+def sees_the_flag_alone(head: Head, flagged: str | None) -> bool:
+    return flagged is not None and storing.counts_for(flagged, head.incarnation)
+
+
 def never_looks_for_a_flag(head: Head) -> bool:
     del head
     return False

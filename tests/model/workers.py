@@ -1,13 +1,14 @@
 """The worker: the steps of `worker/adapter.py`, `claims.py`, `writer.py` and `canceling.py`.
 
-Phases: `load` (has a delivery), `look` (has read HEAD and log, not yet the cancel flag), `claim`,
-`run` (the agent runs), `cancel` and `fail` (the task is to be ended), `count` (an attempt that was
-not claimed is to be counted), `release` (the turn is to be given back), `refused …` (a commit met
-another HEAD), `unsure` (an answer is missing), `over` (acknowledge).
+Phases: `load` (has a delivery), `look` (has read the cancel flag, not yet HEAD and log; one of the
+release before, the other way round), `claim`, `run` (the agent runs), `cancel` and `fail` (the task
+is to be ended), `count` (an attempt that was not claimed is to be counted), `release` (the turn is
+to be given back), `refused …` (a commit met another HEAD), `unsure` (an answer is missing), `over`
+(acknowledge).
 
-One request is one step. What takes several and is one step here, comes to the same: a read of HEAD
-and log is what one HEAD says (the reader's steps show that), and a flag is read with the HEAD that
-it is compared with, where a flag that counts counted already when it was read.
+One request is one step, but for the Query of flag, log and HEAD: it reads the flag first and HEAD
+last, and a request to cancel may come in between. What takes several and is one step here, comes to
+the same: a read of HEAD and log is what one HEAD says (the reader's steps show that).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from tests.model.world import (
     Refusal,
     World,
     inc_of,
+    mark_of,
     operation_of,
     params_of,
     state_of,
@@ -118,13 +120,26 @@ class Attempts:
     # -- a delivery ----------------------------------------------------------------------------
 
     def _load(self, state: State, index: int, worker: Worker, name: str) -> Move:
-        """HEAD and log: what the attempt decides on, and what its agent sees of the task."""
-        op = worker.op
+        """The first half of what it decides on: the flag; before, HEAD and log."""
+        if not worker.older:
+            flagged = worker._replace(phase="look", flagged=state.flag)
+            return Move(f"{name}: reads the cancel flag", with_worker(state, index, flagged))
+        read = self._read(state, worker)
+        if read is None:
+            return self._finds_none(state, index, worker, name)
+        after = with_worker(state, index, read._replace(phase="look"))
+        return Move(f"{name}: reads HEAD and log", after)
+
+    def _finds_none(self, state: State, index: int, worker: Worker, name: str) -> Move:
+        gone = with_worker(state, index, worker._replace(phase="over", flagged=0))
+        return Move(f"{name}: finds no task", gone)
+
+    def _read(self, state: State, worker: Worker) -> Worker | None:
+        """HEAD and log, and what its agent sees of the task; None where that is gone."""
+        op, seen = worker.op, state.head
         assert op is not None
-        seen = state.head
         if seen is None or inc_of(seen.head) != op.inc:
-            gone = with_worker(state, index, worker._replace(phase="over"))
-            return Move(f"{name}: finds no task", gone)
+            return None
         head = seen.head
         turn = self._rules.on_current_turn(params_of(op), head).turn
         behind = self._rules.waits_behind(head, operation_of(op))
@@ -133,23 +148,27 @@ class Attempts:
         if not worker.older:
             seen = self._world.counted(seen, state.log)
             restores = self._world.restores(seen, state.log)
-        worker = worker._replace(phase="look", seen=seen, turn=turn, behind=behind, script=script)
-        worker = worker._replace(restores=restores)
-        return Move(f"{name}: reads HEAD and log", with_worker(state, index, worker))
+        worker = worker._replace(seen=seen, turn=turn, behind=behind, script=script)
+        return worker._replace(restores=restores)
 
     def _look(self, state: State, index: int, worker: Worker, name: str) -> Move:
-        """The cancel flag; then it decides, and keeps its delivery before anything begins."""
-        op, seen = worker.op, worker.seen
+        """The other half; then it decides, and keeps its delivery before anything begins."""
+        read = worker if worker.older else self._read(state, worker)
+        if read is None:
+            return self._finds_none(state, index, worker, name)
+        is_cancelled = self._is_cancelled(state, read)
+        worker, op, seen = read._replace(flagged=0), read.op, read.seen
         assert op is not None
         assert seen is not None
-        is_cancelled = is_flagged(self._world, state)
         wanted = self._rules.on_delivery(
             seen.head, operation_of(op), receives=worker.receives, is_cancelled=is_cancelled
         )
-        label = f"{name}: reads the cancel flag, decides to {wanted.value}"
+        what = "the cancel flag" if worker.older else "HEAD and log"
+        label = f"{name}: reads {what}, decides to {wanted.value}"
         if wanted is Delivered.DROP:
             return Move(label, with_worker(state, index, worker._replace(phase="over")))
-        if is_cancelled and wanted in _RUNS:
+        is_marked = not worker.older and seen.head.cancel is not None
+        if (is_cancelled or is_marked) and wanted in _RUNS:
             state = wrong(state, "an agent is started although the cancel was seen")
         if wanted in _RUNS and self._retry.is_exhausted(seen.head.attempts):
             worker = worker._replace(phase="fail", token="")
@@ -174,13 +193,23 @@ class Attempts:
             worker = worker._replace(restores=None)
         return Move(label, with_worker(state, index, worker))
 
+    def _is_cancelled(self, state: State, worker: Worker) -> bool:
+        """Whether the worker takes its task for canceled: a worker of before asks for the flag."""
+        assert worker.seen is not None
+        if worker.older:
+            return is_flagged(self._world, state)
+        flagged = mark_of(worker.flagged) if worker.flagged else None
+        return self._rules.is_requested(worker.seen.head, flagged)
+
     def _has_neighbours(
         self, state: State, index: int, worker: Worker, name: str
     ) -> Iterator[Move]:
         """A turn that has to run alone is given back where the neighbours run on."""
-        seen, budget = worker.seen, state.budget
-        assert seen is not None
-        if self._scenario.shares and budget.crowded and self._rules.runs_alone(seen.head):
+        budget = state.budget
+        if not self._scenario.shares or not budget.crowded:
+            return
+        read = worker if worker.older else self._read(state, worker)
+        if read is not None and read.seen is not None and self._rules.runs_alone(read.seen.head):
             spent = state._replace(budget=budget._replace(crowded=budget.crowded - 1))
             after = self._idle(spent, index, worker)
             yield Move(f"{name}: has neighbours, gives the turn back", after, is_fair=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -9,9 +10,16 @@ from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.tasks.attempts import Canceled, on_cancel
-from a2a_serverless.tasks.head import TERMINAL, Head
+from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.storing import check_open, counts_for, deadline_ms, is_overdue, may_remove
+from a2a_serverless.tasks.storing import (
+    check_open,
+    counts_for,
+    deadline_ms,
+    is_overdue,
+    is_requested,
+    may_remove,
+)
 from tests.unit.tasks.heads import claimed, followed, moved, opened
 
 PAUSED = moved(claimed(), TaskState.TASK_STATE_INPUT_REQUIRED)
@@ -56,6 +64,16 @@ def test_a_flag_counts_for_its_own_task() -> None:
     assert counts_for("i", "i")
     assert not counts_for("i", "j")
     assert not counts_for("i", None)
+
+
+def test_a_request_is_known_by_its_flag_or_by_its_mark() -> None:
+    """The flag of release 0.1 has no mark; a flag that came after the look for it has left one."""
+    head = claimed()
+    marked = replace(head, cancel=CancelMark(at=1, by="alice"))
+    assert not is_requested(head, None)
+    assert not is_requested(head, "another task's")
+    assert is_requested(head, head.incarnation)
+    assert is_requested(marked, None)
 
 
 def test_the_end_of_a_task_removes_its_own_flag() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.contract.storage import Storage
+from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import Caller
-from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.attempt import NO_ENDING
@@ -81,26 +82,25 @@ async def test_a_silent_agent_claims_its_turn_after_a_second() -> None:
     await asyncio.gather(working, return_exceptions=True)
 
 
-async def test_a_task_without_a_cancel_is_not_read_again_at_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """HEAD has no mark of a request to cancel, so there is no flag to remove."""
+async def test_a_task_without_a_cancel_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HEAD and flag come with the log; at its end HEAD has no mark, so there is none to remove."""
     reads: list[str] = []
-    is_cancelled_plain = MemoryStorage.is_cancelled
+    read_plain = MemoryStorage.read
 
-    async def is_cancelled(self: MemoryStorage, task_id: str) -> bool:
-        reads.append("flag")
-        return await is_cancelled_plain(self, task_id)
+    async def read(self: MemoryStorage, task_id: str, **options: Any) -> Log | None:
+        reads.append(task_id)
+        return await read_plain(self, task_id, **options)
 
-    async def head(_: MemoryStorage, task_id: str) -> Head | None:
+    async def refused(_: MemoryStorage, task_id: str) -> None:
         raise AssertionError(task_id)
 
     bench = Bench(Agent(complete))
-    await bench.send()
-    monkeypatch.setattr(MemoryStorage, "is_cancelled", is_cancelled)
-    monkeypatch.setattr(MemoryStorage, "head", head)
+    head = await bench.send()
+    monkeypatch.setattr(MemoryStorage, "read", read)
+    monkeypatch.setattr(MemoryStorage, "is_cancelled", refused)
+    monkeypatch.setattr(MemoryStorage, "head", refused)
     assert await bench.work()
-    assert reads == ["flag"]  # before the agent starts
+    assert reads == [head.task_id]
 
 
 async def test_a_second_delivery_claims_before_its_agent_starts() -> None:

@@ -90,14 +90,21 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
                 return None
             incarnation = head.incarnation
         commits = Commits(incarnation, after) if incarnation else None
+        start = layout.CANCEL  # before the events: read from the beginning, the flag comes along
+        if after and incarnation:
+            start = layout.event_sort(incarnation, after + 1)
+        flagged: str | None = None
         gaps: set[tuple[str, int]] = set()
         for attempt in range(1, TORN_READS + 1):
-            head, commits = await self._read_on(task_id, commits)
+            found = await self._items_from(start, task_id)
+            flagged = flagged or _flagged_in(found)
+            head, commits = self._commits_in(found, commits)
             if head is None or commits is None or incarnation not in (None, head.incarnation):
                 return None
             records = belonging_to(head, commits.records, commits.version)
             if records is not None:
-                return Log(head=head, records=records)
+                return Log(head=head, records=records, flagged=flagged)
+            start = layout.event_sort(commits.incarnation, commits.version + 1)
             gaps.add((commits.incarnation, commits.version + 1))
             await self.clock.sleep(aws.pause_s(attempt))
         if len(gaps) == 1:  # a Query beside a transaction may miss its commit, but not every time
@@ -107,15 +114,13 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         msg = f"The events of task {task_id} did not reach its version in {TORN_READS} reads."
         raise UnavailableError(msg)
 
-    async def _read_on(
-        self, task_id: str, commits: Commits | None
+    def _commits_in(
+        self, found: list[Item], commits: Commits | None
     ) -> tuple[Head | None, Commits | None]:
-        """Return HEAD, and its commits: those of `commits` and what a Query finds behind them.
+        """Return HEAD, and its commits: those of `commits` and what a Query has found behind them.
 
         HEAD sorts behind the events, so that one Query on the partition has both.
         """
-        start = layout.event_sort(commits.incarnation, commits.version + 1) if commits else None
-        found = await self._items_from(start or layout.EVENTS, task_id)
         is_head = bool(found) and found[-1]["SK"]["S"] == layout.HEAD
         head = self._live(found[-1] if is_head else None)
         if head is None:
@@ -126,7 +131,7 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         return head, commits
 
     async def _items_from(self, start: str, task_id: str) -> list[Item]:
-        """Return the EVENT items of a task from the sort key `start` on, and HEAD behind them."""
+        """Return the items of a task from the sort key `start` on, HEAD last: flag and EVENTs."""
         found: list[Item] = []
         async for page in self._table.query(
             ConsistentRead=True,
@@ -338,6 +343,12 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
             **condition,
         }
+
+
+def _flagged_in(found: list[Item]) -> str | None:
+    """Return the incarnation that the flag among a task's items is meant for; None without one."""
+    is_flag = bool(found) and found[0]["SK"]["S"] == layout.CANCEL
+    return incarnation_of(found[0]) if is_flag else None
 
 
 def head_update(before: Head, after: Head) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Commit, Timing
-from a2a_serverless.tasks.storing import counts_for
+from a2a_serverless.tasks.storing import counts_for, is_requested
 
 TaskKey: TypeAlias = tuple[str, str]
 """The scope's digest and the id of a task."""
@@ -36,6 +36,16 @@ class Log:
 
     head: Head
     records: tuple[Record, ...]
+    flagged: str | None = None
+    """The incarnation whose cancel was requested, read before HEAD; None without a flag.
+
+    A log that was not read from its beginning does not know.
+    """
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Return True if the task's cancel was requested; the log was read from its beginning."""
+        return is_requested(self.head, self.flagged)
 
     @property
     def needs_newer(self) -> bool:
@@ -211,7 +221,7 @@ class TaskLog(ABC):
     async def read(
         self, task_id: str, *, after: int = 0, incarnation: str | None = None
     ) -> Log | None:
-        """Return HEAD and every commit after version `after`.
+        """Return HEAD and every commit after version `after`, from the beginning the flag as well.
 
         None when the task does not exist, has expired, or is not of `incarnation`.
 

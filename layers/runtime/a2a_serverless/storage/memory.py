@@ -178,7 +178,12 @@ class MemoryStorage(DurableStorage):
             if head is None or incarnation not in (None, head.incarnation):
                 return None
             logged = self._tables.logs[self._key(task_id)][after:]
-        return Log(head=head, records=tuple(commit.read() for commit in logged))
+            flag = None if after else self._tables.flags.get(self._key(task_id))
+        return Log(
+            head=head,
+            records=tuple(commit.read() for commit in logged),
+            flagged=None if flag is None else flag.incarnation,
+        )
 
     async def survey(self, task_id: str) -> Survey | None:
         survey = await super().survey(task_id)

@@ -101,6 +101,16 @@ def counts_for(flagged: str, incarnation: str | None) -> bool:
     return flagged == incarnation
 
 
+def is_requested(head: Head, flagged: str | None) -> bool:
+    """Return True if a cancel was requested of the task of HEAD.
+
+    `flagged` is the incarnation of the flag that was read before HEAD; None without one. A request
+    that came between the two reads has left its mark on HEAD. The flag of release 0.1 has no mark.
+    """
+    is_flagged = flagged is not None and counts_for(flagged, head.incarnation)
+    return is_flagged or head.cancel is not None
+
+
 def may_be_flagged(head: Head) -> bool:
     """Return True if a flag may be up for the task of a HEAD that its writer has just written.
 

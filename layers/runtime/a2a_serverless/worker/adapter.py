@@ -258,12 +258,11 @@ class _Delivery:
 
     async def _act(self, log: Log | None) -> Verdict | None:
         """Do what is wanted on `log`; return None if it has to be read again before."""
-        is_cancelled = log is not None and await self._storage.is_cancelled(self._params.task_id)
         wanted = on_delivery(
             None if log is None else log.head,
             self._operation,
             receives=self._handle.attempt,
-            is_cancelled=is_cancelled,
+            is_cancelled=log is not None and log.is_cancelled,
             cannot_run=log is not None and log.cannot_run,
         )
         if log is None or wanted is Delivered.DROP:

@@ -95,8 +95,7 @@ class DeadLetters:
         scope, task_id = Scope(operation.params.scope), operation.params.task_id
         storage = self._storage.for_scope(scope)
         log = await storage.read(task_id, incarnation=operation.params.incarnation)
-        is_cancelled = await storage.is_cancelled(task_id)
-        letter = _Letter(operation, self._retry, log, is_cancelled=is_cancelled)
+        letter = _Letter(operation, self._retry, log)
         settled = await _settle(storage, letter)
         if settled != "dropped":
             # Counted at once: if the next step fails, the next delivery finds nothing to count.
@@ -140,16 +139,14 @@ class DeadLetters:
 class _Letter:
     """A dead letter, and the decision about it on the HEAD that was read last."""
 
-    def __init__(
-        self, operation: Operation, retry: RetryPolicy, log: Log | None, *, is_cancelled: bool
-    ) -> None:
+    def __init__(self, operation: Operation, retry: RetryPolicy, log: Log | None) -> None:
         self.operation = operation
         self.read = None if log is None else log.counted().head
         self.correlation_id = secrets.token_hex(8)
         self.wanted = DeadLettered.DROP
         self.seen: Head | None = None
         self._retry = retry
-        self._is_cancelled = is_cancelled
+        self._is_cancelled = log is not None and log.is_cancelled
         self._cannot_run = log is not None and log.cannot_run
 
     def decide(self, head: Head) -> Commit | None:
