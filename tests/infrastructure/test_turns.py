@@ -65,12 +65,18 @@ def test_the_worker_gets_what_was_chosen(transformed: Json) -> None:
     """Without TurnTimeout there is no variable: a turn may take as long as its worker has."""
     variables = transformed["WorkerFunction"]["Properties"]["Environment"]["Variables"]
     assert variables["A2A_WORKER_TURNS"] == {"Ref": "WorkerTurns"}
-    assert variables["A2A_FLUSH_MS"] == {"Ref": "FlushMs"}
     assert variables["A2A_TURN_LIMIT_S"]["Fn::If"] == [
         "HasTurnTimeout",
         {"Ref": "TurnTimeout"},
         {"Ref": "AWS::NoValue"},
     ]
+
+
+@pytest.mark.parametrize("name", ["ApiFunction", "StreamFunction", "WorkerFunction"])
+def test_streams_know_for_how_long_chunks_wait(transformed: Json, name: str) -> None:
+    """The worker lets them wait, and who follows a task looks for none before."""
+    variables = transformed[name]["Properties"]["Environment"]["Variables"]
+    assert variables["A2A_FLUSH_MS"] == {"Ref": "FlushMs"}
 
 
 @pytest.mark.parametrize(

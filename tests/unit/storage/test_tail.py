@@ -28,7 +28,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from tests.support.clocks import ManualClock
+from tests.support.clocks import ManualClock, Timetable
 from tests.support.workers import idle
 
 
@@ -239,6 +239,78 @@ async def take_slowly(
 
 async def start_of(storage: MemoryStorage, head: Head) -> Cursor:
     return _cursor(await Tail.open(storage, head.task_id), 1, 0)
+
+
+class Polled(MemoryStorage):
+    """Storage that does not wake its readers, as DynamoDB, and counts how often it is read."""
+
+    wakes = False
+
+    def __init__(self, clock: Timetable) -> None:
+        super().__init__(clock=clock)
+        self.reads = 0
+
+    async def read(self, *args: Any, **options: Any) -> Log | None:
+        self.reads += 1
+        return await super().read(*args, **options)
+
+    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
+        await self.clock.sleep(timeout_s)
+
+
+async def streamed(
+    *, apart_s: float, flush_s: float, chunks: int = 10
+) -> tuple[list[float], Polled]:
+    """How late a stream shows each chunk and, 10 ms after the last one, the turn's end.
+
+    The storage has counted the reads from the first chunk on.
+    """
+    clock = Timetable()
+    storage = Polled(clock)
+    heads = [(await storage.open_task("c", request())).head]
+    claim = Commit(entries=(WORKING,), token="A", claims=True)
+    heads.append(await storage.commit(heads[-1], claim))
+
+    def at(seconds: float, entry: ArtifactWritten | StatusChanged) -> float:
+        async def commit() -> None:
+            heads.append(await storage.commit(heads[-1], Commit(entries=(entry,), token="A")))
+
+        clock.at(seconds, commit)
+        return seconds
+
+    made = [at(apart_s * (n + 1), chunk(str(n))) for n in range(chunks)]
+    made.append(at(made[-1] + 0.01, COMPLETED))
+    tail = await Tail.open(storage, heads[0].task_id)
+    seen = []
+    async for _ in tail.events(until=ended, deadline=60, flush_s=flush_s):
+        if not seen:
+            storage.reads = 0
+        seen.append(clock.monotonic())
+    return [late - begun for late, begun in zip(seen, made, strict=True)], storage
+
+
+@pytest.mark.parametrize(
+    ("apart_s", "flush_s", "most_reads"),
+    [(0.1, 0.1, 30), (0.2, 0.1, 69), (0.5, 0.5, 30), (1, 0.5, 91)],
+)
+async def test_a_stream_reads_little_while_no_chunk_can_come(
+    apart_s: float, flush_s: float, most_reads: int
+) -> None:
+    """After chunks it reads once for the end, and then when others may be there: none is late."""
+    late, storage = await streamed(apart_s=apart_s, flush_s=flush_s)
+    as_before, other = await streamed(apart_s=apart_s, flush_s=0)
+    assert max(late[:-1]) <= max(0.025, 0.1 * apart_s) + 0.001
+    assert late[-1] <= 0.025
+    assert max(late) <= max(as_before) + 0.001
+    assert storage.reads <= most_reads < other.reads
+
+
+async def test_what_is_no_chunk_is_followed_as_quickly_as_before() -> None:
+    """A status, or an artifact of a long time ago, says nothing about when the next event comes."""
+    assert poll_interval(0.1, 0) == 0.025
+    assert poll_interval(2, 0.475) == 0.2
+    assert poll_interval(0, 5) == 0.025
+    assert poll_interval(0.025, 5) == 1.0
 
 
 def test_a_quiet_task_is_read_once_a_second_at_most() -> None:

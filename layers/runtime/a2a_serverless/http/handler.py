@@ -262,7 +262,13 @@ class DurableRequestHandler(RequestHandler):
     def _stream(self, opening: TailEvent, tail: Tail, context: ServerCallContext) -> TaskStream:
         """Return the stream of a tail; one that is answered in pieces is counted."""
         counted = self._backends.streams if self._entrypoint == "stream" else None
-        return TaskStream(opening, tail, caller=context.user.user_name, leases=counted)
+        return TaskStream(
+            opening,
+            tail,
+            caller=context.user.user_name,
+            leases=counted,
+            flush_s=self._settings.flush_ms / 1000,
+        )
 
     def _stream_limits(self, context: ServerCallContext) -> Limits:
         """Return the limits of a stream that is asked for now."""

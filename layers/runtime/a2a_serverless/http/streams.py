@@ -41,15 +41,23 @@ class TaskStream:
     Args:
         caller: the client's identity; empty where callers are not known.
         leases: of open streams; None where the answer goes out in one piece, so that none is open.
+        flush_s: the seconds for which the workers' chunks wait for company.
     """
 
     def __init__(
-        self, opening: TailEvent, tail: Tail, *, caller: str, leases: StreamLeases | None
+        self,
+        opening: TailEvent,
+        tail: Tail,
+        *,
+        caller: str,
+        leases: StreamLeases | None,
+        flush_s: float,
     ) -> None:
         self._opening = opening
         self._tail = tail
         self._caller = caller
         self._leases = leases
+        self._flush_s = flush_s
         self._lease: Lease | None = None
 
     async def events(self, until: Callable[[Head], bool], limits: Limits) -> AsyncIterator[Event]:
@@ -66,6 +74,7 @@ class TaskStream:
             deadline=limits.deadline,
             stop=limits.stop,
             may_wait=lambda: self._may_wait(limits),
+            flush_s=self._flush_s,
         )
         try:
             async for delivery in deliveries:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 
-from a2a.types import Task
+from a2a.types import Task, TaskArtifactUpdateEvent
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError
@@ -20,7 +20,11 @@ FASTEST_POLL_S = 0.025
 """While events come: four polls in the 0.1 s that chunks wait for company at a busy writer."""
 SLOWEST_POLL_S = 1.0
 POLL_SHARE_OF_SILENCE = 0.1
-"""A poll waits a tenth of the silence so far: quick while events come, once a second after 10 s."""
+"""A poll waits a tenth of the silence so far: quick while events come, once a second after 10 s.
+
+For `FlushMs` after a commit of chunks a worker commits no others. Meanwhile a stream polls once,
+for the end of the turn, which waits for nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,23 +107,28 @@ class Tail:
         deadline: float,
         stop: float = math.inf,
         may_wait: Callable[[], Awaitable[bool]] | None = None,
+        flush_s: float = 0,
     ) -> AsyncIterator[TailEvent]:
         """Yield events as they are committed, until HEAD satisfies `until` and all were delivered.
 
         `deadline` and `stop` are in monotonic seconds. At `deadline` it ends, even if a slow reader
         has not taken all events yet; but once HEAD satisfies `until`, the remaining events are
         still delivered up to `stop`. `may_wait` is asked once, before the first wait, and ends it
-        with False. The tail can be continued after that.
+        with False. The tail can be continued after that. `flush_s`: the seconds from a commit of
+        chunks to the next one, as the workers are set.
 
         Raises:
             TaskNotFoundError: the task was deleted or has expired.
         """
         clock = self._source.clock
-        last_news = clock.monotonic()
+        last_news, quiet_s = clock.monotonic(), 0.0
         while True:
             news = bool(self._backlog)
             while self._backlog:
-                yield self._backlog.popleft()
+                delivered = self._backlog.popleft()
+                is_chunk = isinstance(delivered.event, TaskArtifactUpdateEvent)
+                quiet_s = flush_s - FASTEST_POLL_S if is_chunk else 0.0
+                yield delivered
                 if clock.monotonic() >= (stop if until(self.head) else deadline):
                     return
             now = clock.monotonic()
@@ -132,7 +141,7 @@ class Tail:
             last_news = now if news else last_news
             wait_s = deadline - now
             if not self._source.wakes:
-                wait_s = min(wait_s, poll_interval(now - last_news))
+                wait_s = min(wait_s, poll_interval(now - last_news, quiet_s))
             await self._source.changed(self.head.task_id, self.head.version, wait_s)
             await self.poll()
 
@@ -161,9 +170,15 @@ class Tail:
         return Cursor(version, index, incarnation_tag(self.head.incarnation))
 
 
-def poll_interval(silence_s: float) -> float:
-    """Return seconds until the next read after `silence_s` without an event."""
-    return min(SLOWEST_POLL_S, max(FASTEST_POLL_S, silence_s * POLL_SHARE_OF_SILENCE))
+def poll_interval(silence_s: float, quiet_s: float = 0) -> float:
+    """Return seconds until the next read after `silence_s` without an event.
+
+    `quiet_s`: for so long after the last event none is expected but the turn's end.
+    """
+    wait_s = max(FASTEST_POLL_S, silence_s * POLL_SHARE_OF_SILENCE)
+    if silence_s >= FASTEST_POLL_S:  # the poll for the end has been made
+        wait_s = max(wait_s, quiet_s - silence_s)
+    return min(SLOWEST_POLL_S, wait_s)
 
 
 async def settle(tail: Tail, *, until: Callable[[Head], bool], deadline: float) -> bool:
