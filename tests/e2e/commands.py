@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -122,6 +122,39 @@ def running_with(
             cwd=cwd,
         )
     yield from _until_end(Running(process, output))
+
+
+NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""Runs a command as the first process of a namespace of its own, as a container does."""
+
+
+def namespace() -> tuple[str, ...] | None:
+    """What makes the command behind it the first process; None where that is not permitted."""
+    for before in (NAMESPACE, (*NAMESPACE, "--map-root-user")):
+        with suppress(OSError):
+            if subprocess.run([*before, "true"], capture_output=True, check=False).returncode == 0:
+                return before
+    return None
+
+
+@contextmanager
+def running_first(
+    before: Sequence[str], *arguments: str, env: Mapping[str, str], output: Path
+) -> Iterator[Running]:
+    """A command as process 1 of `namespace`; `first_process` is whom to send signals to."""
+    command = [*before, *_command_line(sys.executable, *arguments)]
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, env=dict(env), stdout=file, stderr=file)
+    yield from _until_end(Running(process, output))
+
+
+def first_process(started: Running) -> int:
+    """The number of a namespace's first process, as this process sees it."""
+    pid = started.process.pid
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    status = Path(f"/proc/{child}/status").read_text(encoding="utf-8")
+    assert re.search(r"^NSpid:\s+\d+\s+1$", status, re.MULTILINE), status
+    return int(child)
 
 
 def _until_end(started: Running) -> Iterator[Running]:
