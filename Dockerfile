@@ -27,6 +27,7 @@ COPY --from=build /app /app
 ENV PYTHONPATH=/app:/site PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 USER 10001
-# The first process of the container: it ends by SIGTERM, as `docker stop` and ECS send it.
+# The first process of the container: it drains on SIGTERM, as `docker stop` and ECS send it.
+STOPSIGNAL SIGTERM
 ENTRYPOINT ["python", "-m", "a2a_serverless.cli", "worker", "--agent", "/app/agent.py:agent"]
 CMD ["--concurrency", "64", "--drain", "100", "--health-port", "8080"]

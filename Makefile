@@ -144,6 +144,11 @@ build: $(VENV)/.stamp ## sam build
 artefact: $(VENV)/.stamp emulators ## what is deployed, built for this machine and run; its sizes and times
 	A2A_ARTEFACT=long $(BIN)/python -m pytest tests/artefact
 
+.PHONY: image
+image: $(VENV)/.stamp ## the worker's image without Docker, for arm64: build/image, an OCI layout, made and checked
+	A2A_IMAGE=long $(BIN)/python -m pytest tests/infrastructure/test_image.py
+	@du -sh build/image
+
 .PHONY: dist
 dist: $(VENV)/.stamp ## the wheel and the source archive, in dist/, without tests
 	rm -rf dist

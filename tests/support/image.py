@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -12,13 +13,34 @@ from tests.e2e.installed import run
 _FOLDERS = re.compile(r"(?<![\w.])/(?=(?:build|site|app)\b)")
 
 
-def instructions(context: Path) -> list[tuple[str, str]]:
-    """Names and arguments of the build stage's instructions, but for FROM."""
+Instruction = tuple[str, str]
+"""The name and the arguments of one line of a Dockerfile."""
+
+ARM64 = (
+    "--python-version 3.13 --implementation cp --abi cp313 --abi abi3 --abi none",
+    *(f"--platform manylinux_2_{glibc}_aarch64" for glibc in (17, 24, 26, 27, 28, 31, 34)),
+    "--platform manylinux2014_aarch64",
+)
+"""What pip is told on another machine to install what it would inside of the image."""
+
+
+def stages(context: Path) -> list[list[Instruction]]:
+    """The instructions of the Dockerfile's stages, but for FROM: the build's, and the image's."""
     text = (context / "Dockerfile").read_text(encoding="utf-8")
     lines = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("FROM ")]
-    stage = (line.partition(" ") for line in lines[starts[0] + 1 : starts[1]] if line.strip())
-    return [(name, " ".join(arguments.split())) for name, _, arguments in stage]
+    found: list[list[Instruction]] = []
+    for line in filter(str.strip, lines):
+        name, _, arguments = line.partition(" ")
+        if name == "FROM":
+            found.append([])
+        else:
+            found[-1].append((name, " ".join(arguments.split())))
+    return found
+
+
+def instructions(context: Path) -> list[Instruction]:
+    """Names and arguments of the build stage's instructions, but for FROM."""
+    return stages(context)[0]
 
 
 def sent(context: Path, name: str) -> bool:
@@ -36,13 +58,16 @@ def _fits(name: str, pattern: str) -> bool:
     return fnmatch(name, pattern) or fnmatch(f"/{name}", pattern.replace("**/", "*/"))
 
 
-def build_stage(context: Path, root: Path, python: Path) -> None:
+def build_stage(
+    context: Path, root: Path, python: Path, *, pip_options: Sequence[str] = ()
+) -> None:
     """Run the build stage: `/build`, `/site` and `/app` are folders of `root`.
 
     Args:
         context: the project.
         root: an empty folder.
         python: an interpreter with pip, in place of the image's.
+        pip_options: for which platform it installs, where that is not this machine's.
     """
     variables: dict[str, str] = {}
     for name, arguments in instructions(context):
@@ -54,8 +79,11 @@ def build_stage(context: Path, root: Path, python: Path) -> None:
             variables |= dict([here.split("=", 1)])
         else:
             assert name == "RUN", name
-            script = re.sub(r"\bpip (?=install)", f"{python} -m pip ", here)
-            script = re.sub(r"\bpython (?=-m compileall)", f"{python} ", script)
+            pip = " ".join((f"{python} -m pip install", *pip_options))
+            script = re.sub(r"\bpip install\b", pip, here)
+            # The bytecode names files as they are in the image.
+            compileall = f"{python} -m compileall -s {root} -p /"
+            script = re.sub(r"\bpython -m compileall\b", compileall, script)
             run(["sh", "-ec", script], cwd=root, **variables)
 
 
