@@ -3,8 +3,9 @@
 Each `--setting` takes five minutes. Clients send a task a second and look every five, as the
 profile `30 s agent` of `benchmarks.cost` does. Deployed handlers and workers run in one process,
 over DynamoDB Local and an SQS emulator; calls are counted, and the time of the worker's invocations
-is measured until the last has returned. Fargate's time is computed: it is that of the workers that
-fargate.yaml would keep for the load.
+is measured until the last has returned, and so is the time from a task's creation to the start of
+its turn. Fargate's time is computed: it is that of the workers that fargate.yaml would keep for the
+load.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
 
@@ -39,6 +40,19 @@ LINES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one task of a load used, and when the turns started."""
+
+    used: Counts
+    starts_ms: Sequence[float]
+    """Milliseconds from the tasks' creation to the start of their turns, in ascending order."""
+
+    def start_ms(self, share: float) -> float:
+        """The time within which this share of the turns had started."""
+        return self.starts_ms[min(len(self.starts_ms) - 1, int(share * len(self.starts_ms)))]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the settings and print Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
@@ -48,15 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = chosen.setting or list(SETTINGS)
     with counted_system() as system:
         system.wake(cost.echo(system))  # it connects
-        used = [measured(system, SETTINGS[name], chosen.seconds) for name in names]
-    print("\n".join(table([SETTINGS[name].name for name in names], used)))
-    for name, one in zip(names, used, strict=True):
+        found = [measured(system, SETTINGS[name], chosen.seconds) for name in names]
+    print("\n".join(table([SETTINGS[name].name for name in names], found)))
+    for name, one in zip(names, found, strict=True):
         if name in LINES:
-            print(f"\n{LINES[name]}: ${paid(one):,.0f} a million")
+            print(f"\n{LINES[name]}: ${paid(one.used):,.0f} a million")
     return 0
 
 
-def measured(system: System, setting: Setting, seconds: float) -> Counts:
+def measured(system: System, setting: Setting, seconds: float) -> Measured:
     """What one task used, on average over a load."""
     tasks = round(seconds * RATE)
     with system.counting() as tally:
@@ -78,7 +92,8 @@ def measured(system: System, setting: Setting, seconds: float) -> Counts:
         f" ({each}), {sum(billed.seconds):.0f} s billed",
         file=sys.stderr,
     )
-    return one if setting.turns else replace(one, **fargate())
+    used = one if setting.turns else replace(one, **fargate())
+    return Measured(used=used, starts_ms=sorted(tally.logs.values("TimeQueued")))
 
 
 def client(system: System) -> str:
@@ -110,14 +125,18 @@ def paid(one: Counts) -> float:
     return sum(dollars.values()) - dollars[TRACES]
 
 
-def table(names: Sequence[str], used: Sequence[Counts]) -> Iterator[str]:
-    """What one task uses, and what a million cost."""
+def table(names: Sequence[str], found: Sequence[Measured]) -> Iterator[str]:
+    """What one task uses, how soon its turn starts, and what a million cost."""
+    used = [one.used for one in found]
     yield from cost.header(f"{THINK_S:g} s agent, {RATE:g} a second: one task", names)
     yield cost.row("write units", [one.write_units for one in used])
     yield cost.row("read units", [one.read_units for one in used])
     yield cost.row("requests to SQS", [one.sqs_requests for one in used])
     yield cost.row("Lambda invocations", [one.invocations for one in used])
     yield cost.row("Lambda GB-seconds", [one.gb_seconds for one in used])
+    for share in (0.5, 0.95):
+        name = f"ms until its turn starts, p{100 * share:.0f}"
+        yield cost.row(name, [one.start_ms(share) for one in found])
     yield ""
     yield from cost.per_million(names, used)
 

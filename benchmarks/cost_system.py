@@ -67,6 +67,11 @@ class LogLines(io.TextIOBase):
         """What CloudWatch charges for them."""
         return sum(len(line.encode()) + LOG_EVENT_BYTES for line in self.lines)
 
+    def values(self, name: str) -> list[float]:
+        """All values of a custom metric, whatever its dimensions."""
+        contents = map(json.loads, self.lines)
+        return [value for one in contents if "_aws" in one for value in one.get(name, [])]
+
     def metrics(self) -> set[str]:
         """Custom metrics among them: each name under each set of dimensions is one."""
         found: set[str] = set()
