@@ -281,7 +281,7 @@ async def streamed(
     made = [at(apart_s * (n + 1), chunk(str(n))) for n in range(chunks)]
     made.append(at(made[-1] + 0.01, COMPLETED))
     tail = await Tail.open(storage, heads[0].task_id)
-    seen = []
+    seen: list[float] = []
     async for _ in tail.events(until=ended, deadline=60, flush_s=flush_s):
         if not seen:
             storage.reads = 0
