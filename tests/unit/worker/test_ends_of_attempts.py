@@ -9,6 +9,7 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.head import LOST, SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
@@ -301,7 +302,7 @@ async def test_a_cancel_is_heard_at_the_next_commit() -> None:
 async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A cancel between the look at the flag and the claim is heard at the claim, not the watch."""
+    """A cancel between a delivery's read and its claim is heard at the claim, not by the watch."""
     clock = PacedClock()
 
     async def wait(context: RequestContext, queue: EventQueue) -> None:
@@ -311,14 +312,14 @@ async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(
     bench = Bench(agent, clock=clock)
     task = await bench.send()
     await bench.storage.commit(task, Commit(token="dead", claims=True))
-    asks = type(bench.storage).is_cancelled
+    reads = type(bench.storage).read
 
-    async def asked_too_early(storage: Any, task_id: str) -> bool:
-        answer = await asks(storage, task_id)
+    async def read_too_early(storage: Any, task_id: str, **options: Any) -> Log | None:
+        log = await reads(storage, task_id, **options)
         await bench.storage.request_cancel(task_id)
-        return answer
+        return log
 
-    monkeypatch.setattr(type(bench.storage), "is_cancelled", asked_too_early)
+    monkeypatch.setattr(type(bench.storage), "read", read_too_early)
     assert await bench.work() is True
     assert clock.monotonic() == 0
     assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
