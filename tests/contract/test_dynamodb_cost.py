@@ -114,12 +114,13 @@ async def test_a_quick_turn_costs_a_worker_two_requests(bench: Bench) -> None:
 async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> None:
     """The flag comes with the log: it is looked for again only where there is one to remove."""
     backends = replace(memory_backends(Settings()), storage=bench.storage)
-    worker = Worker(Agent(complete), backends=backends)
+    agent = Agent(complete)
+    worker = Worker(agent, backends=backends)
     head = await worker.send()
     await bench.storage.request_cancel(head.task_id)
     with bench.meter.measure() as usage:
         assert await worker.work()
-    assert worker.adapter.agent.started == []  # type: ignore[attr-defined]
+    assert agent.started == []
     assert usage.kinds["Query CANCEL, HEAD, TASK"] == 1
     assert usage.requests == 8  # the read, the end; then the flag that is removed
 

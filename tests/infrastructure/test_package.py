@@ -101,13 +101,17 @@ def test_what_the_command_line_imports_is_declared(project: Path) -> None:
     assert undeclared(set(imported()), requirements) == set()
 
 
+OWN_EXTRAS = {"local", "testing", "worker"}
+"""Extras that no framework has given its name."""
+
+
 def test_each_adapter_is_an_extra(project: Path) -> None:
     """An extra, the example's packages, and those of its environment ask for one version."""
     extras = table(project)["optional-dependencies"]
     folder = project / "layers/runtime" / ADAPTERS.replace(".", "/")
     adapters = {path.stem for path in folder.glob("*.py")} - {"__init__", "conversation"}
-    assert {name.replace("_", "-") for name in adapters} == set(extras) - {"local", "worker"}
-    for name in set(extras) - {"local", "worker"}:
+    assert {name.replace("_", "-") for name in adapters} == set(extras) - OWN_EXTRAS
+    for name in set(extras) - OWN_EXTRAS:
         packages = project / "examples" / KINDS[name] / "requirements.txt"
         assert packages.read_text(encoding="utf-8").split() == extras[name]
     for name in ("openai-agents", "strands"):
