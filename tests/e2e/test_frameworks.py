@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from a2a.client import Client
-from a2a.types import Part, Task, TaskState
+from a2a.types import GetTaskRequest, Part, Task, TaskState
 
 from tests.conformance.foreign_agents import ROOT
-from tests.e2e.clients import client_at, send, settled, stream
+from tests.e2e.clients import artifact_text, client_at, send, settled, stream
 from tests.e2e.commands import START_S, Running, environment, running, running_with
 from tests.e2e.conftest import names_of_queues, provision
 from tests.e2e.frameworks import FRAMEWORKS, Framework, said
@@ -62,8 +62,9 @@ async def test_a_conversation_outlives_its_processes(
 ) -> None:
     """Worker after worker is killed: in the middle of a turn, and between two turns of a task.
 
-    The turn in the middle starts anew from what the last ended turn left: its artifact is there
-    once, and the conversation has each message once.
+    The first dies when its answer is committed, and neither the ending nor the state is: that turn
+    starts anew from what the last ended turn left. Its artifact is there once, and the conversation
+    has each message once.
     """
     env = environment(**provision({**provisioned, **names_of_queues()}), **QUICK)
     example = str(framework.folder / "agent.py")
@@ -86,10 +87,13 @@ async def test_a_conversation_outlives_its_processes(
             with worker("first", **{dying.VARIABLE: "2"}) as first:
                 first.wait_for("turns at a time")
                 assert said(await caller.say(framework.hello)) == framework.heard
-                wish = await caller.begin(framework.wish)
+                cut = await caller.begin(framework.bye)
                 assert first.process.wait(START_S) == -signal.SIGKILL
+                left = await client.get_task(GetTaskRequest(id=cut.id))
+                assert artifact_text(left).strip() == framework.goes_on or not framework.streams
             with worker("second") as second:
-                asks = await caller.rest(wish)
+                assert said(await caller.rest(cut)) == framework.goes_on
+                asks = await caller.say(framework.wish)
                 assert framework.question in (None, said(asks))
                 assert second.end(signal.SIGKILL) == -signal.SIGKILL
             with worker("third"):
