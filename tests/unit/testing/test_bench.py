@@ -204,6 +204,15 @@ def test_a_kill_stops_all_that_the_agent_does(agent_bench: MakeBench) -> None:
     assert (run.state, run.attempts, ran) == ("completed", 2, [])
 
 
+def test_a_dead_worker_says_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+    """What the end of the test does with a killed worker's tasks is in no log."""
+    with AgentBench(Counting) as bench:
+        bench.send("hello", kill_after=1)
+        caplog.clear()
+    assert caplog.records == []
+    assert logging.root.manager.disable == logging.NOTSET
+
+
 def test_a_kill_that_comes_every_time_fails_the_task(agent_bench: MakeBench) -> None:
     """A turn whose last attempt dies fails: here there is one."""
     run = agent_bench(Counting, max_attempts=1).send("hello", kill_after=1)

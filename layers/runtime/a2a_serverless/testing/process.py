@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import Context
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -154,12 +155,23 @@ class Process:
         self._loop.stop()
 
     def close(self) -> None:
-        """End what is left of the process."""
+        """End what is left of the process; of a dead one nothing is logged."""
         self._loop.set_exception_handler(lambda *_: None)  # of tasks that do not end
-        with suppress(RuntimeError):
-            self._loop.run_until_complete(_ended(asyncio.all_tasks(self._loop)))
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+        with _silence() if self._is_dead else nullcontext():
+            with suppress(RuntimeError):
+                self._loop.run_until_complete(_ended(asyncio.all_tasks(self._loop)))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
