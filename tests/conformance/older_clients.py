@@ -183,11 +183,25 @@ class SimpleA2A:
         tasks: list[dict[str, Any]] = await self._rpc.call("tasks/list", params)
         return tasks
 
+    async def rpc_call(self, method: str, **params: Any) -> Any:
+        """Its private call, by which its own example sets push configurations."""
+        return await self._rpc.call(method, params)
+
     async def send_subscribe(self, text: str) -> list[dict[str, Any]]:
         return await self._streamed("tasks/sendSubscribe", self._params(text))
 
     async def resubscribe(self, task_id: str) -> list[dict[str, Any]]:
         return await self._streamed("tasks/resubscribe", {"id": task_id})
+
+    async def begin(self, text: str) -> str:
+        """Start a task and leave its stream after the first event: the task's id."""
+        params = self._params(text)
+        body = {"jsonrpc": "2.0", "id": "uuid", "method": "tasks/sendSubscribe", "params": params}
+        async with self._http.stream("POST", "/", json=body) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    return str(json.loads(line[6:])["result"]["id"])
+        return ""
 
     @staticmethod
     def _params(text: str, *, task_id: str = "", context_id: str = "") -> dict[str, Any]:

@@ -43,7 +43,14 @@ TALKERS: dict[str, Callable[[ServedAgent], Talker]] = {
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=20, older_dialects=True)
+    return Settings(
+        auth="none",
+        cancel_timeout_s=5,
+        blocking_limit_s=20,
+        older_dialects=True,
+        push_queue="pushes.fifo",
+        push_allowed_hosts="receiver.example",
+    )
 
 
 @pytest.fixture(params=FUNCTIONS)
@@ -178,6 +185,22 @@ class TestVersion01:
         assert frames[-1]["final"]
         assert (await sending).text == STORY
 
+    async def test_push_in_a_message_and_beside_it(
+        self, client: Client01, agent: ServedAgent
+    ) -> None:
+        """0.1 has one receiver for a task: the later one replaces the first, as 1.0 shows."""
+        first = {"url": "https://receiver.example/1", "authentication": {"schemes": ["Bearer"]}}
+        seen = await client.call("tasks/send", {**sent("ask"), "pushNotification": first})
+        shown = await client.call("tasks/pushNotification/get", {"id": seen["id"]})
+        assert shown["pushNotificationConfig"]["url"] == first["url"]
+        assert shown["pushNotificationConfig"]["authentication"] == {"schemes": ["Bearer"]}
+        second = {"id": seen["id"], "pushNotificationConfig": {"url": "https://receiver.example/2"}}
+        await client.call("tasks/pushNotification/set", second)
+        listed = await agent.call("ListTaskPushNotificationConfigs", {"taskId": seen["id"]})
+        assert [(one["id"], one["url"]) for one in listed.result["configs"]] == [
+            ("a2a-0.1", "https://receiver.example/2")
+        ]
+
     @pytest.mark.parametrize("name", ["id", "taskId"])
     async def test_a_task_is_named_by_either_name(self, client: Client01, name: str) -> None:
         """simple_a2a: `taskId` for `id` in `tasks/get`, `tasks/cancel` and `tasks/resubscribe`."""
@@ -207,7 +230,12 @@ class TestVersion01:
             ("tasks/send", {"id": "no id", "message": sent("go")["message"]}, -32602),
             ("tasks/send", {"id": "x", "message": {"role": "user", "parts": []}}, -32602),
             ("tasks/send", {"id": "x", "message": {"role": "king", "parts": [{}]}}, -32602),
-            ("tasks/send", {**sent("go"), "pushNotification": {"url": "https://a"}}, -32003),
+            ("tasks/send", {**sent("go"), "pushNotification": {"url": "http://a"}}, -32602),
+            ("tasks/send", {**sent("go"), "pushNotification": []}, -32602),
+            ("tasks/send", {**sent("go"), "historyLength": []}, -32602),
+            ("tasks/pushNotification/set", {"id": "done"}, -32602),
+            ("tasks/pushNotification/set", {"id": "x", "pushNotificationConfig": {}}, -32602),
+            ("tasks/pushNotification/get", {"id": "nobody"}, -32001),
             ("tasks/sendSubscribe", {"id": "x"}, -32602),
             ("tasks/submit", {"message": sent("go")["message"]}, -32602),
             ("tasks/submit", {"taskId": "x"}, -32602),
@@ -257,6 +285,23 @@ class TestSimpleA2A:
         assert events[0]["id"] == "my-task"
         assert events[-1]["status"]["state"] == "completed"
         await sending
+
+    async def test_push(self, simple: SimpleA2A, worker: ScriptedWorker) -> None:
+        """As in its example: set, get, list and delete, with its names; no secret comes back."""
+        task = await simple.send_task("ask")
+        info = {"scheme": "Bearer", "value": "secret"}
+        config = {"webhookUrl": "https://receiver.example/", "authenticationInfo": info}
+        made = await simple.rpc_call(
+            "tasks/pushNotification/set", id=task["id"], pushNotificationConfig=config
+        )
+        assert made["id"] == task["id"]
+        assert made["pushNotificationConfig"]["webhookUrl"] == config["webhookUrl"]
+        assert made["pushNotificationConfig"]["authenticationInfo"] == {"scheme": "Bearer"}
+        assert await simple.rpc_call("tasks/pushNotification/get", id=task["id"]) == made
+        assert await simple.rpc_call("tasks/pushNotification/list") == [made]
+        assert await simple.rpc_call("tasks/pushNotification/delete", id=task["id"]) is None
+        assert await simple.rpc_call("tasks/pushNotification/get", id=task["id"]) is None
+        assert await simple.rpc_call("tasks/pushNotification/list", id=task["id"]) == []
 
     async def test_a_list(self, simple: SimpleA2A) -> None:
         """A list has the caller's tasks as one JSON list, newest first, with histories."""
@@ -398,6 +443,24 @@ class TestSubmitting:
         await client.call("tasks/submit", self.submission("ask"))
         task = (await client.call("tasks/submit", self.submission("go")))["task"]
         assert task["status"] == "completed"
+
+
+class TestWithoutPush:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(auth="none", older_dialects=True)
+
+    async def test_push_is_refused(self, client: Client01) -> None:
+        """-32003, also in a message, where the card offers none."""
+        config = {"url": "https://receiver.example/"}
+        for method, params in (
+            ("tasks/send", {**sent("go"), "pushNotification": config}),
+            ("tasks/pushNotification/set", {"id": "x", "pushNotificationConfig": config}),
+            ("tasks/pushNotification/list", {"id": "x"}),
+        ):
+            with pytest.raises(RpcError) as caught:
+                await client.call(method, params)
+            assert caught.value.code == -32003
 
 
 class TestSwitchedOff:

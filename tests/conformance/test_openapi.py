@@ -1,4 +1,4 @@
-"""Whatever the OpenAPI description allows, and what it forbids, is answered without a 5xx.
+"""Whatever the OpenAPI description allows, and what it forbids, is answered as it describes.
 
 `A2A_SCHEMATHESIS` is the number of examples in all, 200 by default; the long form is 2,000.
 """
@@ -18,8 +18,11 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
+from a2a_serverless.http import JSONRPC_PATHS
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
@@ -27,6 +30,7 @@ from tests.conformance.test_client import CARD
 
 EXAMPLES = int(os.environ.get("A2A_SCHEMATHESIS", "200"))
 INTERNAL_ERROR = -32603
+STREAMS = (":stream", ":subscribe")
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 
 # No worker answers here: what is sent comes back at the limits.
@@ -38,7 +42,9 @@ CHOICES = Settings(
     push_queue="pushes.fifo",
 )
 APP = create_app(CHOICES, memory_backends(CHOICES), CARD, entrypoint="stream")
-SCHEMA = schemathesis.openapi.from_dict(APP.openapi())
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance]
+DESCRIPTION = APP.openapi()
+SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
 SCHEMA.app = APP
 
 
@@ -66,8 +72,8 @@ GENERATED = settings(
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("operation", "mode"), PAIRS)
-def test_no_request_breaks_the_server(operation: Any, mode: GenerationMode) -> None:
-    """Generated requests, right and wrong ones, get the protocol's answers and errors."""
+def test_answers_are_as_described(operation: Any, mode: GenerationMode) -> None:
+    """Generated requests, right and wrong ones, get no other status and no other media type."""
     statuses: list[int] = []
 
     @GENERATED
@@ -75,10 +81,37 @@ def test_no_request_breaks_the_server(operation: Any, mode: GenerationMode) -> N
     def examples(case: Any) -> None:
         response = case.call()
         statuses.append(response.status_code)
-        assert response.status_code < 500, response.text
+        case.validate_response(response, checks=CHECKS)
 
     examples()
     assert statuses
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, verbs in DESCRIPTION["paths"].items():
+        for verb, operation in verbs.items():
+            yield path, verb, operation
+
+
+def test_every_operation_says_what_it_does() -> None:
+    """It has a name of its own, a sentence of its own, and no name of the code's."""
+    names = [operation["operationId"] for _, _, operation in operations()]
+    assert len(names) == len(set(names)) > 20
+    for _, _, operation in operations():
+        assert " " in operation["summary"]
+        assert "Guarded" not in operation["summary"]
+
+
+def test_every_status_has_its_media_types() -> None:
+    """Results have those of their binding, errors JSON; an answer without a body has none."""
+    for path, verb, operation in operations():
+        found = {status: set(r.get("content", {})) for status, r in operation["responses"].items()}
+        assert found.pop("304", set()) == set()
+        results = found.pop("200")
+        streams = path in JSONRPC_PATHS or path.endswith(STREAMS)
+        assert ("text/event-stream" in results) == streams
+        assert {"400", "414", "431", "500"} <= set(found), (verb, path)
+        assert all(media_types == {"application/json"} for media_types in found.values())
 
 
 JSON = st.recursive(

@@ -91,10 +91,12 @@ async def live(
     target: str,
     *,
     body: Any = None,
-    headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str | None] | None = None,
     window: int = 0,
 ) -> AsyncIterator[LiveResponse]:
     """The answer to a request, from its first byte on; leaving the block is a disconnect.
+
+    Content-Type and A2A-Version are sent, too, unless `headers` has None for them.
 
     The application may be `window` messages ahead of the reader, 0: any number; then its sending
     blocks, as that of a server does whose client does not read.
@@ -103,8 +105,10 @@ async def live(
     content = (
         b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     )
-    sent = {"host": "test", "content-type": "application/json", "a2a-version": "1.0"}
-    sent |= {name.lower(): value for name, value in (headers or {}).items()}
+    given: dict[str, str | None]
+    given = {"host": "test", "content-type": "application/json", "a2a-version": "1.0"}
+    given |= {name.lower(): value for name, value in (headers or {}).items()}
+    sent = {name: value for name, value in given.items() if value is not None}
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

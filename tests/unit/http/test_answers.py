@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 from a2a.types import AgentCard, Artifact, ListTasksResponse, Part, Task, TaskState, TaskStatus
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Value
 
 from a2a_serverless.contract.storage import ArtifactWrite, Storage
@@ -23,6 +22,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.checks import MAX_VALUES
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.http.task_lists import shown
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Replied, StatusChanged
 from a2a_serverless.wiring import Backends
@@ -218,9 +218,7 @@ def test_the_size_of_an_answer_is_that_of_the_answer(part: Part) -> None:
     task = Task(id="t", status=state, artifacts=[Artifact(artifact_id="a", parts=[part] * 20)])
 
     def answered(tasks: list[Task]) -> int:
-        answer = MessageToDict(
-            ListTasksResponse(tasks=tasks), always_print_fields_with_no_presence=True
-        )
+        answer = shown(ListTasksResponse(tasks=tasks))
         body = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
         return len(json.dumps({"body": body}, ensure_ascii=False).encode())
 

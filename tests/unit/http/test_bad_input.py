@@ -176,6 +176,11 @@ async def test_a_wrong_http_method(client: httpx.AsyncClient) -> None:
         {"message": message(), "configuration": {"historyLength": "many"}},
         {"message": message(), "configuration": {"historyLength": 2**31}},
         {"message": message(), "metadata": []},
+        {"message": message(role={"a": 1})},
+        {"message": message(role="\ud800")},
+        {"message": message(role=True)},
+        {"message": message(), "configuration": "text"},
+        {"message": message(), "configuration": ["x"]},
     ],
 )
 @pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])

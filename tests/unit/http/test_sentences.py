@@ -52,6 +52,43 @@ async def test_a_version_that_is_missing(client: httpx.AsyncClient, binding: str
     )
 
 
+@pytest.mark.parametrize("path", ["/nothing", "/a/b/c", "/tasks/a/b"])
+async def test_an_unknown_path(client: httpx.AsyncClient, path: str) -> None:
+    """It says where the paths are."""
+    answer = await client.get(path, headers={"A2A-Version": "1.0"})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"] == (
+        "Nothing is served at this path: the agent card names the interfaces."
+    )
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "allowed"),
+    [
+        ("DELETE", "/tasks", "GET"),
+        ("PUT", "/tasks/one", "GET"),
+        ("TRACE", "/tasks/one:cancel", "GET, POST"),
+        ("PATCH", "/acme/tasks/one", "GET"),
+    ],
+)
+async def test_an_unknown_method_of_a_path(
+    client: httpx.AsyncClient, verb: str, path: str, allowed: str
+) -> None:
+    """It is no unknown path, and the methods that there are stand in a header."""
+    answer = await client.request(verb, path, headers={"A2A-Version": "1.0"})
+    assert answer.status_code == 405
+    methods = {method.strip() for method in answer.headers["allow"].split(",")} - {"HEAD"}
+    assert methods == set(allowed.split(", "))
+    assert "Allow" in answer.json()["error"]["message"]
+
+
+async def test_an_unknown_method_of_jsonrpc(client: httpx.AsyncClient) -> None:
+    """It is quoted."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMassage", "params": {}}
+    answer = await client.post("/", json=call, headers={"A2A-Version": "1.0"})
+    assert answer.json()["error"]["message"].startswith("There is no method 'SendMassage'")
+
+
 async def test_a_task_that_has_ended(agent: Agent, worker: ScriptedWorker) -> None:
     """A message to it says how to go on, a subscription where its events are."""
     task = (await agent.send("go")).task

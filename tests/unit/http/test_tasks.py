@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from a2a.types import TaskState
+from fastapi import FastAPI
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
@@ -15,7 +16,8 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import Agent
+from tests.support.a2a_calls import Agent, message
+from tests.support.asgi_streams import live
 from tests.support.scripted_worker import ScriptedWorker
 
 IMMEDIATELY = {"returnImmediately": True}
@@ -56,6 +58,28 @@ class TestGet:
 
 
 class TestList:
+    @pytest.mark.parametrize("text", ["go", "ask"])
+    async def test_a_task_has_the_same_fields_everywhere(
+        self, agent: Agent, app: FastAPI, worker: ScriptedWorker, text: str
+    ) -> None:
+        """In a list, on its own, and at the begin of a stream: what is empty is left out."""
+        task = (await agent.send(text)).task
+        got = (await agent.call("GetTask", {"id": task["id"]})).task
+        listed = await agent.call("ListTasks", {"includeArtifacts": True, "historyLength": 100})
+        assert listed.result["tasks"] == [got]
+        body = {"message": message("go", taskId=task["id"], messageId="message-2")}
+        if text == "ask":
+            async with live(app, "POST", "/message:stream", body=body) as response:
+                events = [event.data async for event in response.events()]
+            opening = events[0]["task"]
+            assert set(opening) == set(got)
+            assert set(opening["history"][0]) == set(got["history"][0])
+
+    async def test_a_page_says_what_it_is(self, agent: Agent) -> None:
+        """Its own fields are there when they are empty, too (3.1.4)."""
+        answer = await agent.call("ListTasks", {})
+        assert answer.result == {"tasks": [], "nextPageToken": "", "pageSize": 50, "totalSize": 0}
+
     async def test_pages_hold_all_tasks_newest_first(
         self, agent: Agent, worker: ScriptedWorker
     ) -> None:

@@ -170,6 +170,49 @@ async def test_an_error_has_its_code_at_its_top(
     assert body["error"]["code"] == status
 
 
+@pytest.mark.parametrize(
+    ("verb", "path", "status"),
+    [
+        ("GET", "/nothing/at/all", 404),
+        ("PUT", "/message:send", 405),
+        ("GET", "/tasks", 400),
+        ("GET", f"/tasks/{'x' * 40_000}", 414),
+    ],
+)
+async def test_so_has_an_error_of_http(
+    client: httpx.AsyncClient, verb: str, path: str, status: int
+) -> None:
+    """Whatever has refused the request; a path of 1.0 under `/v1/` is one of a tenant's."""
+    answer = await client.request(verb, f"/v1{path}")
+    body = answer.json()
+    assert answer.status_code == status
+    assert body["message"] == body["error"]["message"]
+    assert isinstance(body["code"], int)
+    named = await client.request(verb, f"/v1{path}", headers={"A2A-Version": "1.0"})
+    assert "code" not in named.json()
+
+
+async def test_a_number_with_an_exponent(client: httpx.AsyncClient, task_id: str) -> None:
+    """1.0 reads it, 0.3 does not: it is refused, and breaks nothing."""
+    answer = await client.get(f"/v1/tasks/{task_id}?historyLength=1e3")
+    assert (answer.status_code, answer.json()["message"]) == (
+        400,
+        "historyLength is not a whole number.",
+    )
+    path, headers = f"/tasks/{task_id}?historyLength=1e1", {"A2A-Version": "1.0"}
+    assert (await client.get(path, headers=headers)).status_code == 200
+
+
+async def test_over_jsonrpc_an_error_has_no_details_of_1_0(client: httpx.AsyncClient) -> None:
+    """0.3 has none: its data are the fields that are wrong, or nothing."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {}}
+    error = (await client.post("/", json=call)).json()["error"]
+    assert set(error) == {"code", "message"}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {}}
+    error = (await client.post("/", json=call, headers={"A2A-Version": "1.0"})).json()["error"]
+    assert all("@type" in detail for detail in error["data"])
+
+
 async def test_an_error_of_1_0_is_as_it_was(client: httpx.AsyncClient) -> None:
     """An error of 1.0 over HTTP+JSON has only the member `error`."""
     answer = await client.get("/tasks/unknown", headers={"A2A-Version": "1.0"})

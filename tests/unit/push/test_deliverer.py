@@ -26,7 +26,7 @@ from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.push import Push
+from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, Push
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
 from tests.support.messages import request as request_of
@@ -106,6 +106,27 @@ async def test_a_transition_is_told() -> None:
     assert request.headers["x-a2a-notification-token"] == TOKEN
     assert request.attempt == 1
     assert world.jobs.is_empty
+
+
+async def test_a_client_of_0_1_is_told_in_its_form() -> None:
+    """The event alone, with the names of 0.1, as JSON; a pause is final there."""
+    world = World()
+    with Receiver() as receiver:
+        head = await world.open()
+        own = config(receiver.url(), CONFIG_ID_OF_0_1, task_id=head.task_id)
+        await world.storage.put_push(own)
+        await world.say(head, WORKING, INPUT_REQUIRED)
+        await world.pump()
+        bodies = [json.loads(request.body) for request in receiver.requests]
+    assert [(body["id"], body["type"]) for body in bodies] == [
+        (head.task_id, "TaskStatusUpdateEvent")
+    ] * 2
+    assert [(body["status"]["state"], body["final"]) for body in bodies] == [
+        ("working", False),
+        ("input-required", True),
+    ]
+    assert receiver.requests[0].headers["content-type"] == "application/json"
+    assert receiver.requests[0].headers["authorization"] == f"Bearer {CREDENTIALS}"
 
 
 async def test_without_secrets_there_are_no_headers_for_them() -> None:

@@ -34,6 +34,6 @@ def fitting(tasks: Sequence[Task | Message]) -> int:
 
 def sent_bytes(task: Task | Message) -> int:
     """Return the bytes of a task or message in an answer, as Lambda sends it."""
-    found = MessageToDict(task, always_print_fields_with_no_presence=True)
+    found = MessageToDict(task)
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
     return len(text) + text.count(b'"') + text.count(b"\\") + 1  # and a comma between two

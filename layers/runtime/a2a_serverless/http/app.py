@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 from a2a.server.routes import (
     create_agent_card_routes,
@@ -21,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
@@ -36,10 +37,17 @@ from a2a_serverless.http.guard import jsonrpc_guard, rest_guard, rewired
 from a2a_serverless.http.handler import DurableRequestHandler, Entrypoint
 from a2a_serverless.http.legacy import v0_3, v0_3_rest
 from a2a_serverless.http.legacy.dialects import LegacyDialects
-from a2a_serverless.http.middleware import BodyLimit, HeaderLimit, Negotiation, RateLimit
+from a2a_serverless.http.middleware import (
+    BodyLimit,
+    ErrorForm,
+    HeaderLimit,
+    Negotiation,
+    RateLimit,
+)
 from a2a_serverless.http.openapi import describe
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.http.streaming import Endpoint, with_event_ids
+from a2a_serverless.http.task_lists import REST_PATH, TaskLists
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 
@@ -47,6 +55,21 @@ CARD_MAX_AGE_S = 300
 
 _STREAMS = (":stream", ":subscribe")
 """The ends of the paths from which HTTP+JSON streams."""
+
+_HTTP_ERRORS: Mapping[int, tuple[str, str, str]] = {
+    404: (
+        "NOT_FOUND",
+        "UnknownPath",
+        "Nothing is served at this path: the agent card names the interfaces.",
+    ),
+    405: (
+        "UNIMPLEMENTED",
+        "UnknownMethod",
+        "The path does not serve this HTTP method: the header Allow names those that it serves.",
+    ),
+}
+"""By HTTP's status: the name of google.rpc.Code, the reason for the log, the client's sentence."""
+_OTHER_HTTP_ERROR = ("UNKNOWN", "HttpError", "The request cannot be answered.")
 
 _base_url: ContextVar[str] = ContextVar("a2a_serverless_base_url", default="https://localhost")
 
@@ -159,6 +182,7 @@ def _admit(
         app.add_middleware(RateLimit, rate=settings.requests_per_s, clock=clock)
     app.add_middleware(Authentication, authenticator=authenticator)
     app.add_middleware(HeaderLimit, limit=settings.max_header_bytes)
+    app.add_middleware(ErrorForm, under=V0_3_PREFIX, formed=v0_3_rest.with_code)
     if settings.cors_origins:
         # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
         app.add_middleware(CORSMiddleware, **browser_access(settings.cors_origins))
@@ -168,7 +192,11 @@ def _jsonrpc_routes(
     handler: DurableRequestHandler, context: CallContextBuilder, settings: Settings
 ) -> list[BaseRoute]:
     routes: list[BaseRoute]
-    routes = [*create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True)]
+    lists = TaskLists(handler, context)
+    routes = rewired(
+        create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True),
+        lambda route: lists.before(route.endpoint),
+    )
     legacy_methods: frozenset[str] = frozenset()
     if settings.older_dialects:
         dialects = LegacyDialects(handler, context, submitted_ttl_s=settings.submitted_ttl_s)
@@ -191,8 +219,10 @@ def _jsonrpc_routes(
 def _rest_routes(
     handler: DurableRequestHandler, context: CallContextBuilder, settings: Settings
 ) -> list[BaseRoute]:
+    lists = TaskLists(handler, context)
+
     def wrap(route: Route) -> Endpoint:
-        endpoint: Endpoint = route.endpoint
+        endpoint: Endpoint = lists.rest if route.path == REST_PATH else route.endpoint
         if route.path.endswith(_STREAMS):
             marked = v0_3.final_in_rest if route.path.startswith(V0_3_PREFIX) else None
             endpoint = with_event_ids(endpoint, keep_alive_s=settings.keep_alive_s, marked=marked)
@@ -245,15 +275,38 @@ async def _health(_: Request) -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
-async def _http_exception(_: Request, error: HTTPException) -> JSONResponse:
+async def _http_exception(request: Request, error: HTTPException) -> JSONResponse:
     """Answer unknown paths and methods in the form of the protocol's errors."""
-    status = error.status_code
-    names = {404: "NOT_FOUND", 405: "UNIMPLEMENTED"}
-    log_refusal({404: "UnknownPath", 405: "UnknownMethod"}.get(status, "HttpError"))
-    response = http_error(status, names.get(status, "UNKNOWN"), HTTPStatus(status).phrase)
-    response.headers.update(error.headers or {})
+    status, headers = error.status_code, dict(error.headers or {})
+    allowed = _methods_at(request) if status == HTTPStatus.NOT_FOUND else ()
+    if allowed:
+        status, headers = HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ", ".join(allowed)}
+    name, reason, sentence = _HTTP_ERRORS.get(status, _OTHER_HTTP_ERROR)
+    log_refusal(reason)
+    response = http_error(status, name, sentence)
+    response.headers.update(headers)
     return response
 
 
-async def _unforeseen(_: Request, error: Exception) -> JSONResponse:
-    return rest_error(internal_error(error, "http_request"))
+def _methods_at(request: Request) -> list[str]:
+    """Return the methods of an unknown path that is known with others.
+
+    The routes of tenants take each path of two segments, and know nothing of the others.
+    """
+    asked: dict[str, Any] = {"type": "http", "path": request.scope["path"], "root_path": ""}
+    asked["method"] = request.method
+    found = [
+        route.methods or set()
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(asked)[0] is Match.PARTIAL
+    ]
+    return sorted(set().union(*found))
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    """Answer outside of all middleware, so that nothing gives 0.3 its form but this."""
+    answer = rest_error(internal_error(error, "http_request"))
+    if v0_3_rest.is_0_3(request):
+        content = v0_3_rest.with_code(bytes(answer.body))
+        return Response(content, answer.status_code, media_type="application/json")
+    return answer

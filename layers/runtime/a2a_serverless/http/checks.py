@@ -31,7 +31,7 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from a2a.utils.proto_utils import parse_params
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message as AnyMessage
 from pydantic import ValidationError
@@ -41,6 +41,7 @@ from a2a_serverless.http.errors import invalid_params, quoted
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.fold import check_history_length
+from a2a_serverless.tasks.identity import is_unicode
 
 M = TypeVar("M", bound=AnyMessage)
 
@@ -221,7 +222,7 @@ def check_query(query: Any) -> None:
 
 
 def check_values(value: Any, model: type[AnyMessage]) -> None:
-    """Refuse unknown enum values, malformed base64, and texts that are no truth value.
+    """Refuse unknown enum values, malformed base64, no objects where one belongs, and so on.
 
     Unknown fields are ignored (section 5.7).
 
@@ -303,12 +304,7 @@ def _wrong_in_field(
     value: Any, field: FieldDescriptor, path: str
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     if field.enum_type is not None:
-        is_known = value is None or (
-            value in field.enum_type.values_by_name
-            if isinstance(value, str)
-            else value in field.enum_type.values_by_number
-        )
-        if not is_known:
+        if not _is_value_of(field.enum_type, value):
             known = ", ".join(value.name for value in field.enum_type.values if value.number)
             yield path, (f"has an unknown value: it is one of {known}.", f"Not one of {known}.")
     elif field.type == FieldDescriptor.TYPE_BOOL:
@@ -318,7 +314,25 @@ def _wrong_in_field(
         if isinstance(value, str) and not is_base64(value):
             yield path, NOT_BASE64
     elif field.message_type is not None and _is_ours(field.message_type):
+        if value is not None and not isinstance(value, Mapping):
+            # ParseDict would take the letters of a text for names of unknown fields.
+            yield path, ("must be an object.", "Not an object.")
         yield from _wrong_values(value, field.message_type, f"{path}.")
+
+
+def _is_value_of(enum: EnumDescriptor, value: Any) -> bool:
+    """Return True for a name or number of an enum, and for None, which sets nothing."""
+    match value:
+        case None:
+            return True
+        case str():
+            return is_unicode(value) and value in enum.values_by_name
+        case bool():
+            return False
+        case int() | float():
+            return value in enum.values_by_number
+        case _:
+            return False
 
 
 def _is_ours(descriptor: Any) -> bool:

@@ -40,6 +40,9 @@ _REQUEST = "a2a_serverless.request"
 NAMED_TENANT = "a2a_serverless_named_tenant"
 """In a request's state: the tenant that an HTTP+JSON request names beside its path."""
 
+ENVELOPE = "a2a_serverless_envelope"
+"""In a request's state: the JSON-RPC request that it is, as the guard has read it."""
+
 MAX_TENANT = 256
 """Characters of a tenant's name."""
 _VERSIONS = (PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0)
@@ -111,6 +114,14 @@ def names_version(request: Request) -> bool:
     """Return True if the request names any version of the protocol."""
     names = {name.lower() for name in (*request.headers, *request.query_params)}
     return VERSION_HEADER.lower() in names
+
+
+def names_1_0(request: Request) -> bool:
+    """Return True for a request that says that it is of 1.0, or of a version not served."""
+    try:
+        return _minor(_version(request)) == PROTOCOL_VERSION_1_0
+    except VersionNotSupportedError:
+        return True
 
 
 def check_version(request: Request, spoken: str) -> None:

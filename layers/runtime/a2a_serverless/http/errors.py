@@ -119,7 +119,7 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
             @functools.wraps(method)
             async def stream(handler: Any, params: Any, context: Any) -> AsyncIterator[Any]:
                 with protocol_errors(action, _task_id(params)):
-                    _check_required(params)
+                    check_required(params)
                     async with aclosing(method(handler, params, context)) as events:
                         async for event in events:
                             yield event
@@ -129,7 +129,7 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         @functools.wraps(method)
         async def call(handler: Any, params: Any, context: Any) -> Any:
             with protocol_errors(action, _task_id(params)):
-                _check_required(params)
+                check_required(params)
                 return await method(handler, params, context)
 
         return call
@@ -137,7 +137,7 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return wrap
 
 
-def _check_required(params: Any) -> None:
+def check_required(params: Any) -> None:
     """Refuse params that lack what the protocol requires (section 5.7), by the names in JSON.
 
     Raises:
@@ -221,15 +221,23 @@ def _translated(error: errors.A2AServerlessError) -> A2AError | None:
 
 
 def jsonrpc_error(
-    error: A2AError, request_id: str | int | None = None, *, status: int = 200
+    error: A2AError, request_id: str | int | None = None, *, is_1_0: bool = True
 ) -> JSONResponse:
-    """Return an error in JSON-RPC's form (A2A 1.0.1, section 9.5)."""
+    """Return an error in JSON-RPC's form (A2A 1.0.1, section 9.5).
+
+    `is_1_0`: its data are the details of 1.0. Before, they were those of the error itself, if any.
+    """
     count_error(error)
     stated: A2AError | jsonrpc_models.JSONRPCError = error
     if isinstance(error, protocol.JSONParseError):
         # The one error of the protocol that the SDK's table of JSON-RPC errors leaves out.
         stated = jsonrpc_models.JSONParseError(message=error.message)
-    return JSONResponse(build_error_response(request_id, stated), status_code=status)
+    content = build_error_response(request_id, stated)
+    if not is_1_0:
+        content["error"].pop("data", None)
+        if isinstance(error.data, dict):
+            content["error"]["data"] = error.data
+    return JSONResponse(content)
 
 
 def rest_error(error: A2AError | ParseError, *, status: int | None = None) -> JSONResponse:

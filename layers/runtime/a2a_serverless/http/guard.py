@@ -26,9 +26,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from a2a_serverless.http import V0_3_PREFIX
 from a2a_serverless.http.checks import check_query, check_values, parsed, read_json
 from a2a_serverless.http.context import (
+    ENVELOPE,
     NAMED_TENANT,
     CallContextBuilder,
     check_version,
+    names_1_0,
     names_version,
 )
 from a2a_serverless.http.errors import jsonrpc_error, quoted, rest_error
@@ -78,7 +80,7 @@ def jsonrpc_guard(
     checks = {**_JSONRPC_PARAMS, **v0_3.JSONRPC_PARAMS_SHARED}
 
     async def guarded(request: Request) -> Response:
-        request_id = None
+        request_id, is_1_0 = None, names_1_0(request)
         try:
             _check_content_type(request)
             envelope = read_json(await request.body())
@@ -86,6 +88,8 @@ def jsonrpc_guard(
                 raise InvalidRequestError(message="The request is not a JSON object.")
             request_id = request_id_of(envelope)
             _check_envelope(envelope)
+            setattr(request.state, ENVELOPE, envelope)
+            is_1_0 |= envelope["method"] in JsonRpcDispatcher.METHOD_TO_MODEL
             is_legacy = bool(legacy_methods) and not names_version(request)
             if not (is_legacy and envelope["method"] in legacy_methods):
                 _check_method(request, envelope)
@@ -96,7 +100,7 @@ def jsonrpc_guard(
             elif not isinstance(envelope.get("params", {}), dict | list):
                 raise InvalidRequestError(message="The parameters must be an object or a list.")
         except A2AError as error:
-            return jsonrpc_error(error, request_id)
+            return jsonrpc_error(error, request_id, is_1_0=is_1_0)
         return await endpoint(request)
 
     return guarded
@@ -120,6 +124,8 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
             if has_filters:
                 check_values(dict(request.query_params), ListTasksRequest)
             check_query(request.query_params)
+            if is_0_3:
+                v0_3_rest.check_query(request.query_params)
             body = await _rest_body(request, is_needed=check is not None) if has_body else {}
             if form is not None:
                 body = form(body, request.path_params.get("id", ""))
@@ -137,10 +143,7 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
             return rest_error(error)
         return await endpoint(request)
 
-    async def checked_0_3(request: Request) -> Response:
-        return v0_3_rest.with_code(await checked(request))
-
-    return checked_0_3 if is_0_3 else checked
+    return checked
 
 
 def rewired(routes: Sequence[BaseRoute], wrap: Callable[[Route], Endpoint]) -> list[BaseRoute]:
@@ -190,7 +193,10 @@ def _check_method(request: Request, envelope: Mapping[str, object]) -> None:
         if envelope.get("id") is None:
             raise InvalidRequestError(message="A request of A2A 0.3 must have an id.")
     else:
-        raise MethodNotFoundError
+        raise MethodNotFoundError(
+            message=f"There is no method {quoted(str(method), 50)}: it is of no version of A2A"
+            " that is served here."
+        )
     if not envelope.keys() <= _MEMBERS:
         raise InvalidRequestError(
             message="A request may have no other fields than jsonrpc, id, method and params."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import ceil
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from a2a_serverless.clock import Clock
 from a2a_serverless.http import PUBLIC_PATHS
 from a2a_serverless.http.address import malformed_header
-from a2a_serverless.http.context import requested_extensions
+from a2a_serverless.http.context import names_1_0, requested_extensions
 from a2a_serverless.http.errors import RefusedError, response_of
 
 _JSON = "application/json"
@@ -151,11 +151,53 @@ class RateLimit:
         return 0.0 if is_free else (1 - left) / self._rate
 
 
+class ErrorForm:
+    """Gives every error under a path the form of another version, unless its request is of 1.0.
+
+    It stands before all that refuses requests, so that an unknown path, a body that is too long and
+    a missing key are answered in this form, too.
+
+    Args:
+        under: the beginning of the paths.
+        formed: returns the body of an error, JSON in the form of HTTP+JSON 1.0, in that form.
+    """
+
+    def __init__(self, app: ASGIApp, *, under: str, formed: Callable[[bytes], bytes]) -> None:
+        self._app = app
+        self._under = under
+        self._formed = formed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_under = scope["type"] == "http" and scope["path"].startswith(self._under)
+        if not is_under or names_1_0(Request(scope)):
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+
+        async def send_formed(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and message["status"] >= _BAD_REQUEST:
+                start = message  # its length is not known before the body
+                return
+            if start is not None:
+                message = {**message, "body": self._formed(message["body"])}
+                MutableHeaders(scope=start)["content-length"] = str(len(message["body"]))
+                await send(start)
+                start = None
+            await send(message)
+
+        await self._app(scope, receive, send_formed)
+
+
 class Negotiation:
     """Sets the answer's media type and extensions.
 
-    `application/json` is for callers that send it, or accept it and not `application/a2a+json`
-    (section 11.1). `A2A-Extensions` names the card's extensions that the caller has declared.
+    One rule gives every answer its type. A stream is `text/event-stream`. A result of HTTP+JSON 1.0
+    is `application/a2a+json` (section 11.1), unless its caller sends `application/json`, or accepts
+    it and not the other. All else is `application/json`: JSON-RPC, 0.3, errors, the card. What the
+    SDK's routes make has these types already; only the caller's choice is left to this class.
+
+    `A2A-Extensions` names the card's extensions that the caller has declared.
     """
 
     def __init__(self, app: ASGIApp, *, card: AgentCard) -> None:

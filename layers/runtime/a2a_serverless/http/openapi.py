@@ -1,25 +1,96 @@
 """The OpenAPI description of the routes, where the SDK's own leaves gaps.
 
-It describes bodies, but neither what is in paths and queries, nor that `/v1` speaks 0.3.
+It describes bodies, but neither what is in paths and queries, nor that `/v1` speaks 0.3, nor what
+is answered: each operation gets a name, a summary, and every status with its media types here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
 
 from a2a.types import (
     GetTaskRequest,
     ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
 )
-from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
+from a2a.utils.constants import (
+    A2A_JSON_MEDIA_TYPE,
+    AGENT_CARD_WELL_KNOWN_PATH,
+    PROTOCOL_VERSION_0_3,
+    PROTOCOL_VERSION_1_0,
+    VERSION_HEADER,
+)
 from fastapi import FastAPI
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from a2a_serverless.http import V0_3_PREFIX
+from a2a_serverless.http import JSONRPC_PATHS, PUBLIC_PATHS, SUBMIT_PATH, V0_3_PREFIX
+
+_JSON: Final = "application/json"
+_STREAM: Final = "text/event-stream"
+_PUSH: Final = "/tasks/{id}/pushNotificationConfigs"
+
+_SUMMARIES: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("get", AGENT_CARD_WELL_KNOWN_PATH): ("GetAgentCard", "The agent card"),
+    ("get", "/.well-known/agent.json"): ("GetAgentCardOf_0_2", "The agent card, where 0.2 has it"),
+    ("get", "/agentCard"): ("GetAgentCardOf_simple_a2a", "The agent card, where simple_a2a has it"),
+    ("post", "/"): ("CallJsonRpc", "Any operation, over JSON-RPC"),
+    ("post", SUBMIT_PATH): ("CallOlderJsonRpc", "Any operation, over JSON-RPC"),
+    ("post", "/message:send"): ("SendMessage", "Send a message, and get the agent's answer"),
+    ("post", "/message:stream"): ("SendStreamingMessage", "Send a message, and stream its turn"),
+    ("get", "/tasks"): ("ListTasks", "List the caller's tasks, newest status first"),
+    ("get", "/tasks/{id}"): ("GetTask", "Get a task as it is now"),
+    ("post", "/tasks/{id}:cancel"): ("CancelTask", "Cancel a task"),
+    ("get", "/tasks/{id}:subscribe"): ("SubscribeToTaskByGet", "Stream a task to its end"),
+    ("post", "/tasks/{id}:subscribe"): ("SubscribeToTask", "Stream a task to its end"),
+    ("post", _PUSH): ("CreateTaskPushNotificationConfig", "Notify a webhook of a task"),
+    ("get", _PUSH): ("ListTaskPushNotificationConfigs", "List a task's webhooks"),
+    ("get", f"{_PUSH}/{{push_id}}"): ("GetTaskPushNotificationConfig", "Get one of its webhooks"),
+    ("delete", f"{_PUSH}/{{push_id}}"): ("DeleteTaskPushNotificationConfig", "Forget a webhook"),
+    ("get", "/extendedAgentCard"): ("GetExtendedAgentCard", "The card for authenticated callers"),
+    ("get", "/card"): ("GetExtendedAgentCard", "The card for authenticated callers"),
+}
+"""By method and path, without the prefix of 0.3: the operation's name, and what it does."""
+
+_TOO_LONG: Final = 413  # of which Python's name has changed
+_ALWAYS: Final = (400, 414, 431, 500)
+_REFUSED: Final = (401, 403, 429, 503)
+"""Statuses of every path but the public ones."""
+_REASONS: Mapping[int, str] = {
+    400: "The request is malformed, or the task's state or the agent's card rules it out",
+    401: "Credentials are missing or refused",
+    403: "The caller may not do this",
+    404: "There is no such task, or nothing is served at this path",
+    405: "The path does not serve this HTTP method",
+    413: "The body is too long",
+    414: "The path and query are too long",
+    415: "The body's Content-Type is not JSON",
+    429: "The caller has sent too many requests, and may go on after Retry-After",
+    431: "The headers are too long",
+    500: "The request has failed; the message has a correlation id",
+    503: "The service cannot check credentials now",
+}
+_ERROR_SCHEMA: Final = "#/components/schemas/Error"
+_ERROR: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message"],
+            "properties": {
+                "code": {"type": "integer", "description": "HTTP's status; over JSON-RPC its code"},
+                "status": {"type": "string", "description": "the name of google.rpc.Code"},
+                "message": {"type": "string", "description": "what is wrong, and what to do"},
+                "details": {"type": "array", "items": {"type": "object"}},
+                "data": {"description": "over JSON-RPC: the details"},
+            },
+        }
+    },
+}
 
 _IN_PATH = re.compile(r"\{(\w+)\}")
 _QUERIES: Mapping[str, type[Message]] = {
@@ -43,6 +114,7 @@ def describe(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         schema = described_so_far()
+        schema["components"]["schemas"]["Error"] = dict(_ERROR)
         for path, operations in schema["paths"].items():
             for verb, operation in operations.items():
                 _complete(path, verb, operation)
@@ -52,17 +124,65 @@ def describe(app: FastAPI) -> None:
 
 
 def _complete(path: str, verb: str, operation: dict[str, Any]) -> None:
+    is_0_3 = path.startswith(V0_3_PREFIX)
+    name, summary = _SUMMARIES[verb, path.removeprefix(V0_3_PREFIX.rstrip("/")) if is_0_3 else path]
+    operation["operationId"] = f"{name}_0_3" if is_0_3 else name
+    operation["summary"] = f"{summary}, as in 0.3" if is_0_3 else summary
+    operation["responses"] = _responses(path, verb)
     parameters = {p["name"]: p for p in operation.get("parameters", [])}
     for parameter in (*_in_path(path), *(_in_query(path) if verb == "get" else ())):
         parameters.setdefault(parameter["name"], parameter)
     if VERSION_HEADER in parameters:
         parameters[VERSION_HEADER] = _version(path)
-    if path.startswith(V0_3_PREFIX) and "requestBody" in operation:
-        body = {"schema": {"type": "object"}}
-        operation["requestBody"]["content"] = {"application/json": body}
-        operation["requestBody"]["description"] = f"As A2A {PROTOCOL_VERSION_0_3} defines it"
+    if "requestBody" in operation:
+        described = operation["requestBody"]
+        if is_0_3:
+            described["content"] = {_JSON: {"schema": {"type": "object"}}}
+            described["description"] = f"As A2A {PROTOCOL_VERSION_0_3} defines it"
+        body = described["content"][_JSON]
+        described["content"] = {_JSON: body, A2A_JSON_MEDIA_TYPE: body}
     if parameters:
         operation["parameters"] = list(parameters.values())
+
+
+def _responses(path: str, verb: str) -> dict[str, Any]:
+    """Return every status of an operation, with the media types of its answers."""
+    content: dict[str, Any] = {media_type: {"schema": {}} for media_type in _media_types(path)}
+    responses: dict[str, Any] = {"200": {"description": "The result", "content": content}}
+    if path in PUBLIC_PATHS:
+        responses["304"] = {"description": "The card is the one that If-None-Match names"}
+    for status in sorted(_errors(path, verb)):
+        phrase = _REASONS.get(status, HTTPStatus(status).phrase)
+        error = {_JSON: {"schema": {"$ref": _ERROR_SCHEMA}}}
+        responses[str(status)] = {"description": phrase, "content": error}
+    return responses
+
+
+def _media_types(path: str) -> tuple[str, ...]:
+    """Return those of results; `middleware.Negotiation` has the rule."""
+    if path in JSONRPC_PATHS:
+        return _JSON, _STREAM
+    if path.endswith((":stream", ":subscribe")):
+        return (_STREAM,)
+    is_1_0 = path not in PUBLIC_PATHS and not path.startswith(V0_3_PREFIX)
+    return (A2A_JSON_MEDIA_TYPE, _JSON) if is_1_0 else (_JSON,)
+
+
+def _errors(path: str, verb: str) -> Iterator[int]:
+    yield from _ALWAYS
+    if path in PUBLIC_PATHS:
+        return
+    yield from _REFUSED
+    if verb == "post":
+        yield _TOO_LONG
+    if path in JSONRPC_PATHS:
+        return
+    if verb == "post":
+        yield HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+    if "{" in path or verb == "post":
+        yield HTTPStatus.NOT_FOUND
+    if "{" in path:
+        yield HTTPStatus.METHOD_NOT_ALLOWED
 
 
 def _in_path(path: str) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,6 @@ from a2a.types import (
     TaskPushNotificationConfig,
 )
 from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError
-from a2a.utils.proto_utils import validate_proto_required_fields
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
@@ -34,7 +33,7 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.http.context import check_may_open, scope_of
-from a2a_serverless.http.errors import http_error, invalid_params
+from a2a_serverless.http.errors import check_required, http_error, invalid_params
 from a2a_serverless.push.addresses import AllowedHosts, check_receiver
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, jwks
 from a2a_serverless.settings import Settings
@@ -107,7 +106,7 @@ class Receivers:
         if not request.id and context.state.get("method") == _LEGACY_GET:
             push = next(iter(await storage.pushes(request.task_id)), None)
         else:
-            validate_proto_required_fields(request)
+            check_required(request)
             push = await storage.push(request.task_id, request.id)
         if push is None:
             raise TaskNotFoundError("There is no such task, or it has no such push configuration.")
@@ -231,7 +230,7 @@ def _place(token: str) -> str:
 def _check_push(card: AgentCard) -> None:
     """Refuse push notifications that the card does not offer (section 3.3.4)."""
     if not card.capabilities.push_notifications:
-        raise PushNotificationNotSupportedError
+        raise PushNotificationNotSupportedError(message="The agent sends no push notifications.")
 
 
 def _check_config(config: TaskPushNotificationConfig, *, at: str = "") -> None:

@@ -259,7 +259,7 @@ class _Delivery:
         push = attempt.push
         try:
             audience = parse_receiver(push.config.url).origin
-            body = attempt.notification.body()
+            body = attempt.notification.body(push.config.id)
         except InvalidArgumentError as error:
             return not_sent(str(error))
         signature = await self._deliverer.signer.sign(

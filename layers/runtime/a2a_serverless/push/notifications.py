@@ -5,6 +5,7 @@ The protocol defines the body (A2A 1.0.1, section 4.3.3); docs/push.md explains 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -19,13 +20,16 @@ from a2a_serverless.tasks.events import LAST, events_of
 from a2a_serverless.tasks.fold import Fold
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL
 from a2a_serverless.tasks.identity import digest
-from a2a_serverless.tasks.push import Push
+from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, Push
 
 PushEvents = Literal["ends", "statuses", "all"]
 """The events to push: interrupted and terminal states, all states, or artifacts too."""
 
 CONTENT_TYPE: Final = "application/a2a+json"
+CONTENT_TYPE_OF_0_1: Final = "application/json"
 USER_AGENT: Final = "a2a-serverless"
+
+_NO_JSON: Final = "The event cannot be written as JSON."
 
 Pushed = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 Position = tuple[int, int]
@@ -51,12 +55,16 @@ class Notification:
             return int(self.event.status.timestamp.ToMilliseconds())
         return None
 
-    def body(self) -> bytes:
+    def body(self, config_id: str) -> bytes:
         """Return a StreamResponse with exactly one field, as JSON of 1.0 for every binding.
+
+        The configuration of a client of 0.1 gets the event alone, as 0.1 has it.
 
         Raises:
             InvalidArgumentError: the event has a value that JSON cannot express.
         """
+        if config_id == CONFIG_ID_OF_0_1:
+            return self._body_of_0_1()
         if isinstance(self.event, TaskStatusUpdateEvent):
             response = StreamResponse(status_update=self.event)
         else:
@@ -64,7 +72,16 @@ class Notification:
         try:
             return json_format.MessageToJson(response, indent=None, ensure_ascii=False).encode()
         except (json_format.Error, UnicodeEncodeError) as error:
-            raise InvalidArgumentError("The event cannot be written as JSON.") from error
+            raise InvalidArgumentError(_NO_JSON) from error
+
+    def _body_of_0_1(self) -> bytes:
+        # It loads the models of 0.3, which hardly a process needs.
+        from a2a_serverless.http.legacy.v0_1 import notification  # noqa: PLC0415
+
+        try:
+            return json.dumps(notification(self.event), ensure_ascii=False).encode()
+        except (ValueError, TypeError) as error:
+            raise InvalidArgumentError(_NO_JSON) from error
 
 
 def first_version(push: Push) -> int:
@@ -118,8 +135,9 @@ def headers(push: Push, *, event_id: str, attempt: int, signature: str) -> dict[
     The deliverer adds those of the trace, the connection host and length.
     """
     authentication = push.config.authentication
+    is_0_1 = push.config.id == CONFIG_ID_OF_0_1
     fields = {
-        "Content-Type": CONTENT_TYPE,
+        "Content-Type": CONTENT_TYPE_OF_0_1 if is_0_1 else CONTENT_TYPE,
         "User-Agent": USER_AGENT,
         "X-A2A-Event-Id": event_id,
         "X-A2A-Delivery-Attempt": str(attempt),

@@ -25,6 +25,12 @@ MAX_REFUSALS: Final = 10
 MAX_ANSWER_CHARS: Final = 200
 """Of the words that say how an attempt ended."""
 
+CONFIG_ID_OF_0_1: Final = "a2a-0.1"
+"""The id of the configuration that a client of A2A 0.1 has set; it is told in the form of 0.1.
+
+0.1 has one configuration for each task, and no ids of them.
+"""
+
 MAX_CONFIG_BYTES: Final = 16 * 1024
 MAX_URL_BYTES: Final = 2048
 MAX_TOKEN_BYTES: Final = 1024

@@ -1,10 +1,11 @@
 """Clients from before A2A 0.2: their JSON-RPC methods, translated onto the handler.
 
-`tasks/send`, `tasks/sendSubscribe`, `tasks/get`, `tasks/cancel` and `tasks/resubscribe` are those
-of A2A 0.1, and `tasks/list` is what its client simple_a2a has beyond it; `tasks/submit` and
-`tasks/status` are a dialect that submits under an id of its own and asks for the result later. All
-of them serve only requests that name no version, which is what sets their clients apart; a request
-with `A2A-Version` is answered as without this module.
+`tasks/send`, `tasks/sendSubscribe`, `tasks/get`, `tasks/cancel`, `tasks/resubscribe` and
+`tasks/pushNotification/set` and `get` are those of A2A 0.1; `tasks/list` and
+`tasks/pushNotification/delete` and `list` are what its client simple_a2a has beyond it;
+`tasks/submit` and `tasks/status` are a dialect that submits under an id of its own and asks for the
+result later. All of them serve only requests that name no version, which is what sets their clients
+apart; a request with `A2A-Version` is answered as without this module.
 
 Three of the names live on in 0.3. There the answer is 0.3's with the names of 0.1 beside it, so
 that either client finds its own.
@@ -16,52 +17,44 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from a2a.compat.v0_3 import conversions
 from a2a.server.context import ServerCallContext
 from a2a.server.routes.common import ServerCallContextBuilder, create_event_source_response
 from a2a.types import (
     CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
-    Message,
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
+    TaskPushNotificationConfig,
 )
-from a2a.utils.errors import (
-    A2AError,
-    InvalidParamsError,
-    PushNotificationNotSupportedError,
-)
-from pydantic import BaseModel
+from a2a.utils.errors import A2AError, InvalidParamsError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from a2a_serverless.http import SUBMIT_PATH
-from a2a_serverless.http.checks import parsed, read_json
-from a2a_serverless.http.context import choose_id, names_version
+from a2a_serverless.http.checks import parsed
+from a2a_serverless.http.context import ENVELOPE, choose_id, names_version
 from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted
 from a2a_serverless.http.guard import request_id_of, rewired
 from a2a_serverless.http.handler import DurableRequestHandler
+from a2a_serverless.http.legacy.v0_1 import Json, Shapes, push_config, submitted
 from a2a_serverless.http.streaming import Endpoint
-from a2a_serverless.tasks.events import Event
-from a2a_serverless.tasks.head import is_terminal
 from a2a_serverless.tasks.identity import digest, is_unicode
+from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1
 
-Json = dict[str, Any]
 Params = Mapping[str, Any]
-Result = Json | list[Json] | AsyncIterator[Json]
+Result = Json | list[Json] | AsyncIterator[Json] | None
 
 _LISTED = 100
 """The most tasks of `tasks/list`, whose answer has no place for a page token."""
+_LISTED_WITH_PUSH = 20
+"""The most tasks of `tasks/pushNotification/list`: the configurations of each are a read."""
 
 _ROLES = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
-_STATES_OF_0_1 = {"rejected": "failed", "auth-required": "input-required"}
-"""States that 0.1 lacks, by the one of 0.1 on which its clients do the right thing."""
 
 
 class LegacyDialects:
@@ -89,6 +82,10 @@ class LegacyDialects:
             "tasks/list": self._list,
             "tasks/cancel": self._cancel,
             "tasks/resubscribe": self._resubscribe,
+            "tasks/pushNotification/set": self._push_set,
+            "tasks/pushNotification/get": self._push_get,
+            "tasks/pushNotification/delete": self._push_delete,
+            "tasks/pushNotification/list": self._push_list,
             "tasks/submit": self._submit,
             "tasks/status": self._status,
         }
@@ -110,8 +107,8 @@ class LegacyDialects:
 
     def _before(self, endpoint: Endpoint) -> Endpoint:
         async def with_dialects(request: Request) -> Response:
-            envelope = read_json(await request.body())
-            method = self._methods.get(_method_of(envelope))
+            envelope = getattr(request.state, ENVELOPE)
+            method = self._methods.get(envelope["method"])
             if method is None or names_version(request):
                 return await endpoint(request)
             request_id = request_id_of(envelope)
@@ -120,7 +117,7 @@ class LegacyDialects:
                     context = self._context.build(request)
                     return await _answer(request_id, await method(_params(envelope), context))
             except A2AError as error:
-                return jsonrpc_error(error, request_id)
+                return jsonrpc_error(error, request_id, is_1_0=False)
 
         return with_dialects
 
@@ -137,7 +134,9 @@ class LegacyDialects:
 
     async def _get(self, params: Params, context: ServerCallContext) -> Result:
         # As in 0.3, where 0 messages of the history mean all of them.
-        asked = {"id": _task_id(params), "historyLength": params.get("historyLength") or None}
+        length = params.get("historyLength")
+        is_all = type(length) is int and length == 0
+        asked = {"id": _task_id(params), "historyLength": None if is_all else length}
         task = await self._handler.on_get_task(parsed(asked, GetTaskRequest), context)
         return Shapes().task(task)
 
@@ -160,13 +159,41 @@ class LegacyDialects:
 
     def _sent(self, params: Params, context: ServerCallContext) -> SendMessageRequest:
         """Return the message for the task that `id` names: a new task, or its next turn."""
-        if params.get("pushNotification") is not None:
-            raise PushNotificationNotSupportedError(
-                message="Notifications have the form of A2A 1.0, which a client of 0.1 cannot read."
-            )
         if params.get("id") is not None:
             choose_id(context, _text(params, "id"))
         return request_of(params)
+
+    async def _push_set(self, params: Params, context: ServerCallContext) -> Result:
+        task_id = _task_id(params)
+        config = parsed(_config_of(params, "pushNotificationConfig"), TaskPushNotificationConfig)
+        config.task_id = task_id
+        made = await self._handler.on_create_task_push_notification_config(config, context)
+        return push_config(made)
+
+    async def _push_get(self, params: Params, context: ServerCallContext) -> Result:
+        """Return the task's configuration of 0.1; None where it has none, as in 0.1."""
+        return next(iter(await self._pushes(_task_id(params), context)), None)
+
+    async def _push_delete(self, params: Params, context: ServerCallContext) -> Result:
+        request = DeleteTaskPushNotificationConfigRequest(
+            task_id=_task_id(params), id=CONFIG_ID_OF_0_1
+        )
+        await self._handler.on_delete_task_push_notification_config(request, context)
+        return None
+
+    async def _push_list(self, params: Params, context: ServerCallContext) -> Result:
+        """Return those of the caller's newest tasks, or of the task that is named."""
+        if params.get("id", params.get("taskId")) is not None:
+            return await self._pushes(_task_id(params), context)
+        request = ListTasksRequest(page_size=_LISTED_WITH_PUSH, history_length=0)
+        found = await self._handler.on_list_tasks(request, context)
+        return [push for task in found.tasks for push in await self._pushes(task.id, context)]
+
+    async def _pushes(self, task_id: str, context: ServerCallContext) -> list[Json]:
+        """Return the task's configuration of 0.1, in a list that is empty without one."""
+        request = ListTaskPushNotificationConfigsRequest(task_id=task_id)
+        found = await self._handler.on_list_task_push_notification_configs(request, context)
+        return [push_config(one) for one in found.configs if one.id == CONFIG_ID_OF_0_1]
 
     # -- submit and ask later ------------------------------------------------------------------
 
@@ -195,7 +222,7 @@ class LegacyDialects:
 
 
 async def _answer(request_id: Any, result: Result) -> Response:
-    if isinstance(result, dict | list):
+    if result is None or isinstance(result, dict | list):
         return JSONResponse(_envelope(request_id, result))
     try:
         first = await anext(result)  # an error at its start becomes an answer, not an event
@@ -209,23 +236,17 @@ async def _answer(request_id: Any, result: Result) -> Response:
             async for item in result:
                 yield {"data": json.dumps(_envelope(request_id, item))}
         except A2AError as error:
-            yield {"event": "error", "data": bytes(jsonrpc_error(error, request_id).body).decode()}
+            yield {"event": "error", "data": _error(error, request_id)}
 
     return create_event_source_response(frames())
 
 
-def _envelope(request_id: Any, result: Json | list[Json]) -> Json:
+def _error(error: A2AError, request_id: Any) -> str:
+    return bytes(jsonrpc_error(error, request_id, is_1_0=False).body).decode()
+
+
+def _envelope(request_id: Any, result: Json | list[Json] | None) -> Json:
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
-
-
-def _method_of(envelope: Any) -> str:
-    """Return the called method; empty for an invalid call, which the dispatcher refuses."""
-    is_call = (
-        isinstance(envelope, dict)
-        and envelope.get("jsonrpc") == "2.0"
-        and request_id_of(envelope) == envelope.get("id")
-    )
-    return str(envelope.get("method")) if is_call else ""
 
 
 def _params(envelope: Params) -> Params:
@@ -266,20 +287,54 @@ def request_of(params: Mapping[str, Any]) -> SendMessageRequest:
     return parsed(
         {
             "message": {
-                "messageId": message.get("messageId") or digest("older-message", content),
+                "messageId": _or(message.get("messageId"), digest("older-message", content)),
                 "contextId": next((c for c in contexts if c is not None), None),
                 "role": _ROLES.get(str(message.get("role", "user")), message.get("role")),
                 "parts": [_part_of(part) for part in parts],
                 "metadata": message.get("metadata"),
             },
             "configuration": {
-                "historyLength": params.get("historyLength") or 0,
+                "historyLength": _or(params.get("historyLength"), 0),
                 "acceptedOutputModes": params.get("acceptedOutputModes"),
+                "taskPushNotificationConfig": _config_of(params, "pushNotification"),
             },
             "metadata": params.get("metadata"),
         },
         SendMessageRequest,
     )
+
+
+def _or(given: Any, default: Any) -> Any:
+    """Return what was given, or `default` where that is nothing: None or an empty text."""
+    return default if given is None or given == "" else given
+
+
+def _config_of(params: Params, name: str) -> Json | None:
+    """Return the push configuration in the params in the form of 1.0; None where there is none.
+
+    simple_a2a has other names than 0.1: `webhookUrl`, and one scheme in `authenticationInfo`.
+    """
+    given = params.get(name)
+    if given is None and name == "pushNotification":
+        return None
+    if not isinstance(given, Mapping):
+        raise InvalidParamsError(message=f"{name} is missing or not an object.")
+    config = {"id": CONFIG_ID_OF_0_1, "token": given.get("token")}
+    config["url"] = given.get("url", given.get("webhookUrl"))
+    own, simple = given.get("authentication"), given.get("authenticationInfo")
+    if isinstance(own, Mapping):
+        schemes = own.get("schemes")
+        if not isinstance(schemes, list) or not schemes:
+            raise InvalidParamsError(message=f"{name}.authentication.schemes is no list of names.")
+        config["authentication"] = {"scheme": schemes[0], "credentials": own.get("credentials")}
+    elif isinstance(simple, Mapping):
+        config["authentication"] = {
+            "scheme": simple.get("scheme"),
+            "credentials": simple.get("value"),
+        }
+    elif (own, simple) != (None, None):
+        raise InvalidParamsError(message=f"{name}.authentication is not an object.")
+    return config
 
 
 def _part_of(part: Any) -> Any:
@@ -292,100 +347,12 @@ def _part_of(part: Any) -> Any:
             return part
         case "text" | "data":
             fields = {kind: part.get(kind)}
-        case "file" if isinstance(file, Mapping):
+        case "file":
+            if not isinstance(file, Mapping):
+                raise InvalidParamsError(message="A part of the type file has no file, an object.")
             names = {"bytes": "raw", "uri": "url", "name": "filename", "mimeType": "mediaType"}
             fields = {ours: file.get(name) for name, ours in names.items()}
         case _:
             raise InvalidParamsError(message=f"The part type {quoted(str(kind), 20)} is unknown.")
     fields["metadata"] = part.get("metadata")
     return {name: value for name, value in fields.items() if value is not None}
-
-
-class Shapes:
-    """Turns tasks and events into JSON: that of 0.3, with the names of 0.1 beside its own.
-
-    One instance serves one answer: it numbers the artifacts, which have no ids in 0.1.
-
-    Args:
-        is_0_1: whether the client can only be one of 0.1, which knows fewer states.
-    """
-
-    def __init__(self, *, is_0_1: bool = False) -> None:
-        self._is_0_1 = is_0_1
-        self._numbers: dict[str, int] = {}
-
-    def task(self, task: Task) -> Json:
-        shape = _dumped(conversions.to_compat_task(task))
-        shape |= {"sessionId": task.context_id, "status": self._status(shape["status"])}
-        for name, translated in (("artifacts", self._artifact), ("history", _message)):
-            if name in shape:
-                shape[name] = [translated(item) for item in shape[name]]
-        return shape
-
-    def events(self, event: Event) -> Json:
-        """Convert an event of a subscription, which begins with the Task."""
-        match event:
-            case Task():
-                return self.task(event)
-            case TaskStatusUpdateEvent():
-                shape = _dumped(conversions.to_compat_task_status_update_event(event))
-                shape["status"] = self._status(shape["status"])
-                return self._named(shape, "TaskStatusUpdateEvent")
-            case TaskArtifactUpdateEvent():
-                shape = _dumped(conversions.to_compat_task_artifact_update_event(event))
-                artifact = self._artifact(shape["artifact"])
-                artifact |= {"append": event.append, "lastChunk": event.last_chunk}
-                return self._named({**shape, "artifact": artifact}, "TaskArtifactUpdateEvent")
-            case Message():
-                return _message(_dumped(conversions.to_compat_message(event)))
-
-    def own_events(self, event: Event) -> Json:
-        """Convert an event of `tasks/sendSubscribe`, where a pause is `final`, too.
-
-        The Task that opens the stream reads as a status.
-        """
-        shape = self.events(event)
-        if isinstance(event, Task | TaskStatusUpdateEvent):
-            state = event.status.state
-            shape["final"] = is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED
-        return shape
-
-    def _named(self, event: Json, kind: str) -> Json:
-        return {**event, "id": event["taskId"], "sessionId": event["contextId"], "type": kind}
-
-    def _status(self, status: Json) -> Json:
-        if self._is_0_1:
-            status = {**status, "state": _STATES_OF_0_1.get(status["state"], status["state"])}
-        if "message" in status:
-            status = {**status, "message": _message(status["message"])}
-        return status
-
-    def _artifact(self, artifact: Json) -> Json:
-        number = self._numbers.setdefault(artifact["artifactId"], len(self._numbers))
-        return {**artifact, "index": number, "parts": [_part(p) for p in artifact["parts"]]}
-
-
-def submitted(task: Task) -> Json:
-    """Convert a task for `tasks/submit` and `tasks/status`: its state and newest artifact.
-
-    The status message of an agent that made no artifact takes the artifact's place.
-    """
-    shape = Shapes(is_0_1=True).task(task)
-    artifact = shape["artifacts"][-1] if "artifacts" in shape else None
-    said = shape["status"].get("message")
-    if artifact is None and said is not None:
-        artifact = {"parts": said["parts"]}
-    return {"id": task.id, "status": shape["status"]["state"], "artifact": artifact}
-
-
-def _message(message: Json) -> Json:
-    return {**message, "parts": [_part(part) for part in message["parts"]]}
-
-
-def _part(part: Json) -> Json:
-    return {**part, "type": part["kind"]}
-
-
-def _dumped(model: BaseModel) -> Json:
-    dumped: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return dumped

@@ -3,12 +3,14 @@
 Bodies: a message may have `parts` with their `kind`, as over JSON-RPC, instead of `content`; a push
 configuration may come as it is returned, as the JavaScript SDK sends it, instead of inside a
 CreateTaskPushNotificationConfigRequest. Errors have `code` and `message` at their top as well,
-where the JavaScript SDK looks for them. A push configuration can be deleted.
+where the JavaScript SDK looks for them, whatever has refused the request. A push configuration can
+be deleted.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -23,7 +25,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from a2a_serverless.http import V0_3_PREFIX
 from a2a_serverless.http.checks import refused_field
+from a2a_serverless.http.context import names_1_0
 from a2a_serverless.http.errors import rest_error
 from a2a_serverless.http.handler import DurableRequestHandler
 from a2a_serverless.http.legacy import v0_3
@@ -38,7 +42,7 @@ Form = Callable[[Json, str], Json]
 _PUSH_CONFIGS: Final = "/v1/tasks/{id}/pushNotificationConfigs"
 _KINDS: Final = ("text", "data", "file")
 _ROLES: Final = {"ROLE_USER": "user", "ROLE_AGENT": "agent"}
-_ERROR: Final = 400
+_WHOLE: Final = re.compile("(-?[0-9]+)?")
 
 
 def _message_form(body: Json, _: str) -> Json:
@@ -95,6 +99,16 @@ FORMS: Mapping[str, Form] = {
 """By route, for the bodies that have several forms."""
 
 
+def check_query(query: Mapping[str, str]) -> None:
+    """Refuse a number in a form that 1.0 reads, and the SDK's 0.3 does not.
+
+    Raises:
+        InvalidParamsError: the number has an exponent.
+    """
+    if not _WHOLE.fullmatch(query.get("historyLength", "")):
+        raise refused_field("historyLength", "is not a whole number.", "Not a whole number.")
+
+
 def with_body(request: Request, body: Json) -> Request:
     """Return the request with another body."""
     content = json.dumps(body).encode()
@@ -105,22 +119,23 @@ def with_body(request: Request, body: Json) -> Request:
     return Request(request.scope, receive)
 
 
-def with_code(response: Response) -> Response:
-    """Return an error, the protocol's or HTTP's, with code and message at its top, too.
+def is_0_3(request: Request) -> bool:
+    """Return True for a request under `/v1/` that does not say that it is of 1.0."""
+    return bool(request.scope["path"].startswith(V0_3_PREFIX)) and not names_1_0(request)
 
-    The code is that of JSON-RPC (0.3, section 8). Other responses stay as they are.
+
+def with_code(body: bytes) -> bytes:
+    """Return the body of an error, the protocol's or HTTP's, with code and message at its top, too.
+
+    The code is that of JSON-RPC (0.3, section 8); HTTP's own errors have none of it.
     """
-    if response.status_code < _ERROR or not isinstance(response, JSONResponse):
-        return response
-    content = json.loads(bytes(response.body))
-    error = content.get("error")
-    if not isinstance(error, dict):
-        return response
+    content = json.loads(body)
+    error = content["error"]
     reasons = [detail.get("reason") for detail in error.get("details", [])]
     kinds = [A2A_REASON_TO_ERROR[reason] for reason in reasons if reason in A2A_REASON_TO_ERROR]
     codes = [JSON_RPC_ERROR_CODE_MAP[kind] for kind in kinds if kind in JSON_RPC_ERROR_CODE_MAP]
     top = {"code": codes[0] if codes else error["code"], "message": error["message"]}
-    return JSONResponse({**content, **top}, status_code=response.status_code)
+    return json.dumps({**content, **top}).encode()
 
 
 def deletion(handler: DurableRequestHandler, context: ServerCallContextBuilder) -> Route:
