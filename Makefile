@@ -20,6 +20,9 @@ ADAPTED := google_adk openai_agents strands
 # And the official client of an older version.
 OLDER_CLIENT := python_0_3
 FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(ADAPTED) $(OLDER_CLIENT))
+# Frameworks that are clients here; their SDK is that of 0.3.
+DELEGATING := crewai strands_client
+CLIENTS := $(FOREIGN) $(patsubst %,build/foreign/%/requirements.txt,$(DELEGATING))
 
 # What benchmarks/peers compares with, each in an environment of its own.
 PEERS := a2akit sdk fasta2a
@@ -55,6 +58,10 @@ foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of 
 	$(BIN)/python -m pytest tests/conformance/test_stock_comparison.py -k framework
 	$(BIN)/python -m pytest tests/e2e/test_frameworks.py tests/unit/frameworks
 	$(BIN)/python -m pytest tests/e2e/test_foreign_clients.py
+
+.PHONY: clients
+clients: $(VENV)/.stamp $(CLIENTS) ## every client does all that it can: docs/clients.md; their requests for the suite
+	$(BIN)/python -m tests.foreign.matrix
 
 .PHONY: busy
 busy: $(VENV)/.stamp ## the suite twice in a row, beside four processes that keep the cores busy
@@ -188,8 +195,10 @@ lock: $(VENV)/.stamp ## resolve the dependencies again
 		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml --extra local \
 			-c build/sdk.txt $(LOCK) -o tests/foreign/$$name/requirements.txt || exit; \
 	done
-	$(UV) pip compile tests/foreign/$(OLDER_CLIENT)/requirements.in $(LOCK) \
-		-o tests/foreign/$(OLDER_CLIENT)/requirements.txt
+	for name in $(OLDER_CLIENT) $(DELEGATING); do \
+		$(UV) pip compile tests/foreign/$$name/requirements.in $(LOCK) \
+			-o tests/foreign/$$name/requirements.txt || exit; \
+	done
 	for name in $(PEERS); do \
 		$(UV) pip compile benchmarks/peers/requirements/$$name.in $(LOCK) \
 			-o benchmarks/peers/requirements/$$name.txt || exit; \
@@ -222,7 +231,7 @@ $(VENV)/.stamp: requirements/dev.txt pyproject.toml | $(UV)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	touch $@
 
-$(FOREIGN): build/foreign/%/requirements.txt: tests/foreign/%/requirements.txt | $(UV)
+$(CLIENTS): build/foreign/%/requirements.txt: tests/foreign/%/requirements.txt | $(UV)
 	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
 	$(UV) pip sync --quiet --python $(@D)/bin/python --require-hashes $<
 	cp $< $@

@@ -14,7 +14,8 @@ from tests.support.required import report_not_run
 
 ROOT = Path(__file__).parents[2]
 JAVASCRIPT = ROOT / "tests" / "javascript"
-PACKAGE = ("package.json", "package-lock.json", ".npmrc", "stream.mjs", "stream-0.3.mjs")
+SCRIPTS = ("stream.mjs", "stream-0.3.mjs", "operations.mjs", "operations-0.3.mjs")
+PACKAGE = ("package.json", "package-lock.json", ".npmrc", *SCRIPTS)
 INSTALL_S = 120
 
 

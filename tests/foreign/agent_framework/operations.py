@@ -1,0 +1,46 @@
+"""A2AAgent of Microsoft's Agent Framework delegates: URL BINDING RECEIVER.
+
+Prints one JSON line for each operation. Runs in the environment of its framework.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import warnings
+
+import httpx
+from a2a.client import A2ACardResolver
+from agent_framework.a2a import A2AAgent
+
+from tests.foreign.tried import tried
+
+
+async def main(url: str, binding: str) -> None:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+        card = await A2ACardResolver(http, url).get_agent_card()
+        agent = A2AAgent(agent_card=card, supported_protocol_bindings=[binding])
+
+        async def delegate() -> str:
+            return str((await agent.run("go")).text)
+
+        async def stream() -> str:
+            return "".join([update.text async for update in agent.run("go", stream=True)])
+
+        async def ask() -> str:
+            return str((await agent.run("ask", session=session)).text)
+
+        async def answer() -> str:
+            return str((await agent.run("go", session=session)).text)
+
+        session = agent.create_session()
+        async with agent:
+            await tried("delegate", delegate)
+            await tried("stream", stream)
+            await tried("question", ask)
+            await tried("answer", answer)
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

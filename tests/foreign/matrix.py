@@ -1,0 +1,236 @@
+"""`python -m tests.foreign.matrix`: each client does all that it can, in its own environment.
+
+Runs the clients that are installed (`make clients`) against `a2a-serverless dev`, prints what came
+of each operation, and writes down what they have sent, for the suite (`tests/foreign/recorded`).
+Exit codes: 0 all is as `FAULTS` says, 1 something is not, 2 a client is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from a2a_serverless.local.http_server import HttpServer, bind
+from tests.conformance.key_proxy import key_proxy
+from tests.e2e.commands import environment, running_with
+from tests.support.foreign_clients import install_javascript
+from tests.support.recorded_clients import Recorder, Request, keep
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+RECEIVER = "http://127.0.0.1:9/hook"
+"""A webhook that is registered and never told: what would be told is none of the operations."""
+CLIENT_S = 180
+JSONRPC, REST = BOTH = ("JSONRPC", "HTTP+JSON")
+
+SAYS: Mapping[str, str] = {
+    "card": "Matrix",
+    "send": "completed: You said: go",
+    "delegate": "You said: go",
+    "stream": "You said: go",
+    "poll": "You said: go",
+    "get": "completed: You said: go",
+    "list": "true",
+    "question": "Which one?",
+    "answer": "You said: go",
+    "start": "true",
+    "set push": "true",
+    "get push": "true",
+    "list push": "1",
+    "delete push": "0",
+    "subscribe": "canceled",
+    "cancel": "canceled",
+    "unknown task": "The task does not exist.|Task not found",
+}
+"""What a client tells of an operation, in part, or in its own words; of the last one an error."""
+
+WHOLE = tuple(name for name in SAYS if name not in ("delegate", "poll"))
+"""What a client of the protocol does."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client, and what it has to offer."""
+
+    name: str
+    command: tuple[str, ...]
+    operations: tuple[str, ...]
+    bindings: tuple[str, ...] = BOTH
+    older: str = "0.3"
+    """The version of what it sends without a version."""
+
+    @property
+    def python(self) -> str:
+        return self.command[0]
+
+
+def without(*names: str) -> tuple[str, ...]:
+    return tuple(name for name in WHOLE if name not in names)
+
+
+def python(folder: str, *, own: bool = True) -> tuple[str, ...]:
+    """The command of a client in `tests/foreign`, in its environment or in this one."""
+    interpreter = ROOT / "build" / "foreign" / folder / "bin" / "python"
+    return (str(interpreter) if own else sys.executable, "-m", f"tests.foreign.{folder}.operations")
+
+
+CLIENTS = (
+    Client("JavaScript 1.3", ("node", "operations.mjs"), WHOLE),
+    Client("JavaScript 0.3", ("node", "operations-0.3.mjs"), without("list")),
+    Client("Python 1.3", python("python_1_3", own=False), WHOLE),
+    Client("Python 0.3", python("python_0_3"), without("list", "list push", "delete push")),
+    Client("Google ADK", python("google_adk"), ("delegate", "question", "answer"), (JSONRPC,)),
+    Client(
+        "agent-framework",
+        python("agent_framework"),
+        ("delegate", "stream", "question", "answer"),
+    ),
+    Client("CrewAI", python("crewai"), ("delegate", "poll", "question", "answer")),
+    Client("Strands", python("strands_client"), ("delegate", "stream", "question"), (JSONRPC,)),
+    Client(
+        "simple_a2a",
+        python("simple_a2a", own=False),
+        WHOLE,
+        (JSONRPC,),
+        older="0.1",
+    ),
+)
+
+GEM = ROOT / "build" / "simple_a2a" / "lib"
+RUBY = Client(
+    "simple_a2a, in Ruby",
+    ("ruby", "-I", str(GEM), str(HERE / "simple_a2a" / "operations.rb")),
+    WHOLE,
+    (JSONRPC,),
+    older="0.1",
+)
+"""The real one, where Ruby and the gem's source are to be had: docs/clients.md."""
+
+_SHOWS_NO_ARTIFACT = (
+    "Strands' own: of a task that ends with a message it shows the message, and no artifact"
+)
+FAULTS: Mapping[tuple[str, str, str], str] = {
+    ("Python 0.3", REST, "unknown task"): (
+        "the client's own: it shows HTTP's status, 404, and not the error in the body"
+    ),
+    ("Strands", JSONRPC, "delegate"): _SHOWS_NO_ARTIFACT,
+    ("Strands", JSONRPC, "stream"): _SHOWS_NO_ARTIFACT,
+}
+"""What does not work, by client, binding and operation: whose fault it is, and why."""
+
+Told = dict[str, dict[str, str]]
+
+
+def main() -> int:
+    """Run every client over each of its bindings, and print the matrix."""
+    wanted = set(sys.argv[1:])
+    found = (*CLIENTS, RUBY) if GEM.exists() and shutil.which("ruby") else CLIENTS
+    clients = [client for client in found if not wanted or client.name in wanted]
+    missing = [c.name for c in clients if "/" in c.python and not Path(c.python).exists()]
+    if missing:
+        _say(f"Not installed: {', '.join(missing)}: make clients")
+        return 2
+    surprises: list[str] = []
+    _say(f"| client | binding | {' | '.join(SAYS)} |")
+    _say(f"|---|---|{'---|' * len(SAYS)}")
+    with tempfile.TemporaryDirectory() as folder:
+        scripts = Path(folder)
+        if any(client.python == "node" for client in clients):
+            install_javascript(scripts)
+        for client in clients:
+            for binding in client.bindings:
+                told, requests = _run(client, binding, scripts)
+                cells = [_cell(client, told, operation) for operation in SAYS]
+                _say(f"| {client.name} | {binding} | {' | '.join(cells)} |")
+                surprises += _surprises(client, binding, told)
+                keep(re.sub("[^A-Za-z0-9._]+", "-", f"{client.name} {binding}"), requests)
+    for line in (*_faults(clients), *surprises):
+        _say(line)
+    return int(bool(surprises))
+
+
+def _run(client: Client, binding: str, scripts: Path) -> tuple[Told, list[Request]]:
+    """What a client tells of its operations, and what it has sent."""
+    with _agent(client.older) as (url, recorder):
+        is_node = client.python == "node"
+        command = [*client.command, url, binding, RECEIVER]
+        done = subprocess.run(
+            command,
+            cwd=scripts if is_node else ROOT,
+            env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'layers' / 'runtime'}"),
+            capture_output=True,
+            text=True,
+            timeout=CLIENT_S,
+            check=False,
+        )
+        lines = [line for line in done.stdout.splitlines() if line.startswith('{"operation"')]
+        if done.returncode or not lines:
+            _say(f"{client.name}: ended with {done.returncode}: {done.stderr[-1500:]}")
+        told = [json.loads(line) for line in lines]
+        return {one.pop("operation"): one for one in told}, list(recorder.seen)
+
+
+@contextmanager
+def _agent(older: str) -> Iterator[tuple[str, Recorder]]:
+    """The URL of an agent that takes down what it is sent."""
+    bound = bind(0)
+    with tempfile.TemporaryDirectory() as folder:
+        own = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        variables = {"A2A_PUBLIC_URL": own, "A2A_AUTH": "none"}
+        if older == "0.1":
+            variables["A2A_OLDER_DIALECTS"] = "true"
+        agent = ("--agent", f"{HERE / 'agent.py'}:agent", "--card", str(HERE / "card.json"))
+        command = ("dev", "--port", "0", *agent)
+        log = Path(folder, "dev.log")
+        with running_with(
+            Path(sys.executable), *command, env=environment(**variables), output=log
+        ) as dev:
+            target = dev.wait_for(r"A2A at (\S+),")
+            recorder = Recorder(key_proxy(target, {}), older)
+            with HttpServer(recorder, bound) as proxy:
+                yield f"{proxy.url}/", recorder
+
+
+def _does(told: Told, operation: str) -> bool:
+    came = told.get(operation, {})
+    key = "error" if operation == "unknown task" else "says"
+    said = " ".join(came.get(key, "").split())  # some put spaces between the parts of a text
+    return any(words in said for words in SAYS[operation].split("|"))
+
+
+def _cell(client: Client, told: Told, operation: str) -> str:
+    if operation not in client.operations:
+        return "-"
+    return "yes" if _does(told, operation) else "no"
+
+
+def _surprises(client: Client, binding: str, told: Told) -> Iterator[str]:
+    """Yield what is not as `FAULTS` says."""
+    for operation in client.operations:
+        is_known = (client.name, binding, operation) in FAULTS
+        if _does(told, operation) == is_known:
+            yield f"{client.name}, {binding}, {operation}: {told.get(operation)}"
+
+
+def _faults(clients: Sequence[Client]) -> Iterator[str]:
+    names = {client.name for client in clients}
+    for (name, binding, operation), fault in FAULTS.items():
+        if name in names:
+            yield f"{name}, {binding}, {operation}: {fault}"
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
