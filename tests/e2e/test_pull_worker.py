@@ -1,4 +1,4 @@
-"""A worker outside of Lambda tells operators what the function tells them."""
+"""What runs outside of Lambda tells operators what the functions tell them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.e2e.commands import (
+    Running,
     environment,
     first_process,
     namespace,
@@ -24,6 +25,7 @@ from tests.e2e.commands import (
 )
 from tests.e2e.conftest import AGENT, CARD, names_of_queues, provision
 from tests.support.a2a_calls import message
+from tests.unit.push.receivers import Receiver
 
 pytestmark = pytest.mark.emulators
 
@@ -35,36 +37,51 @@ OBSERVED = {
 """The variables as template.yaml gives them to the functions."""
 
 
-def test_a_pull_worker_writes_json_and_metrics(own_queues: dict[str, str], tmp_path: Path) -> None:
-    """A pull worker logs JSON with the turn's ids, and writes the same metrics as the function."""
-    env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(tmp_path))
-    with ExitStack() as processes:
-        worker = processes.enter_context(
-            running(
-                *("worker", "--agent", AGENT),
-                env={**env, **OBSERVED},
-                output=tmp_path / "worker.log",
+def test_commands_write_the_functions_json_and_metrics(
+    own_queues: dict[str, str], tmp_path: Path
+) -> None:
+    """`worker`, `push` and `sweep`: lines with ids, and the metrics of the three functions."""
+    env = environment(
+        **own_queues,
+        A2A_AUTH="none",
+        A2A_PUSH_ALLOWED_HOSTS="127.0.0.1",
+        PROBE_FOLDER=str(tmp_path),
+    )
+    commands = {"worker": ("--agent", AGENT), "push": (), "sweep": ()}
+    with Receiver() as receiver, ExitStack() as processes:
+        worker, push, sweep = observed = [
+            processes.enter_context(
+                running(name, *options, env={**env, **OBSERVED}, output=tmp_path / f"{name}.log")
             )
-        )
+            for name, options in commands.items()
+        ]
         api = processes.enter_context(
             running("api", "--card", CARD, "--port", "0", env=env, output=tmp_path / "api.log")
         )
         worker.wait_for("turns at a time")
+        push.wait_for("webhooks at a time")
         url = api.wait_for(r"A2A at (\S+),")
+        hook = {"taskPushNotificationConfig": {"url": receiver.url()}}
         answer = httpx.post(
             f"{url}/message:send",
-            json={"message": message("hello")},
+            json={"message": message("hello"), "configuration": hook},
             headers={"A2A-Version": "1.0"},
             timeout=60,
         )
         task = answer.json()["task"]
         worker.wait_for("TasksEnded")
-        assert worker.end() == 0
-        lines = [json.loads(line) for line in worker.said().splitlines() if line.startswith("{")]
-    assert metrics_of(lines) >= {"Attempts", "TimeQueued", "TasksEnded", "TimeToEnd"}
-    assert {line["service"] for line in lines} == {"pulling"}
-    told = [line for line in lines if line.get("action") == "turn_ended"]
-    assert [line["task_id"] for line in told] == [task["id"]]
+        push.wait_for("PushDeliveries")
+        sweep.wait_for("Swept: ")
+        assert [process.end() for process in observed] == [0, 0, 0]
+        of_worker, of_push, of_sweep = map(lines_of, observed)
+    assert metrics_of(of_worker) >= {"Attempts", "TimeQueued", "TasksEnded", "TimeToEnd"}
+    assert metrics_of(of_push) >= {"PushDeliveries", "PushDelay"}
+    told = [line for line in of_worker if line.get("action") == "turn_ended"]
+    told += [line for line in of_push if line.get("action") == "push_delivered"]
+    assert [line["task_id"] for line in told] == [task["id"]] * 2
+    assert [line["message"] for line in of_sweep if line["message"].startswith("Swept: ")]
+    for lines in (of_worker, of_push, of_sweep):
+        assert {line["service"] for line in lines} == {"pulling"}
 
 
 def test_the_first_process_of_a_container_drains(
@@ -134,6 +151,11 @@ def test_a_pull_worker_without_its_agent_says_so(tmp_path: Path) -> None:
     assert "a_framework_that_is_not_there" in refused.stderr
     lines = [json.loads(line) for line in refused.stdout.splitlines()]
     assert metrics_of(lines) == {"AgentNotLoaded"}
+
+
+def lines_of(command: Running) -> list[dict[str, Any]]:
+    """The JSON lines that a command has written."""
+    return [json.loads(line) for line in command.said().splitlines() if line.startswith("{")]
 
 
 def metrics_of(lines: list[dict[str, Any]]) -> set[str]:

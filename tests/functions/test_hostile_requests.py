@@ -24,6 +24,8 @@ from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.local.web_adapter import WebAdapter
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.listing import Listing, ListTasksQuery
+from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
 from tests.support.a2a_calls import message
 from tests.support.gateway import rest_event
@@ -137,6 +139,8 @@ def token(*place: Any) -> str:
 
 
 PLACE = "000001700000000#task"
+OWN = Listing.of(ListTasksQuery(), Scope.of("", "alice")).fingerprint
+"""What the page tokens of this caller's lists have, so that their totals alone are wrong."""
 TOTALS: list[Any] = [2**31, 10**4000, -1, True, None, "1", 1.5, [[]]]
 QUERIES = {
     "includeArtifacts=abc": "includeArtifacts must be true or false.",
@@ -153,7 +157,8 @@ QUERIES = {
     "statusTimestampAfter=yesterday": "",
     "statusTimestampAfter=9999-99-99T00:00:00Z": "",
     "pageToken=x": "ask for its first page",
-    **{f"pageToken={token(PLACE, total, 'x')}": "ask for its first page" for total in TOTALS},
+    **{f"pageToken={token(PLACE, total, OWN)}": "ask for its first page" for total in TOTALS},
+    f"pageToken={token(PLACE, 1, 'x')}": "ask for its first page",
     f"pageToken={token('x' * 5000, 1, 'x')}": "ask for its first page",
     f"pageToken={base64.urlsafe_b64encode(b'[' * 5000).decode()}": "ask for its first page",
     "contextId=" + "x" * 600: "",
@@ -164,6 +169,9 @@ QUERIES = {
 def about_lists() -> Iterator[Request]:
     for query, says in QUERIES.items():
         yield Request(name=query[:60], path=f"/tasks?{query}", status=400, says=says)
+    # The last total that an answer holds.
+    last = token(PLACE, 2**31 - 1, OWN)
+    yield Request(name="a token that is good", path=f"/tasks?pageToken={last}", status=200)
 
 
 NESTED = "[" * 12_000 + "]" * 12_000
@@ -293,15 +301,48 @@ def about_webhooks() -> Iterator[Request]:
         call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
         for path, body in (("/message:send", params), ("/message:stream", params), ("/", call)):
             yield Request(
-                name=f"{path}: a webhook with {name}", verb="POST", path=path, body=json.dumps(body)
+                name=f"{path}: a webhook with {name}",
+                verb="POST",
+                path=path,
+                body=json.dumps(body),
+                status=200 if path == "/" else 400,
+                says='"error"',
             )
         config = json.dumps({"url": url})
         for path in ("/tasks/nobody/pushNotificationConfigs", "/tasks//pushNotificationConfigs"):
             yield Request(name=f"{path}: {name}", verb="POST", path=path, body=config)
 
 
+OLDER = {
+    "tasks/get": {"id": "nobody"},
+    "tasks/cancel": {"id": "nobody"},
+    "tasks/resubscribe": {"id": "nobody"},
+    "tasks/send": {"id": "\x00"},
+    "tasks/sendSubscribe": {"message": 7},
+    "tasks/list": {"contextId": "x" * 600},
+    "tasks/status": {"taskId": [[]]},
+    "tasks/submit": {"taskId": "x" * 5000},
+}
+
+
+def about_older_methods() -> Iterator[Request]:
+    for method, params in OLDER.items():
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        for path in ("/", "/api/a2a/tasks"):
+            yield Request(
+                name=f"{path}: {method}",
+                verb="POST",
+                path=path,
+                body=body,
+                headers={"a2a-version": ""},
+                status=200,
+                says='"error"',
+            )
+
+
 REQUESTS = [
     *about_hosts(),
+    *about_older_methods(),
     *about_webhooks(),
     *about_lists(),
     *about_bodies(),

@@ -192,6 +192,26 @@ def test_a_job_comes_again_while_the_webhook_fails(
     assert messages(provisioned.push_queue) == []
 
 
+def test_a_webhook_that_failed_takes_a_place_in_the_table(
+    function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
+) -> None:
+    """All of the function's environments count one caller's slow webhooks together."""
+    places: list[list[str]] = []
+
+    def fails(_: object) -> bytes:
+        items = aws.client("dynamodb").scan(TableName=provisioned.table)["Items"]
+        keys = [item["PK"]["S"] for item in items]
+        places.append([key for key in keys if key.startswith("PLACES#")])
+        return status(503, Retry_After="60")
+
+    receiver.script = fails
+    function.handler(committed(ended_task(backends, receiver)), LambdaContext())
+    job = next_job(provisioned)
+    for _ in range(2):  # as if it came again
+        function.handler(job, LambdaContext())
+    assert [len(held) for held in places] == [0, 1]
+
+
 def test_a_webhook_that_refuses_leaves_a_dead_letter(
     function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
 ) -> None:

@@ -321,6 +321,43 @@ def test_what_a_failed_first_deployment_leaves(document: Json) -> None:
     }
 
 
+def section(project: Path, heading: str) -> str:
+    """A section of docs/operations.md, without its heading."""
+    page = (project / "docs/operations.md").read_text(encoding="utf-8")
+    return page.partition(f"### {heading}\n")[2].partition("\n###")[0]
+
+
+def test_what_is_left_can_be_removed(document: Json, project: Path) -> None:
+    """After a first deployment that failed the page's commands remove what refuses to go."""
+    protected = {
+        name
+        for name, resource in document["Resources"].items()
+        if "DeletionProtectionEnabled" in resource.get("Properties", {})
+    }
+    text = section(project, "A first deployment that fails")
+    assert set(re.findall(r"--logical-resource-id (\w+)", text)) == protected == {"TaskTable"}
+    commands = re.findall(r"^    (aws [a-z]+ [a-z-]+)", text, re.MULTILINE)
+    assert commands == [
+        "aws dynamodb update-table",
+        "aws dynamodb delete-table",
+        "aws cloudformation delete-stack",
+    ]
+    assert "--no-deletion-protection-enabled" in text
+
+
+def test_the_recommended_concurrency_fits(document: Json, project: Path) -> None:
+    """What is not reserved for clients is enough for agents, webhooks, stream and sweeper."""
+    text = section(project, "The account's concurrency")
+    rows = [row.strip("| \n").split(" | ") for row in text.splitlines() if row.startswith("| ")]
+    names = [name.strip("`") for name in next(row for row in rows if len(row) == 6)[1:]]
+    [row] = [row for row in rows if row[0] == "1,000"]
+    most = {n: int(cell.split()[-1]) for n, cell in zip(names, row[1:], strict=True)}
+    assert most.keys() <= document["Parameters"].keys()
+    others = most["WorkerConcurrency"] + most["PushConcurrency"] + 2 + 3
+    assert others <= 1000 - most["StreamConcurrency"] - most["ApiConcurrency"]
+    assert most["StreamsInAll"] < most["StreamConcurrency"]
+
+
 def test_git_keeps_unix_lines(project: Path) -> None:
     """A checkout on Windows deploys the same files: stream.sh with CRLF does not start."""
     rules = (project / ".gitattributes").read_text(encoding="utf-8").splitlines()

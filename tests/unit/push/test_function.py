@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from typing import Any
 
 import jwt
@@ -20,6 +21,7 @@ from a2a_serverless.push.keys import MemoryKeyStore
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.leases import MemorySlots, Slot, Slots
 from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 from a2a_serverless.tasks.head import Head
 from tests.support.messages import request
@@ -40,7 +42,7 @@ class LambdaContext:
 class Source:
     """A function on real time, and what the event sources would pass to it."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, slots: Slots | None = None, **settings: Any) -> None:
         defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
         self.settings = Settings(**{**defaults, **settings})
         self.storage = MemoryStorage()
@@ -49,7 +51,9 @@ class Source:
         self.keys = MemoryKeyStore()
         self.committed: list[StreamedCommit] = []
         self.storage.on_commit(self.committed.append)
-        self.function = PushFunction(self.storage, self.queue, self.keys, self.settings)
+        self.function = PushFunction(
+            self.storage, self.queue, self.keys, self.settings, slots=slots
+        )
 
     def open(self, *urls: str) -> Head:
         """A task with a configuration for each URL; what is committed up to here is forgotten."""
@@ -92,6 +96,32 @@ def source() -> Iterator[Source]:
     made = Source()
     yield made
     made.function.close()
+
+
+class Taken(MemorySlots):
+    """Slots that others have; `asked` are the numbers of those that were wanted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[int] = set()
+
+    async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
+        self.asked.add(slot.number)
+        return False
+
+
+def test_a_callers_places_are_a_fifth_of_the_functions() -> None:
+    """After a failure a request needs one of PushConcurrency / 5 places, or it is not made."""
+    slots = Taken()
+    source = Source(slots=slots, push_concurrency=15, push_retry_base_s=0.001)
+    with Receiver(lambda _: status(503)) as receiver, closing(source.function):
+        source.say(source.open(receiver.url()), COMPLETED)
+        assert source.handle(source.stream_event()) == []
+        [job] = source.jobs()
+        for _ in range(2):  # as if it came again
+            assert source.handle({"Records": [job]}) == [job["messageId"]]
+        assert len(receiver.requests) == 1
+    assert slots.asked == {0, 1, 2}
 
 
 def test_from_a_commit_to_a_receiver(source: Source) -> None:
