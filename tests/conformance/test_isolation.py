@@ -26,6 +26,7 @@ from pydantic import SecretStr
 from starlette.types import ASGIApp
 
 from a2a_serverless import aws
+from a2a_serverless.contract.storage import Storage
 from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import Settings
@@ -683,15 +684,19 @@ async def test_the_owner_is_answered_in_older_versions(older_function: Function)
 async def test_who_deletes_deletes_his_own(stack: Stack, owned: Owned) -> None:
     """A stranger who deletes all data, or a context of the same id, deletes none of the owner's."""
     storage = stack.backends.storage
+    own = storage.for_scope(Scope.of(owned.owner.tenant, owned.owner.name))
+    await Storage(own).update_context(owned.ids.context, "the owner's")
     strangers = strangers_to(owned.owner)
     del strangers["no tenant"]  # has tasks by now, of the same context: see below
     for name, stranger in strangers.items():
         theirs = storage.for_scope(Scope.of(stranger.tenant, stranger.name))
         for context in (owned.ids.context, None):
-            assert (name, (await theirs.count_data(context)).tasks) == (name, 0)
+            counted = await theirs.count_data(context)
+            assert (name, counted.is_nothing) == (name, True)
             assert (name, await theirs.delete_data(context)) == (name, Deleted(is_done=True))
         assert await theirs.delete_task(owned.ids.task) is False
     assert owned.is_unchanged()
+    assert (await own.load_context_version(owned.ids.context))[0] == "the owner's"
 
 
 async def test_what_the_owner_deletes_is_nobody_elses(stack: Stack) -> None:

@@ -275,8 +275,12 @@ def dies_at(database: Database, number: int) -> Callable[[], None]:
     return lambda: events.unregister(name, die)
 
 
-async def test_a_deletion_that_dies_anywhere_is_finished(moto: Database) -> None:
-    """If a process dies before any request of a deletion, the next one deletes all that is left."""
+@pytest.mark.parametrize("limit", [2, 1000])
+async def test_a_deletion_that_dies_anywhere_is_finished(moto: Database, limit: int) -> None:
+    """If a process dies before any request of a deletion, the next one deletes all that is left.
+
+    It is so in steps of a part of a task, and in one step of all.
+    """
     number, is_whole = 0, False
     while not is_whole:
         number += 1
@@ -286,13 +290,13 @@ async def test_a_deletion_that_dies_anywhere_is_finished(moto: Database) -> None
         await Storage(storage).update_context("a", 1)
         revive = dies_at(moto, number)
         try:
-            await delete_all(storage, limit=2)
+            await delete_all(storage, limit=limit)
             is_whole = True
         except (KilledError, UnavailableError):
             pass
         finally:
             revive()
-        await delete_all(storage, limit=2)
+        await delete_all(storage, limit=limit)
         assert (number, items_of(moto, storage)) == (number, [])
     assert number > 15
 

@@ -7,7 +7,8 @@ import sys
 
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 
-LARGE = "x" * 200_000
+LARGE = "x" * 1_000_000
+"""Seven of them are longer than an answer that Lambda sends."""
 
 
 PREFIX = "please-"
