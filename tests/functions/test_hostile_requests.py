@@ -60,12 +60,14 @@ class Request:
     path: str = "/tasks"
     body: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    version: str = "1.0"
     status: int | None = None
     says: str = ""
 
     def event(self) -> dict[str, Any]:
         typed = {} if self.body is None else {"content-type": "application/json"}
-        sent = {"a2a-version": "1.0", "x-api-key": KEY, **typed, **self.headers}
+        version = {"a2a-version": self.version} if self.version else {}
+        sent = {**version, "x-api-key": KEY, **typed, **self.headers}
         event = rest_event(self.verb, self.path, self.body, sent)
         # A second Host would be joined with the first one.
         named = {name.lower() for name in self.headers}
@@ -334,7 +336,7 @@ def about_older_methods() -> Iterator[Request]:
                 verb="POST",
                 path=path,
                 body=body,
-                headers={"a2a-version": ""},
+                version="",
                 status=200,
                 says='"error"',
             )
