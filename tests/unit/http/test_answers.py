@@ -272,7 +272,7 @@ async def test_many_values_do_not_hold_the_loop(
 ) -> None:
     """As many values as a body may hold take less than two seconds; more are refused."""
     agent = call("stream", JSONRPC)
-    parts = [{}] * (values - 100)  # the other fields have a few values, too
+    parts: list[dict[str, Any]] = [{}] * (values - 100)  # the other fields have a few values, too
     start = time.process_time()
     answer = await agent.call("SendMessage", {"message": message(parts=parts)})
     assert time.process_time() - start < 2

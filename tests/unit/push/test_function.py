@@ -158,7 +158,7 @@ def test_from_a_commit_to_a_receiver(source: Source) -> None:
         ({"push_issuer": "https://a.example/a2a/"}, "https://a.example/a2a"),
     ],
 )
-def test_who_signs(settings: dict[str, str], issuer: str) -> None:
+def test_who_signs(settings: dict[str, Any], issuer: str) -> None:
     """The issuer's own setting, else the public URL, without a slash at its end."""
     source = Source(**settings)
     with listening() as [receiver]:
