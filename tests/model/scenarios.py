@@ -394,7 +394,7 @@ LONG: tuple[Scenario, ...] = (
         turns=ASKS_FOR_CREDENTIALS,
         budget=Budget(twice=1, hasty=1, follows=1),
         batches=False,
-        least=45_000,
+        least=38_000,
     ),
     Scenario(
         name="two releases at once, at length",
