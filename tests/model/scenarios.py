@@ -401,7 +401,7 @@ LONG: tuple[Scenario, ...] = (
         turns=PAUSES,
         budget=Budget(crash=1, twice=1, follows=1, older=3),
         batches=False,
-        least=185_000,
+        least=160_000,
     ),
     Scenario(
         name="two releases and credentials",
@@ -445,7 +445,7 @@ LONG: tuple[Scenario, ...] = (
         turns=PAUSES,
         budget=Budget(twice=1, notes=2, follows=1, older=1),
         batches=False,
-        least=156_000,
+        least=125_000,
     ),
     Scenario(
         name="readers while two releases write",
