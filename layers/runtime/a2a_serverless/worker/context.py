@@ -129,7 +129,7 @@ class TaskContext(UserTurn):
         Raises:
             InvalidArgumentError: `data` is no JSON value.
         """
-        parts = [Part(text=question)]
+        parts = [_text_part(question)]
         if data is not None:
             parts.append(_data_part(data))
         message = self._message_of(parts)
