@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SAM := $(BIN)/uvx --from $(SAM_CLI) sam
 # Three processes on two cores: many tests wait for other processes.
-PYTEST_ARGS ?= -n 3
+PYTEST_ARGS ?= -n 3 --dist worksteal
 
 # Frameworks whose agents run in an environment of their own, as their pins are not ours. Those with an
 # adapter have an example, which `dev` starts there: their environments have the local stack, too.

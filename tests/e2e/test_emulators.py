@@ -14,7 +14,7 @@ from a2a.utils.errors import InternalError
 
 from tests.e2e.clients import BINDINGS, artifact_text, client_at, settled
 from tests.e2e.commands import environment, run, running
-from tests.e2e.conftest import AGENT, CARD, Served
+from tests.e2e.conftest import AGENT, CARD, Served, provision
 from tests.support.messages import message
 
 pytestmark = pytest.mark.emulators
@@ -104,9 +104,11 @@ async def patiently(ask: Callable[[], Awaitable[Task]]) -> Task:
             await asyncio.sleep(0.5)
 
 
-def test_sweep_finds_nothing_to_do_on_a_fresh_table(provisioned: dict[str, str]) -> None:
+def test_sweep_finds_nothing_to_do_on_a_fresh_table(
+    emulators: dict[str, str], fresh_names: dict[str, str]
+) -> None:
     """`sweep --once` ends by itself and says what it did."""
-    swept = run("sweep", "--once", env=environment(**provisioned))
+    swept = run("sweep", "--once", env=environment(**provision({**emulators, **fresh_names})))
 
     assert swept.returncode == 0, swept.stderr
     repairs = ("sent", "passed", "given up", "canceled", "removed", "failed", "left")

@@ -14,7 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import TaskState
+from a2a.types import Task, TaskState
+from google.protobuf.json_format import ParseDict
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
@@ -91,15 +92,15 @@ class Clients:
 
         await at_once([one(BOTH[number % 2], task) for number, task in enumerate(tasks)])
 
-    async def listed(self, version: Version) -> dict[str, Any]:
-        """All tasks as the API of a release lists them."""
-        found: dict[str, Any] = {}
+    async def listed(self, version: Version) -> dict[str, Task]:
+        """All tasks as the API of a release lists them; the older one shows empty fields too."""
+        found: dict[str, Task] = {}
         token = ""
         while True:
             query = {"pageSize": 100, "includeArtifacts": True, "pageToken": token}
             answer = await self.agents[version].call("ListTasks", query)
             assert answer.response.status_code == 200, answer
-            found |= {task["id"]: task for task in answer.result["tasks"]}
+            found |= {task["id"]: ParseDict(task, Task()) for task in answer.result["tasks"]}
             if not (token := answer.result.get("nextPageToken", "")):
                 return found
 

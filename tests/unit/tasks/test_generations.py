@@ -33,8 +33,9 @@ def test_every_reader_has_the_generation_of_a_log_that_two_releases_wrote() -> N
     """
     counted = check_generations(LOGS)
     assert counted.logs >= LOGS
-    for seen in (counted.known, counted.unknown, counted.known_again, counted.restored):
+    for seen in (counted.known, counted.unknown, counted.known_again):
         assert seen >= LOGS // 4, counted
+    assert counted.restored >= LOGS // 10, counted
 
 
 def test_a_generation_that_was_counted_replaces_the_one_that_was_left_behind() -> None:
