@@ -75,7 +75,7 @@ def dev(folder: Path, files: dict[str, str], *options: str) -> Iterator[Edited]:
     """A `dev` in a folder with these files."""
     for name, text in files.items():
         (folder / name).write_text(text)
-    arguments = ("dev", "--agent", "agent.py:agent", "--card", CARD, "--port", "0", "--no-console")
+    arguments = ("dev", "--agent", "agent.py:agent", "--card", CARD, "--port", "0")
     env = environment(A2A_RETRY_BASE_S="0.01", A2A_CANCEL_TIMEOUT_S="2", COLUMNS="80")
     output = folder / "dev.log"
     with running(*arguments, *options, env=env, output=output, cwd=folder) as command:

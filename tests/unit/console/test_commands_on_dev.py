@@ -163,12 +163,18 @@ def test_undecodable_messages_are_listed(running: tuple[Stack, Console], run: Ru
 
 
 async def test_what_is_printed_stays_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    """Lines about tasks are kept from INFO on; a terminal gets those from WARNING on, as before."""
+    """Lines about tasks are kept from INFO on; a terminal gets those from WARNING on, as before.
+
+    A logger that has a level of its own, as that of reloading has in `dev`, prints by it.
+    """
     root, ours = logging.getLogger(), logging.getLogger("a2a_serverless")
+    news = logging.getLogger("a2a_serverless.news")
+    news.setLevel(logging.INFO)
     handler = logging.StreamHandler()
     before = (root.level, root.handlers[:], ours.level)
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    ours.setLevel(logging.NOTSET)  # the console of this module's other tests has raised it
     try:
         with kept_lines() as lines:
             log = logging.getLogger(OURS)
@@ -176,19 +182,22 @@ async def test_what_is_printed_stays_the_same(capsys: pytest.CaptureFixture[str]
             log.info("Of another", extra={"task_id": "other"})
             log.info("Of none")
             log.warning("Lost", extra={"task_id": "t"})
+            news.info("Changed")
             kept = [line async for line in lines.about("t", 0)]
             later = [line async for line in lines.about("t", kept[-1].at + 1)]
-        assert (handler.level, ours.level) == (logging.NOTSET, before[2])
+        assert (handler.level, ours.level) == (logging.NOTSET, logging.NOTSET)
     finally:
         root.setLevel(before[0])
         root.handlers[:] = before[1]
+        ours.setLevel(before[2])
+        news.setLevel(logging.NOTSET)
     assert [(line.level, line.action, line.message) for line in kept] == [
         ("INFO", "claimed", "Claimed it"),
         ("WARNING", "", "Lost"),
     ]
     assert isinstance(kept[0].fields["x"], str)
     assert later == []
-    assert capsys.readouterr().err == "Lost\n"
+    assert capsys.readouterr().err == "Lost\nChanged\n"
 
 
 async def test_a_line_that_cannot_be_made_stops_nothing(

@@ -79,20 +79,36 @@ class KeptLines(logging.Handler, Logs):
 @contextmanager
 def kept_lines() -> Iterator[KeptLines]:
     """Keep what the runtime logs about tasks in the block, also what is not printed."""
-    ours, root, kept = logging.getLogger(_OURS), logging.getLogger(), KeptLines()
-    level, printing = ours.level, [one for one in root.handlers if one.level < root.level]
-    before = [one.level for one in printing]
+    ours, kept, printing = logging.getLogger(_OURS), KeptLines(), logging.getLogger().handlers[:]
+    level, as_before = ours.level, _AsBefore(ours.getEffectiveLevel())
     for handler in printing:
-        handler.setLevel(root.level)  # what is printed stays the same
+        handler.addFilter(as_before)  # what is printed stays the same
     ours.addHandler(kept)
-    ours.setLevel(min(logging.INFO, root.level))
+    ours.setLevel(min(logging.INFO, ours.getEffectiveLevel()))
     try:
         yield kept
     finally:
         ours.removeHandler(kept)
         ours.setLevel(level)
-        for handler, its in zip(printing, before, strict=True):
-            handler.setLevel(its)
+        for handler in printing:
+            handler.removeFilter(as_before)
+
+
+class _AsBefore(logging.Filter):
+    """Passes the records that the runtime's loggers passed at their former level.
+
+    A logger that has a level of its own decides by it, as before.
+    """
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._level = level
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        logger = logging.getLogger(record.name)
+        while logger.name != _OURS and not logger.level and logger.parent is not None:
+            logger = logger.parent
+        return logger.name != _OURS or record.levelno >= self._level
 
 
 def _line(record: logging.LogRecord) -> LogLine:
