@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from a2a_serverless.console.app import Console
     from a2a_serverless.console.lines import KeptLines
     from a2a_serverless.local.asgi import ASGIApp
-    from a2a_serverless.local.stack import Running
+    from a2a_serverless.local.stack import Options, Running, Stack
 
 HERE = "127.0.0.1,::1,localhost,example.com"
 """Webhooks that may be private in `dev`; and example.com, which clients are tried with, also
@@ -76,8 +76,7 @@ def run(options: Namespace) -> int:
     from a2a_serverless.console.dev_file import RunningDev, announced
     from a2a_serverless.console.lines import kept_lines
     from a2a_serverless.local.dotenv import load_dotenv
-    from a2a_serverless.local.stack import Options, Stack
-    from a2a_serverless.local.template import find_template
+    from a2a_serverless.local.stack import Stack
     from a2a_serverless.settings import load_settings
     from a2a_serverless.worker.environment import take_environment
 
@@ -87,32 +86,19 @@ def run(options: Namespace) -> int:
         "push_allowed_hosts": settings.push_allowed_hosts or HERE,
     }
     settings = settings.model_copy(update=update)
-    agent = agent_spec(options.agent)
+    how = _asked_for(options)
     variables = load_dotenv(Path.cwd())
     take_environment(settings)
     consoles: list[Console] = []
     with ExitStack() as running:
         running.enter_context(for_authors(verbose=options.verbose))
-        how = Options(
-            backend=options.backend,
-            agent=agent,
-            card=card_path(options.card, agent),
-            port=options.port,
-            push=not options.no_push,
-            loads="turn" if options.fresh else "once" if options.no_reload else "changed",
-        )
         if not options.no_console:
             lines = running.enter_context(kept_lines())
             how = replace(how, beside=partial(_beside, consoles, lines))
         running.enter_context(named_aws_errors())
         ended = running.enter_context(until_signal())
         stack = running.enter_context(Stack(settings, how))
-        say(f"agent {how.agent}, its card {how.card}, on {how.backend}")
-        say(_LOADS[how.loads])
-        if variables:
-            say(f"environment of {variables}")
-        say(f"routes, table and queues of {find_template()}")
-        say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
+        _say_what_runs(stack, how, variables)
         for console in consoles:
             token = console.sessions.command_token
             running.enter_context(announced(RunningDev(stack.url, token)))
@@ -120,6 +106,34 @@ def run(options: Namespace) -> int:
         say("Ctrl-C ends it")
         ended.wait()
     return 0
+
+
+def _asked_for(options: Namespace) -> Options:
+    """Return how the command's arguments want the stack, without a console."""
+    from a2a_serverless.local.stack import Options
+
+    agent = agent_spec(options.agent)
+    return Options(
+        backend=options.backend,
+        agent=agent,
+        card=card_path(options.card, agent),
+        port=options.port,
+        push=not options.no_push,
+        loads="turn" if options.fresh else "once" if options.no_reload else "changed",
+    )
+
+
+def _say_what_runs(stack: Stack, how: Options, variables: Path | None) -> None:
+    """Print agent, card, loading, files and address; `variables` is the .env that was read."""
+    from a2a_serverless.cli.serving import say
+    from a2a_serverless.local.template import find_template
+
+    say(f"agent {how.agent}, its card {how.card}, on {how.backend}")
+    say(_LOADS[how.loads])
+    if variables:
+        say(f"environment of {variables}")
+    say(f"routes, table and queues of {find_template()}")
+    say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
 
 
 def _beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIApp:
