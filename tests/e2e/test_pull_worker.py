@@ -38,11 +38,14 @@ OBSERVED = {
 
 
 def test_commands_write_the_functions_json_and_metrics(
-    own_queues: dict[str, str], tmp_path: Path
+    emulators: dict[str, str], fresh_names: dict[str, str], tmp_path: Path
 ) -> None:
-    """`worker`, `push` and `sweep`: lines with ids, and the metrics of the three functions."""
+    """`worker`, `push` and `sweep`: lines with ids, and the metrics of the three functions.
+
+    In a table of their own: in another one `sweep` finds the open turns that other tests left.
+    """
     env = environment(
-        **own_queues,
+        **provision({**emulators, **fresh_names}),
         A2A_AUTH="none",
         A2A_PUSH_ALLOWED_HOSTS="127.0.0.1",
         PROBE_FOLDER=str(tmp_path),
