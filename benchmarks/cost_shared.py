@@ -1,11 +1,11 @@
-"""What 30 s of waiting cost at one task a second: `python -m benchmarks.cost_shared`.
+"""What waiting costs at one task a second: `python -m benchmarks.cost_shared`.
 
-Each `--setting` takes five minutes. Clients send a task a second and look every five, as the
-profile `30 s agent` of `benchmarks.cost` does. Deployed handlers and workers run in one process,
-over DynamoDB Local and an SQS emulator; calls are counted, and the time of the worker's invocations
-is measured until the last has returned, and so is the time from a task's creation to the start of
-its turn. Fargate's time is computed: it is that of the workers that fargate.yaml would keep for the
-load.
+Each `--setting` takes five minutes. Clients send a task a second, as the profiles `30 s agent`
+(`--load waiting`, the default) or `streamed` of `benchmarks.cost` do. Deployed handlers and workers
+run in one process, over DynamoDB Local and an SQS emulator; calls are counted, and the time of the
+worker's invocations is measured until the last has returned, and so is the time from a task's
+creation to the start of its turn. Fargate's time is computed: it is that of the workers that
+fargate.yaml would keep for the load.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import fmean
 
@@ -23,9 +23,19 @@ from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.local.template import find_template
 from benchmarks import cost
-from benchmarks.cost import KEPT_DAYS, LOOK_EVERY_S, OWN_S, THINK_S, TRACES, Profile
+from benchmarks.cost import (
+    CHUNKS,
+    KEPT_DAYS,
+    LOOK_EVERY_S,
+    OWN_S,
+    STREAM_S,
+    THINK_S,
+    TRACES,
+    Profile,
+    Run,
+)
 from benchmarks.cost_prices import MILLION, Counts, bill
-from benchmarks.cost_system import System, counted_system
+from benchmarks.cost_system import DELIVERY_S, System, counted_system
 from benchmarks.cost_workers import PLACES, SETTINGS, SOURCE_POLL_S, Setting, workers
 
 RATE = 1.0
@@ -35,9 +45,24 @@ LOAD_S = 240.0
 FILLED = 0.7
 """The share of its places at which fargate.yaml starts another worker."""
 LINES = {
-    "25": "30 s agent, shared turns (N=25, 1/s), tracing off",
-    "external": "30 s agent, external workers, tracing off",
+    "1": "one turn each",
+    "10": "shared turns (N=10, 1/s)",
+    "25": "shared turns (N=25, 1/s)",
+    "external": "external workers",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What each of the clients does."""
+
+    name: str
+    client: Run
+    """One client's task, to its end; returns the task's id."""
+    turn_s: float
+    """Seconds that its turn takes."""
+    waits: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that invocations of functions beside the worker wait for one task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,54 +78,7 @@ class Measured:
         return self.starts_ms[min(len(self.starts_ms) - 1, int(share * len(self.starts_ms)))]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the settings and print Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--setting", action="append", choices=[*SETTINGS], help="default: each")
-    parser.add_argument("--seconds", type=float, default=LOAD_S, help="of the load")
-    chosen = parser.parse_args(arguments)
-    names = chosen.setting or list(SETTINGS)
-    with counted_system() as system:
-        system.wake(cost.echo(system))  # it connects
-        found: list[Measured] = []
-        for name in names:
-            if found:  # what the event source before has asked for would be handed to no worker
-                time.sleep(SOURCE_POLL_S)
-            found.append(measured(system, SETTINGS[name], chosen.seconds))
-    print("\n".join(table([SETTINGS[name].name for name in names], found)))
-    for name, one in zip(names, found, strict=True):
-        if name in LINES:
-            print(f"\n{LINES[name]}: ${paid(one.used):,.0f} a million")
-    return 0
-
-
-def measured(system: System, setting: Setting, seconds: float) -> Measured:
-    """What one task used, on average over a load."""
-    tasks = round(seconds * RATE)
-    with system.counting() as tally:
-        with workers(system, setting, RATE * THINK_S) as billed, ThreadPoolExecutor(128) as clients:
-            began = time.monotonic()
-            sent = []
-            for number in range(tasks):
-                time.sleep(max(0.0, began + number / RATE - time.monotonic()))
-                sent.append(clients.submit(client, system))
-            ids = [one.result() for one in sent]
-        system.wake(*ids)
-    own_s = OWN_S["worker"] * tally.invocations["worker"]  # it is in what was measured
-    waits = {"worker": (sum(billed.seconds) - own_s) / tasks}
-    profile = Profile(name=setting.name, run=cost.think, tasks=tasks, waits=waits)
-    one = cost.counts(tally, profile, cost.memories())
-    each = f"mean {fmean(billed.seconds):.0f} s" if billed.seconds else "none"
-    print(
-        f"{setting.name}: {tasks} tasks, {tally.invocations['worker']} invocations of the worker"
-        f" ({each}), {sum(billed.seconds):.0f} s billed",
-        file=sys.stderr,
-    )
-    used = one if setting.turns else replace(one, **fargate())
-    return Measured(used=used, starts_ms=sorted(tally.logs.values("TimeQueued")))
-
-
-def client(system: System) -> str:
+def looking(system: System) -> str:
     """Send a task and look at it until it has ended."""
     body = cost.send(f"think {THINK_S:g}", returnImmediately=True)
     task = system.request("POST", "/message:send", body)["task"]
@@ -110,11 +88,76 @@ def client(system: System) -> str:
     return str(task["id"])
 
 
-def fargate() -> dict[str, float]:
-    """Hours of CPU, memory and a public address that one task takes, at the load's rate."""
+def listening(system: System) -> str:
+    """Send a task and read its stream to its end."""
+    return system.stream(cost.send(f"stream {CHUNKS} {STREAM_S:g}"))
+
+
+LOADS = {
+    "waiting": Load(name=f"{THINK_S:g} s agent", client=looking, turn_s=THINK_S),
+    "streamed": Load(
+        name=f"streamed answer of {CHUNKS} chunks",
+        client=listening,
+        turn_s=STREAM_S,
+        waits={"stream": DELIVERY_S + STREAM_S},
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the settings and print Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--load", choices=[*LOADS], default="waiting", help="default: %(default)s")
+    parser.add_argument("--setting", action="append", choices=[*SETTINGS], help="default: each")
+    parser.add_argument("--seconds", type=float, default=LOAD_S, help="of the load")
+    chosen = parser.parse_args(arguments)
+    names = chosen.setting or list(SETTINGS)
+    load = LOADS[chosen.load]
+    with counted_system() as system:
+        system.wake(cost.echo(system))  # it connects
+        found: list[Measured] = []
+        for name in names:
+            if found:  # what the event source before has asked for would be handed to no worker
+                time.sleep(SOURCE_POLL_S)
+            found.append(measured(system, SETTINGS[name], load, chosen.seconds))
+    print("\n".join(table(load, [SETTINGS[name].name for name in names], found)))
+    for name, one in zip(names, found, strict=True):
+        print(f"\n{load.name}, {LINES[name]}, tracing off: ${paid(one.used):,.0f} a million")
+    return 0
+
+
+def measured(system: System, setting: Setting, load: Load, seconds: float) -> Measured:
+    """What one task used, on average over a load."""
+    tasks = round(seconds * RATE)
+    with system.counting() as tally:
+        waiting = RATE * load.turn_s
+        with workers(system, setting, waiting) as billed, ThreadPoolExecutor(128) as clients:
+            began = time.monotonic()
+            sent = []
+            for number in range(tasks):
+                time.sleep(max(0.0, began + number / RATE - time.monotonic()))
+                sent.append(clients.submit(load.client, system))
+            ids = [one.result() for one in sent]
+        system.wake(*ids)
+    own_s = OWN_S["worker"] * tally.invocations["worker"]  # it is in what was measured
+    waits = {**load.waits, "worker": (sum(billed.seconds) - own_s) / tasks}
+    profile = Profile(name=setting.name, run=load.client, tasks=tasks, waits=waits)
+    one = cost.counts(tally, profile, cost.memories())
+    each = f"mean {fmean(billed.seconds):.0f} s" if billed.seconds else "none"
+    print(
+        f"{setting.name}: {tasks} tasks, {tally.invocations['worker']} invocations of the worker"
+        f" ({each}), {sum(billed.seconds):.0f} s billed",
+        file=sys.stderr,
+    )
+    used = one if setting.turns else replace(one, **fargate(load.turn_s))
+    return Measured(used=used, starts_ms=sorted(tally.logs.values("TimeQueued")))
+
+
+def fargate(turn_s: float = THINK_S) -> dict[str, float]:
+    """Hours of CPU, memory and a public address that one task of this length takes, at the rate."""
     text = find_template().with_name("fargate.yaml").read_text(encoding="utf-8")
     parameters = yaml_parse(text)["Parameters"]
-    running = ceil(RATE * THINK_S / (FILLED * PLACES))
+    running = ceil(RATE * turn_s / (FILLED * PLACES))
     hours = max(running, parameters["LeastWorkers"]["Default"]) / RATE / 3600
     return {
         "vcpu_hours": hours * int(parameters["Cpu"]["Default"]) / 1024,
@@ -129,10 +172,10 @@ def paid(one: Counts) -> float:
     return sum(dollars.values()) - dollars[TRACES]
 
 
-def table(names: Sequence[str], found: Sequence[Measured]) -> Iterator[str]:
+def table(load: Load, names: Sequence[str], found: Sequence[Measured]) -> Iterator[str]:
     """What one task uses, how soon its turn starts, and what a million cost."""
     used = [one.used for one in found]
-    yield from cost.header(f"{THINK_S:g} s agent, {RATE:g} a second: one task", names)
+    yield from cost.header(f"{load.name}, {RATE:g} a second: one task", names)
     yield cost.row("write units", [one.write_units for one in used])
     yield cost.row("read units", [one.read_units for one in used])
     yield cost.row("requests to SQS", [one.sqs_requests for one in used])
