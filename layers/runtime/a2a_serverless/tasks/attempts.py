@@ -15,7 +15,7 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Timing
 
 NEWER_DELAY_S: Final = 30.0
-"""The wait before a delivery that only a newer release may work on comes again."""
+"""Seconds until a delivery comes again that only a newer release may work on."""
 
 
 class Delivered(Enum):
@@ -66,14 +66,14 @@ def on_delivery(
 
     `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
 
-    An operation that this release does not know is given back, also where its task has ended: only
-    a newer release knows whether something is left to do. It is dropped with a task that is gone:
-    what it was about is not there for any release.
+    An operation that this release does not know is given back, even if its task has ended: only a
+    newer release knows whether something is left to do. If its task is gone, the operation is
+    dropped, because no release has anything left to do for it.
 
     `receives` counts the deliveries of the operation, including this one. An operation of a turn
     that waits behind the current one works on the current one: if it waited, it would hold up the
-    copy that the sweeper sends for the current turn. A copy claims like a redelivery: the attempt
-    of the first message may still run without having written anything.
+    copy that the sweeper sends for the current turn. A copy claims the turn first, as a redelivery
+    does: the attempt of the first message may still run without having written anything.
     """
     params = operation.params
     if head is None or head.incarnation != params.incarnation:
@@ -95,9 +95,9 @@ def on_delivery(
 def runs_alone(head: Head) -> bool:
     """Return True if the turn's next attempt must have no neighbours in its process.
 
-    The last attempt has neither ended the turn nor given it back: a worker died with it. The next
-    worker may die of the same turn, and must not take healthy ones along. A turn that was such a
-    neighbour itself is no longer in danger then.
+    The last attempt has neither ended the turn nor given it back, so its worker died during it. If
+    the turn was the cause, the next worker dies as well, and must not interrupt healthy turns. If
+    the turn was only a neighbour of the cause, it is safe from it when it runs alone.
     """
     return head.turn_is_open and head.token is not None and not head.was_released
 
@@ -105,14 +105,14 @@ def runs_alone(head: Head) -> bool:
 def on_current_turn(params: OperationParams, head: Head) -> OperationParams:
     """Return the parameters of the current turn for a delivery that may name a later one.
 
-    Under the later turn's number the attempt would not notice the end of the current turn, and
+    An attempt that used the later turn's number would not notice the end of the current turn, and
     would go on writing.
     """
     return params.model_copy(update={"turn": head.turn})
 
 
 def waits_behind(head: Head, operation: Operation) -> bool:
-    """Return True if a delivery, done with the current turn, goes on with the one that it names.
+    """Return True if a delivery that is done with the current turn goes on with the one it names.
 
     False once the task has ended: the later turn never begins.
     """
@@ -121,10 +121,10 @@ def waits_behind(head: Head, operation: Operation) -> bool:
 
 
 def on_refusal(head: Head | None, params: OperationParams, *, token: str | None) -> Refused:
-    """Return the way on after a commit met another HEAD than expected, or the fence.
+    """Return what the writer does after its commit was refused by a changed HEAD or by the fence.
 
-    An unclaimed turn, and one that is still this attempt's, can be written to again. `token` None
-    is a writer outside of any attempt: it only needs a task that has not ended.
+    A turn that is unclaimed or still this attempt's can be written to again. `token` None is a
+    writer outside of any attempt: it only needs a task that has not ended.
     """
     if head is None or head.incarnation != params.incarnation or head.is_terminal:
         return Refused.OVER
@@ -138,10 +138,10 @@ def on_refusal(head: Head | None, params: OperationParams, *, token: str | None)
 def on_lost_claim(
     head: Head | None, params: OperationParams, retry: RetryPolicy, *, is_alone: bool = True
 ) -> Refused:
-    """Return the way on after a claim met another HEAD than expected.
+    """Return what an attempt does after its claim was refused because HEAD had changed.
 
     A claim takes the turn from any attempt that has it, as long as the turn has an attempt left.
-    One that is not `is_alone` in its process leaves a turn that has to be, see `runs_alone`.
+    An attempt that is not `is_alone` in its process does not claim a turn that `runs_alone`.
     """
     if head is None or is_over(head, params):
         return Refused.OVER
@@ -152,14 +152,14 @@ def on_lost_claim(
 def still_counts(read: Head, head: Head) -> bool:
     """Return True if what was counted in the log of `read` holds for `head`, which was read later.
 
-    That is the generation, and the artifacts that a restart brings back. A commit in between makes
-    it wrong. A request to cancel does not: it changes HEAD, and not the log.
+    The generation is counted, and the artifacts that a restart brings back. A commit between the
+    two reads makes the counts wrong. A request to cancel does not: it changes HEAD, not the log.
     """
     return (head.incarnation, head.version) == (read.incarnation, read.version)
 
 
 def counted_as(read: Head, head: Head) -> Head:
-    """Return `head` with the generation of `read`, which may come from the log, if it holds."""
+    """Return `head`; if it has no generation, with that of `read`, as far as it `still_counts`."""
     if head.generation is not None or not still_counts(read, head):
         return head
     return replace(head, generation=read.generation)
@@ -208,9 +208,9 @@ class Canceled(Enum):
 
 
 def on_cancel(head: Head, operation: Operation) -> Canceled:
-    """Return how to cancel a task that HEAD shows as it was read.
+    """Return how to cancel the task of `head`.
 
-    An agent is told of a task of which it has had a turn; `cancel` asks for it in any case.
+    The agent is told if it has had a turn of the task, or if the operation itself is "cancel".
     """
     agent_knows_it = head.finished_turn > 0 or head.token is not None
     if not agent_knows_it and operation.operation != "cancel":
@@ -248,15 +248,15 @@ class RetryPolicy:
 
 
 def attempts_started(head: Head, *, is_claimed: bool) -> int:
-    """Return the starts of the agent on the current turn, that of the running attempt included.
+    """Return the starts of the agent on the current turn, including that of the running attempt.
 
-    HEAD counts an attempt with its claim. `is_claimed` False: it does not count this one yet.
+    HEAD counts an attempt when it claims. `is_claimed` False: HEAD does not count this one yet.
     """
     return head.attempts + (not is_claimed)
 
 
 class Failed(Enum):
-    """What follows on an attempt that has failed."""
+    """What follows an attempt that has failed."""
 
     AGAIN = "again"
     """Another attempt, after a wait: the turn is given back."""
@@ -269,10 +269,10 @@ class Failed(Enum):
 def on_failure(
     attempts: int, retry: RetryPolicy, *, is_at_fault: bool = False, is_final: bool = False
 ) -> Failed:
-    """Return what follows on a failure of the attempt that was number `attempts` of its turn.
+    """Return what follows the failure of attempt `attempts` of its turn, counted from 1.
 
-    `is_at_fault`: the agent has emitted what no task can hold. `is_final`: it has declared that
-    trying again cannot help.
+    `is_at_fault`: the agent has emitted what no task can hold. `is_final`: the agent has declared
+    that trying again cannot help.
     """
     if is_at_fault:
         return Failed.AT_FAULT

@@ -115,8 +115,8 @@ class MetadataMerged:
 class Restarted:
     """A new attempt took over the turn.
 
-    Entries of attempts after version `base`, at which the turn became the current one, are
-    discarded; those of others since (an accepted message) stay.
+    The turn became the current one at version `base`. What attempts have written since is
+    discarded; what other writers have written, such as an accepted message, stays.
     """
 
     base: int
@@ -137,9 +137,9 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An entry that this release cannot read: of a newer one, or damaged.
+    """An entry that this release cannot read: a newer release's, or a damaged one.
 
-    It is kept as it is stored and changes nothing in a fold.
+    It is kept as it is stored, and changes nothing in a fold.
     """
 
     kind: bytes
@@ -165,16 +165,16 @@ Entry = (
 )
 
 CRITICAL: Final = 0x80
-"""The flag of an entry whose meaning is lost on a reader that skips it.
+"""The flag of an entry that a reader must not skip, because the task would look wrong without it.
 
-It stands in entries of newer releases alone, and also marks a known kind whose meaning has changed.
+Only newer releases write it. They also mark a known kind with it whose meaning they have changed.
 """
 
 _MAX_NESTED_OBJECTS = 31
 _MAX_NESTED_ARRAYS = 47
-"""Levels of nesting that can be read back at any place of an answer.
+"""Levels of nested arrays that can be read back wherever they stand in an answer.
 
-Protobuf reads 100 nested messages; an object is three of them, an array two.
+Protobuf reads 100 nested messages; an object counts as three of them, an array as two.
 """
 
 _SHOWN = 100
@@ -195,15 +195,15 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
 
 
 def decode_entries(body: bytes) -> tuple[Entry, ...]:
-    """Return the entries of a whole body; fresh objects that belong to the caller."""
+    """Return the entries of a whole body, as new objects that belong to the caller."""
     return tuple(_decode_all(body))
 
 
 def check_readable(entries: Iterable[Entry]) -> None:
     """Refuse entries that could be stored, but not be shown in an answer.
 
-    These have values nested beyond the limit of protobuf's decoder, or numbers that JSON does not
-    have. One such value would make its task, every list that shows it, and every later
+    Such entries have values nested beyond the limit of protobuf's decoder, or numbers that JSON
+    cannot express. One such value would make its task, every list that shows it, and every later
     notification unreadable for good. The check wraps the entry as deeply as an answer does.
 
     Raises:
@@ -248,22 +248,22 @@ def copied(message: M) -> M:
 
 
 def is_finite(message: AnyMessage) -> bool:
-    """Return True if JSON has all numbers of a message."""
+    """Return True if JSON can express all numbers of a message."""
     return all(math.isfinite(number) for number in _numbers(message))
 
 
 def has_time(status: TaskStatus) -> bool:
-    """Return True if JSON has the time of a status."""
+    """Return True if JSON can express the time of a status."""
     at = status.timestamp
     return _FIRST_S <= at.seconds <= _LAST_S and 0 <= at.nanos < _NANOS
 
 
 _NOT_FINITE: Final = re.compile(rb"\x11.{6}[\xf0-\xff][\x7f\xff]", re.DOTALL)
-"""A `number_value` that is NaN or infinite, wherever its bytes stand; other bytes may look so."""
+"""Finds every `number_value` that is NaN or infinite; other bytes may match it as well."""
 _FIRST_S: Final = -62_135_596_800
 _LAST_S: Final = 253_402_300_799
 _NANOS: Final = 1_000_000_000
-"""The years 1 to 9999, in seconds since the epoch, and the parts of a second."""
+"""The bounds of JSON's times: years 1 to 9999 in seconds since the epoch; nanoseconds a second."""
 
 
 def _numbers(message: AnyMessage) -> Iterator[float]:
@@ -334,7 +334,7 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
 
 
 def _fields(caller: Caller) -> list[object]:
-    """Return the encoded fields; without variables in the form that older releases read."""
+    """Return the fields to encode; if there are no variables, in the form older releases read."""
     known: list[object] = [caller.user, caller.tenant, caller.extensions]
     return [*known, caller.variables] if caller.variables else known
 
@@ -354,9 +354,9 @@ def _decode_all(body: bytes) -> Iterator[Entry]:
 
 
 def _decode(kind: bytes, flags: int, payload: bytes) -> Entry:
-    """Return the entry; as a critical unknown one where the payload is not that of its kind.
+    """Return the entry, as a critical `Unknown` if the payload is not one of its kind.
 
-    Of an unknown kind only the critical flag is looked at: the others are its writer's.
+    For an unknown kind only the critical flag has a meaning here; only its writer knows the others.
     """
     if flags & CRITICAL or kind not in _KINDS:
         return Unknown(kind, flags, payload)
@@ -368,7 +368,7 @@ def _decode(kind: bytes, flags: int, payload: bytes) -> Entry:
 
 
 def _shown(entry: Entry, payload: bytes) -> Entry:
-    """Return an entry; raise ValueError if no answer can show it: `check_readable` lets none in."""
+    """Return an entry; raise ValueError if no answer can show it (`check_readable` admits none)."""
     if isinstance(entry, StatusChanged) and not has_time(entry.status):
         raise ValueError("a status has a time that JSON does not have")
     if _NOT_FINITE.search(payload) and not is_finite(_shown_in(entry)):
@@ -377,7 +377,7 @@ def _shown(entry: Entry, payload: bytes) -> Entry:
 
 
 def _unpack_referring(kind: bytes, flags: int, payload: bytes) -> Entry:
-    """Return an entry whose payload follows its references; raise as `_unpack`."""
+    """Return an entry whose references stand before its payload; raise what `_unpack` raises."""
     end = 4 + _size(payload)
     entry = _unpack(kind, flags, payload[end:])
     if not isinstance(entry, _Referring):
@@ -396,7 +396,7 @@ def _reference(fields: dict[str, Any]) -> Reference:
 
 
 def _caller(fields: list[Any]) -> Caller:
-    """Return the sender; fields of a newer release, behind the known ones, are left out."""
+    """Return the sender; fields that a newer release has added at the end are ignored."""
     user, tenant, extensions, *more = fields
     names = (user, tenant, more[0] if more else "", *extensions)
     if not all(isinstance(name, str) for name in names):

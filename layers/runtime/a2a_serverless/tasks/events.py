@@ -34,7 +34,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Cursor | None:
-        """Return the cursor behind a `Last-Event-ID`; None if it was not made here."""
+        """Return the cursor in a `Last-Event-ID`; None if no cursor has this form."""
         match = _CURSOR.fullmatch(text)
         return cls(int(match[1]), int(match[2]), match[3]) if match else None
 
@@ -47,8 +47,8 @@ def incarnation_tag(incarnation: str) -> str:
 def events_of(record: Record, after: Fold) -> Iterator[Event]:
     """Yield the events of one commit in order; `after` is the fold that includes the commit.
 
-    A restart shows the artifacts as they were when the turn began, as replacements: they take back
-    the additions of dead attempts.
+    A restart yields the artifacts as they were when the turn began. They replace what the
+    subscriber has, and so take back the additions of dead attempts.
     """
     for entry in record.entries:
         match entry:

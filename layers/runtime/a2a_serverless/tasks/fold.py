@@ -36,13 +36,13 @@ class Record:
     token: str | None = None
     commit_id: str = ""
     at: int | None = None
-    """The time of the commit, in milliseconds since the epoch; None: by a release without times."""
+    """The time of the commit, in milliseconds since the epoch; None: its release stored none."""
     base: int | None = None
     """The generation before the commit; None: its writer did not know it."""
     worker: str = ""
     """The process that has claimed the turn with this commit."""
     ended: AttemptEnd | None = None
-    """The attempt that ended with this commit: the one that it takes over from, or its own."""
+    """The attempt that ended with this commit: the one a claim takes over from, or the writer's."""
     trace: str | None = None
     """X-Ray's header of the writer."""
 
@@ -71,9 +71,9 @@ class Fold:
     """The state of one incarnation of a task after the records added so far.
 
     Records come in unbroken version order, from 1. The fold can take back every change that still
-    counts: a restart takes back all changes since the turn began, and applies again those of other
-    writers than attempts. No restart is applied twice, so that the work grows with the log's length
-    and not with the number of restarts.
+    counts: a restart takes back all changes since the turn began, then applies those again that
+    were not made by attempts. No restart is applied twice, so that the work grows with the log's
+    length and not with the number of restarts.
     """
 
     task_id: str
@@ -133,7 +133,7 @@ class Fold:
         return opened.request, opened.caller
 
     def task(self, history_length: int | None = None, *, include_artifacts: bool = True) -> Task:
-        """Return the Task: fresh objects that belong to the caller.
+        """Return the Task, as new objects that belong to the caller.
 
         `history_length`: None = all, 0 = none, n = the last n messages.
         """

@@ -1,4 +1,4 @@
-"""HEAD, the small, current state of a task, rewritten by every commit; and the task's states.
+"""HEAD, the small current state of a task, which every commit rewrites; and the task's states.
 
 A2A 1.0.1, section 4.1.3, says what the states mean for a task and its turn.
 """
@@ -44,7 +44,7 @@ class CancelMark:
 class AttemptEnd:
     """How an attempt came to an end without ending its turn.
 
-    `reason` is the name of an error, or one of few fixed words; the log of the process has more,
+    `reason` is the name of an error, or one of a few fixed words. The log of the process says more
     under `correlation_id`.
     """
 
@@ -115,9 +115,9 @@ class Head:
     generation: int | None = 1
     """State transitions and artifact updates so far (A2A 1.1); None: unknown, the log has them."""
     size: int = 0
-    """Bytes of all entries; too small by what releases without this field have written."""
+    """Bytes of all entries, without those that releases without this field have written."""
     cancel: CancelMark | None = None
-    """The request to cancel the task; no writer commits without having read it."""
+    """The request to cancel the task; a writer that has not read it cannot commit."""
     released: AttemptEnd | None = None
     """The attempt that gave the turn back. It counts as long as `token` is still its token."""
 

@@ -44,7 +44,7 @@ class Scope:
 def caller_number(user: str) -> int:
     """Return the number that stands for a caller in the metrics: 1 to 1,000,000, from its name.
 
-    Equal numbers are one caller, whatever tenants it names; that two callers share one is unlikely.
+    A caller has the same number in every tenant. Two callers can share a number; that is unlikely.
     """
     return 1 + int.from_bytes(digest("caller", user).encode()) % 1_000_000
 
@@ -76,7 +76,7 @@ def new_token() -> str:
 def keyed_task_id(scope: Scope, context_id: str, idempotency_key: str) -> str:
     """Return the UUID of the one task that (context, key) can create in a scope.
 
-    It makes the creation idempotent: the second creation meets the first one's item.
+    The id makes the creation idempotent: a second creation meets the item of the first.
 
     Raises:
         InvalidArgumentError: the key is empty or too long.

@@ -49,8 +49,8 @@ _KNOWN: Final = ("run", "cancel")
 class Operation(BaseModel):
     """One message on the queue: run a turn, or cancel a task.
 
-    `is_new_task` says that this is a task's first run. Nothing in the engine reads it: HEAD tells
-    the same. It is stored because the Broker contract (`contract/broker.py`) has it.
+    `is_new_task` says that this is a task's first run. The engine does not read it, because HEAD
+    says the same. It is stored because the Broker contract (`contract/broker.py`) has it.
     `operation` is "run", "cancel", or what a newer release has sent. `request_context` holds trace
     propagation fields (W3C `traceparent`, X-Ray header) only.
     """

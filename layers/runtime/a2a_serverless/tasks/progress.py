@@ -24,10 +24,10 @@ class Progress:
 
     @classmethod
     def of(cls, done: float, total: float) -> Progress:
-        """Return the progress; what is done beyond the total counts as all of it.
+        """Return the progress; a `done` beyond `total` counts as `total`.
 
         Raises:
-            ValueError: `total` is not above 0, or one of them is no finite number.
+            ValueError: `total` is not above 0, or one of the two is not a finite number.
         """
         if not (math.isfinite(done) and math.isfinite(total) and total > 0):
             msg = f"progress({done!r}, {total!r}): give two numbers, done and a total above 0."
@@ -45,7 +45,7 @@ class Progress:
         return f"{_number(self.done)} of {_number(self.total)}"
 
     def metadata(self) -> Struct:
-        """Return the metadata of a status that tells it."""
+        """Return the metadata that tells this progress in a status."""
         struct = Struct()
         struct.update({KEY: {"done": self.done, "total": self.total}})
         return struct
@@ -61,7 +61,7 @@ def _number(value: float) -> str:
 
 
 def progress_in(metadata: Struct | None) -> Progress | None:
-    """Return the progress that a status's metadata tells; None where it is none of this form."""
+    """Return the progress in a status's metadata; None if there is none, or in another form."""
     if metadata is None or KEY not in metadata.fields:
         return None
     told = metadata.fields[KEY].struct_value.fields

@@ -1,4 +1,4 @@
-"""Push configurations: the receiver of a task's events, its delivery cursor, what is storable."""
+"""Push configurations: the receiver of a task's events, its delivery cursor, what can be stored."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MAX_CONFIGS = 10
 """The most configurations of one task: every transition is delivered to each."""
 
 MAX_REFUSALS: Final = 10
-"""Notifications of one task that a URL may refuse in a row before it is given up."""
+"""Notifications of one task that a URL may refuse in a row before the URL is given up."""
 
 MAX_ANSWER_CHARS: Final = 200
-"""Of the words that say how an attempt ended."""
+"""The longest `Push.answer`, which says how an attempt ended; the rest is cut off."""
 
 CONFIG_ID_OF_0_1: Final = "a2a-0.1"
-"""The id of the configuration that a client of A2A 0.1 has set; it is told in the form of 0.1.
+"""The id of the configuration that a client of A2A 0.1 has set; it is notified in 0.1's form.
 
-0.1 has one configuration for each task, and no ids of them.
+A2A 0.1 has one configuration for each task, which has no id.
 """
 
 MAX_CONFIG_BYTES: Final = 16 * 1024
@@ -62,23 +62,23 @@ class Push:
     failing_since: int | None = None
     """Time of the first failure since a success, in milliseconds; None: the last attempt worked."""
     refusals: int = 0
-    """Events that the receiver has refused for good since one that it took."""
+    """Events that the receiver has refused for good since the last one that it accepted."""
     answer: str = field(default="", compare=False)
     """How the last attempt ended, such as `status 503`; empty: none was made, or it is unknown."""
     answered_at: int | None = field(default=None, compare=False)
-    """The time of that, in milliseconds since the epoch."""
+    """The time at which it ended, in milliseconds since the epoch."""
     next_at: int | None = field(default=None, compare=False)
     """The earliest time of the next attempt at the event that has failed; None: none waits."""
     url_refusals: int = field(default=0, compare=False)
-    """Those of all configurations of the task that have this URL; `tallied` counts them."""
+    """The refusals of all the task's configurations that have this URL; `tallied` counts them."""
 
     def answered(self, answer: str, at: int, *, next_at: int | None = None) -> Push:
-        """Return it with the outcome of an attempt, and when the next one is made."""
+        """Return the configuration with the outcome of an attempt, and the time of the next one."""
         return replace(self, answer=answer[:MAX_ANSWER_CHARS], answered_at=at, next_at=next_at)
 
     @property
     def is_given_up(self) -> bool:
-        """Return True if its URL is called no more; setting the configuration again begins anew."""
+        """Return True if its URL is not called any more, until the configuration is set again."""
         return self.url_refusals >= MAX_REFUSALS
 
 
@@ -97,11 +97,11 @@ def is_config_id(config_id: str) -> bool:
 
 
 def problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
-    """Yield the faults of a `config` that cannot be stored or sent: the JSON field, the reason.
+    """Yield the faults for which `config` cannot be stored or sent, as (JSON field, reason).
 
-    Token, scheme and credentials go into header fields as they are (RFC 9110, section 5.5): visible
-    ASCII, with spaces inside. Whether the URL may be called is not decided here. No value is
-    repeated: it may be a secret.
+    Token, scheme and credentials go into header fields as they are, so they must be visible ASCII,
+    with spaces only inside (RFC 9110, section 5.5). Whether the URL may be called is not decided
+    here. No reason quotes a value: it may be a secret.
     """
     auth = config.authentication
     if config.id and not is_config_id(config.id):
@@ -143,14 +143,14 @@ def checked(config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
 def inline_id(config: TaskPushNotificationConfig) -> str:
     """Return the id of a configuration that came with a message and has none.
 
-    It follows from the URL: a client that sends its configuration with every message of a task has
-    one configuration, whose cursor goes on, and not a new one with each message.
+    The id follows from the URL, so that a client that sends its configuration with every message
+    of a task has one configuration, whose cursor goes on, and not a new one with each message.
     """
     return config.id or digest("push-inline", config.url)
 
 
 def inline_push(config: TaskPushNotificationConfig, head: Head) -> Push:
-    """Return the configuration that comes with the commit to `head`, the first that it is owed.
+    """Return the configuration that comes with the commit to `head`, the first commit it is owed.
 
     Raises:
         InvalidArgumentError: it cannot be stored.

@@ -23,8 +23,8 @@ class DeadLettered(Enum):
     RESEND = "resend"
     """Make the current turn due now, so that the sweeper sends it again."""
     LEAVE = "leave"
-    """Nothing: no worker of this release can start the turn. The sweeper sends it again, after
-    waits that double."""
+    """Nothing: no worker of this release can start the turn. The sweeper sends it again; each wait
+    is twice as long as the one before."""
     FAIL = "fail"
     """End the task as failed: its turn has had all its attempts."""
 
@@ -40,12 +40,12 @@ def on_dead_letter(
     """Return the work to do on a dead letter, given HEAD and the cancel flag as they are now.
 
     `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
-    So no worker of this release can start the turn: made due at once, it would come back as a dead
-    letter for ever. A turn whose attempts are used up fails all the same, and one that no attempt
-    has claimed is given up by the sweeper.
+    So no worker of this release can start the turn: if it were made due at once, it would come back
+    as a dead letter again and again. A turn whose attempts are used up fails all the same, and a
+    turn that no attempt has claimed is given up by the sweeper.
 
     The queue counts deliveries, and HEAD counts attempts of the agent. Deliveries also run out
-    when no attempt can begin, as in an outage of the storage: that fails no task.
+    when no attempt can begin, as in an outage of the storage; no task fails because of that.
     """
     wanted = on_delivery(head, operation, receives=1, is_cancelled=is_cancelled)
     if head is None or wanted is Delivered.DROP:
@@ -62,8 +62,8 @@ def on_dead_letter(
 def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:
     """Return the next copy of an overdue turn's operation; None if the turn has moved on.
 
-    The copy has a number of its own: the queue drops a number that it has seen in the last minutes.
-    It may be sent once HEAD was postponed with `sends` = the copy's number.
+    The copy has a number of its own, because the queue drops a number that it has seen within its
+    5 minutes of deduplication. It may be sent once HEAD was postponed with `sends` = its number.
     """
     if head is None or not head.turn_is_open or head.due_at is None or head.due_at > now_ms:
         return None
@@ -74,8 +74,8 @@ def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: fl
     """Return True if the open turn fails because no attempt has claimed it for `give_up_s`.
 
     `opened_at` is when the turn became the current one, in milliseconds: the time of the commit
-    `head.turn_base`. A turn whose time is unknown (None) is never given up, nor one of a newer
-    release: it waits for a worker of that release.
+    `head.turn_base`. A turn whose time is unknown (None) is never given up. A turn that needs a
+    newer release is not given up either: it waits for a worker of that release.
     """
     if opened_at is None or not head.turn_is_open or head.needs_newer:
         return False

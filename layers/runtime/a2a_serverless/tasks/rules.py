@@ -102,10 +102,11 @@ class Commit:
 
     `token` names the attempt that writes; None is a writer outside of any attempt. `claims` makes
     that attempt the owner of the open turn; if it is the owner already, that changes nothing.
-    `ends_turn` says that the agent's work on it is over, as terminal states and input-required do
-    by themselves. `idempotency_key` and `push`, an inline configuration, belong to the message that
-    opens a turn. `worker` names the process that claims. `restores` counts the artifacts that a
-    claim brings back which starts the turn over; None: its writer has not read the log.
+    `ends_turn` says that the agent's work on the turn is over; terminal states and input-required
+    say so by themselves. `idempotency_key` and `push`, an inline configuration, belong to the
+    message that opens a turn. `worker` names the process that claims. `restores` is for a claim
+    that starts the turn over: the number of artifacts that it brings back; None: its writer has not
+    read the log.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -124,7 +125,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A commit as the rules decided it and as it is stored: the next HEAD and its entries."""
+    """A commit as the rules have decided it and as it is stored: the next HEAD and the entries."""
 
     head: Head
     entries: tuple[Entry, ...]
@@ -137,7 +138,7 @@ class Step:
     worker: str = ""
     """The process that claims the turn."""
     ended: AttemptEnd | None = None
-    """The attempt that ends with this commit: the one that a claim takes over from, or its own."""
+    """The attempt that ends with this commit: the one a claim takes over from, or the writer's."""
     trace: str | None = None
     """X-Ray's header of the writer: the webhook that notifies of the commit joins its trace."""
     context_write: ContextWrite | None = None
@@ -229,7 +230,8 @@ def advance(
 def expiry(now_ms: int, ttl_s: float) -> int:
     """Return the expiry of an item made now: milliseconds at a whole second, rounded up.
 
-    DynamoDB's time to live counts in seconds; so all backends expire an item alike.
+    DynamoDB's time to live counts in seconds. With the rounding, all backends expire an item at the
+    same moment.
     """
     return -(-(now_ms + int(ttl_s * 1000)) // 1000) * 1000
 
@@ -287,7 +289,7 @@ def terminal_error(head: Head, way_out: str = "") -> TaskTerminalStateError:
 
 
 def check_writable(head: Head) -> None:
-    """Refuse to change a task of which this release does not know all.
+    """Refuse to change a task of which this release does not know everything.
 
     Raises:
         NewerReleaseError: HEAD says that a newer format has to be known.
@@ -297,7 +299,7 @@ def check_writable(head: Head) -> None:
 
 
 def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
-    """Add the status that follows from the commit: a claimed turn works, a new one is submitted.
+    """Add the status that follows from the commit: working for a claim, submitted for a new turn.
 
     A claim keeps the message of the status in the history: the agent may have asked again after
     the turn's message was accepted.
@@ -315,9 +317,9 @@ def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
 
 
 def _generation(head: Head, entries: tuple[Entry, ...], restores: int | None) -> int | None:
-    """Return the generation after a commit on `head`; None where only the log can tell.
+    """Return the generation after a commit on `head`; None if only the log can tell.
 
-    It rises by 1 with every event that subscribers see (A2A 1.1): so it is exact for all readers.
+    It rises by 1 with every event that subscribers see (A2A 1.1), so that all readers count alike.
     """
     restarts = any(isinstance(entry, Restarted) for entry in entries)
     if head.generation is None or (restarts and restores is None):
@@ -327,7 +329,7 @@ def _generation(head: Head, entries: tuple[Entry, ...], restores: int | None) ->
 
 
 def left_by(head: Head) -> AttemptEnd | None:
-    """Return how the attempt ended that a claim takes the turn from; None: there was none."""
+    """Return the end of the attempt that a claim takes the turn from; None: there was none."""
     if head.token is None:
         return None
     if head.released is not None and head.was_released:
@@ -367,7 +369,7 @@ def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
 
 
 def _current(head: Head, turn: int, now_ms: int, timing: Timing) -> Head:
-    """Make `turn` the current turn: unclaimed, and due if no worker picks it up."""
+    """Make `turn` the current turn: unclaimed, and due in `timing.waiting_s` seconds."""
     return replace(
         head,
         turn=turn,

@@ -1,6 +1,6 @@
-"""A backend's decisions: what may be stored, what was, and what a reader may take.
+"""A backend's decisions: what may be stored, what was stored, and what a reader may use.
 
-Backends make them atomic with the write; DynamoDB has them as conditions.
+Each backend makes them in one atomic step with the write; DynamoDB has them as conditions.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from a2a_serverless.tasks.rules import check_writable, terminal_error
 def is_still(current: Head | None, seen: Head) -> bool:
     """Return True if HEAD is the one that a commit was made on: same incarnation and version.
 
-    A request to cancel that the writer has not read makes it another one. So no writer commits
-    after the request without having read it.
+    A request to cancel that the writer has not read makes HEAD another one. So a writer commits
+    after the request only if it has read it.
     """
     if current is None or current.incarnation != seen.incarnation:
         return False
@@ -41,10 +41,10 @@ def may_postpone(current: Head | None, seen: Head) -> bool:
 
 
 def is_applied(stored_id: str | None, commit_id: str) -> bool:
-    """Return True if a refused commit was stored by an earlier request without an answer.
+    """Return True if a refused commit was stored by an earlier request whose answer was lost.
 
-    `stored_id` is the id of the commit that the log has at the refused one's version, None without
-    one. HEAD cannot tell: others may have committed since.
+    `stored_id` is the id of the commit that the log has at the refused commit's version; None if
+    it has none. HEAD cannot tell: others may have committed since.
     """
     return stored_id == commit_id
 
@@ -62,8 +62,8 @@ def conflict(current: Head | None, seen: Head) -> TaskNotFoundError | Concurrenc
 def belonging_to(head: Head, records: Sequence[Record], reached: int) -> tuple[Record, ...] | None:
     """Return the commits that lead up to HEAD; None: some are missing, so read on after `reached`.
 
-    `records` are complete commits in unbroken order, and `reached` is the version of the last one,
-    or without any the version after which the read began. Commits beyond HEAD were made during the
+    `records` are complete commits in unbroken order. `reached` is the version of the last one; if
+    there are none, the version after which the read began. Commits beyond HEAD were made during the
     read: the next read returns them, with their HEAD.
     """
     if reached < head.version:
@@ -95,7 +95,7 @@ def check_open(head: Head | None) -> Head:
 def counts_for(flagged: str, incarnation: str | None) -> bool:
     """Return True if a flag raised for `flagged` counts for the task as it is now.
 
-    `incarnation` is that of the task's HEAD, None without one. The flag of an earlier task
+    `incarnation` is that of the task's HEAD; None if there is no HEAD. The flag of an earlier task
     with the same id cancels nothing.
     """
     return flagged == incarnation
@@ -104,18 +104,19 @@ def counts_for(flagged: str, incarnation: str | None) -> bool:
 def is_requested(head: Head, flagged: str | None) -> bool:
     """Return True if a cancel was requested of the task of HEAD.
 
-    `flagged` is the incarnation of the flag that was read before HEAD; None without one. A request
-    that came between the two reads has left its mark on HEAD. The flag of release 0.1 has no mark.
+    `flagged` is the incarnation of the flag that was read before HEAD; None if there was no flag. A
+    request that came between the two reads has left its mark on HEAD. Release 0.1 raises a flag
+    without such a mark.
     """
     is_flagged = flagged is not None and counts_for(flagged, head.incarnation)
     return is_flagged or head.cancel is not None
 
 
 def may_be_flagged(head: Head) -> bool:
-    """Return True if a flag may be up for the task of a HEAD that its writer has just written.
+    """Return True if a flag may be raised for the task of a HEAD that the caller has just written.
 
-    A request marks HEAD with the flag, and none is taken once the task has ended. The flag of
-    release 0.1 has no mark: the sweeper removes it at its deadline.
+    A request raises the flag and marks HEAD together, and is refused once the task has ended.
+    Release 0.1 raises a flag without a mark: the sweeper removes that flag at its deadline.
     """
     return not head.is_terminal or head.cancel is not None
 
