@@ -26,14 +26,14 @@ class Counted:
     """A step of counting: what the storage holds, as `delete_data` would delete it."""
 
     tasks: int
-    """Those that exist."""
+    """Tasks that exist."""
     contexts: int
     """Contexts with a state of their own."""
     webhooks: int
     remains: int
-    """Tasks and states that are found no more and still stored: expired, or deleted in part."""
+    """Tasks and states that are still stored but not found any more: expired, or half deleted."""
     after: str
-    """The place behind which to go on; empty: this was the last step."""
+    """The place behind which the next step goes on; empty: this was the last step."""
 
     def __add__(self, later: Counted) -> Counted:
         """Return what both steps have counted, and where the later one ended."""
@@ -47,20 +47,20 @@ class Counted:
 
     @property
     def is_nothing(self) -> bool:
-        """Return True if nothing of it is stored."""
+        """Return True if nothing was found: no task, context, webhook or remains."""
         return not (self.tasks or self.contexts or self.webhooks or self.remains)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted:
-    """A step of deleting: what is gone by it."""
+    """A step of deleting: what it has removed."""
 
     tasks: int = 0
     """Tasks that cannot be found since this step; a later one may delete the rest of them."""
     contexts: int = 0
     webhooks: int = 0
     is_done: bool
-    """Nothing was left to delete. Until then the step is to be called again."""
+    """True if nothing was left to delete. Until then the caller repeats the step."""
 
     def __add__(self, later: Deleted) -> Deleted:
         """Return what both steps have deleted; done if the later one found nothing."""
@@ -74,7 +74,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A task, or a context's state, that is stored; the one that it is not is None."""
+    """A stored task, or the stored state of a context; the other of the two ids is None."""
 
     task_id: str | None = None
     context_id: str | None = None
@@ -90,7 +90,7 @@ class Erased:
     items: int = 0
     webhooks: int = 0
     was_live: bool = False
-    """The task existed until now."""
+    """True if the task existed until now."""
     context_id: str | None = None
 
 
@@ -107,7 +107,7 @@ class DeletableTasks(TaskLog):
     async def delete_task(self, task_id: str) -> bool:
         """Delete a task and all that belongs to it; return True if it existed.
 
-        One that is worked on is deleted like any other: its attempt commits nothing more, and ends
+        A task that is worked on is deleted as well: its attempt cannot commit any more, and ends
         when it looks at its task again.
         """
         head = await self.head(task_id)
@@ -118,8 +118,8 @@ class DeletableTasks(TaskLog):
     async def delete_context(self, context_id: str) -> int:
         """Delete a context's tasks and its stored state; return the number of tasks deleted.
 
-        It takes as many steps as are needed. Versions of the state begin anew: a reader from before
-        may replace what is stored after.
+        It takes as many steps as are needed. Versions of the state begin anew: a caller that has
+        read the state before the deletion may replace a state that is stored after it.
         """
         deleted = await self.delete_data(context_id)
         while not deleted.is_done:
@@ -129,14 +129,15 @@ class DeletableTasks(TaskLog):
     async def delete_data(
         self, context_id: str | None = None, *, limit: int = ITEMS_A_STEP
     ) -> Deleted:
-        """Delete some of what this scope has, or of one of its contexts; call it until it is done.
+        """Delete a part of this scope's data, or of one of its contexts; call it until it is done.
 
-        Tasks go with their logs, flags and webhooks, also those that run: see `delete_task`. States
-        of contexts go when no deleted task can write them any more, and, of a whole scope, what its
-        lists have counted at last. A step deletes about `limit`
-        items; one that ends in the middle is continued by the next call, of any process, and
-        repeating a finished one is harmless. What is created meanwhile is deleted too, so that a
-        caller who goes on has to be stopped first.
+        Tasks are deleted with their logs, flags and webhooks, also those that run: see
+        `delete_task`. A context's state is deleted when no deleted task can write it any more. If
+        the whole scope is deleted, the stored counts of its lists are deleted last.
+
+        A step deletes about `limit` items. If it stops halfway, the next call continues it, in any
+        process; repeating a finished step is harmless. What is created meanwhile is deleted too:
+        stop a caller that goes on sending first.
 
         Raises:
             InvalidArgumentError: no context id, or a limit below 1.
@@ -157,11 +158,11 @@ class DeletableTasks(TaskLog):
                     contexts[erased.context_id] = None
             if items >= limit:
                 break
-        # Behind the tasks: none of them can write a state any more.
+        # After the tasks: none of them can write a state any more.
         states = sum([await self._delete_context_item(context) for context in contexts])
-        # What an index still names that is gone is nothing to delete.
+        # An index may still name what is gone: that is nothing to delete.
         is_done = items + states == 0
-        if is_done and context_id is None:  # behind the tasks: a list of them counts them anew
+        if is_done and context_id is None:  # after the tasks: a list stores a new count
             is_done = await self._delete_counts(limit) == 0
         return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
 
@@ -170,7 +171,8 @@ class DeletableTasks(TaskLog):
     ) -> Counted:
         """Count what `delete_data` would delete: the next `limit` tasks and contexts.
 
-        `after` is that of the step before. A task that changes meanwhile may be counted twice.
+        `after` is the one that the step before returned; empty for the first step. A task that
+        changes meanwhile may be counted twice.
 
         Raises:
             InvalidArgumentError, UnavailableError: as `delete_data`.
@@ -201,7 +203,8 @@ class DeletableTasks(TaskLog):
     async def _places(self, context_id: str | None, limit: int, after: str) -> list[Place]:
         """Return the first tasks and contexts' states of a context, or of the whole scope.
 
-        Behind the place `after`, in a steady order, with what has expired or is half deleted.
+        They come from behind the place `after`, in an order that stays the same. Those that have
+        expired or are half deleted are among them.
         """
 
     async def _delete_counts(self, limit: int) -> int:  # noqa: ARG002 - a backend may store none
@@ -212,9 +215,9 @@ class DeletableTasks(TaskLog):
     async def _erase(
         self, task_id: str, *, incarnation: str | None = None, limit: int | None = None
     ) -> Erased:
-        """Delete a task, or its first `limit` items: from the first on it is gone for everybody.
+        """Delete a task, or its first `limit` items; from the first item on no reader finds it.
 
-        With `incarnation` a later task with this id stays. What is left is found by `_places`.
+        With `incarnation` a later task with this id stays. `_places` finds what is left.
         """
 
     @abstractmethod

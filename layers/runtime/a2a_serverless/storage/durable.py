@@ -54,11 +54,11 @@ class DurableStorage(ReadableTasks, DeletableTasks):
     ends the task by then, and if that process died, the sweeper does. A flag of an earlier task
     with the same id does not count.
 
-    Push configurations go with their task: whatever deletes or expires it, deletes or expires them.
-    A configuration of an earlier incarnation is not found. Reads are consistent. An inline
-    configuration comes with the commit that opens its turn (`open_task`, `Commit.push`), so that
-    there is no moment at which the task runs without it. Its cursor stands before that commit.
-    Without an id it is the one of its URL (`tasks.push.inline_id`).
+    Push configurations are deleted with their task, and expire with it. A configuration of an
+    earlier incarnation is not found. Reads are consistent. An inline configuration is stored with
+    the commit that opens its turn (`open_task`, `Commit.push`), so that there is no moment at which
+    the task runs without it. Its cursor stands before that commit. If it has no id, it gets the one
+    that follows from its URL (`tasks.push.inline_id`).
     """
 
     @abstractmethod
@@ -73,15 +73,15 @@ class DurableStorage(ReadableTasks, DeletableTasks):
 
     @abstractmethod
     async def request_cancel(self, task_id: str, *, by: str = "") -> None:
-        """Raise the flag, and mark HEAD: no commit is made any more without its writer knowing.
+        """Raise the flag, and mark HEAD: from now on only writers that know of it can commit.
 
-        Repeating it changes nothing: deadline and mark stay. `by` names the user who asks.
+        Repeating the request changes nothing: deadline and mark stay. `by` names the user who asks.
 
         Raises:
             TaskNotFoundError: there is no such task.
             TaskTerminalStateError: the task has ended; no flag is left behind.
             NewerReleaseError: only a newer release may change the task.
-            UnavailableError: no answer within the retry budget; the flag may be raised.
+            UnavailableError: no answer within the retry budget; the flag may have been raised.
         """
 
     @abstractmethod
@@ -100,16 +100,16 @@ class DurableStorage(ReadableTasks, DeletableTasks):
     async def overdue_cancels(
         self, now_ms: int, *, limit: int = 100, after: Due | None = None
     ) -> list[OverdueCancel]:
-        """Return flags of all scopes whose deadline has passed, as `due` returns turns."""
+        """Return the flags of all scopes whose deadline has passed; arguments as of `due`."""
 
     # -- the backend's part ------------------------------------------------------------------
 
     @abstractmethod
     async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
-        """Store a new task unless its id is taken; None when stored, else HEAD of the taker.
+        """Store a new task; None when stored, else HEAD of the task that has its id already.
 
         `body` is the step's entries, encoded; `push` is stored with it. A task that has expired
-        does not take its id.
+        leaves its id free.
         """
 
     @abstractmethod
@@ -117,7 +117,7 @@ class DurableStorage(ReadableTasks, DeletableTasks):
         """Store a commit if HEAD is still `before`: same incarnation, same version.
 
         Raises:
-            ConcurrencyError, TaskNotFoundError: it is not.
+            ConcurrencyError, TaskNotFoundError: HEAD is another one, or gone.
             InvalidArgumentError: the task has no room for the push configuration.
         """
 
@@ -131,7 +131,7 @@ class DurableStorage(ReadableTasks, DeletableTasks):
 
     @abstractmethod
     async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
-        """Do `put_push` with a configuration that is checked, complete and the storage's own."""
+        """Do `put_push` for a checked and complete configuration that the storage may keep."""
 
     # -- commits -----------------------------------------------------------------------------
 
@@ -146,10 +146,11 @@ class DurableStorage(ReadableTasks, DeletableTasks):
         ttl_s: float | None = None,
         push: TaskPushNotificationConfig | None = None,
     ) -> Opened:
-        """Create a task with its first turn open; one request.
+        """Create a task with its first turn open, in one request.
 
         The id is `task_id`, or one that follows from (context, key), or a random one. `push` is
-        the configuration that came with the message; that of a repeated creation is not looked at.
+        the configuration that came with the message; it is ignored if the creation is a repeated
+        one.
 
         Raises:
             InvalidArgumentError: an id or the configuration cannot be stored.
@@ -189,7 +190,7 @@ class DurableStorage(ReadableTasks, DeletableTasks):
         step = _sized(step, len(body))
         await self._apply(head, step, body, push)
         if step.head.is_terminal and not head.is_terminal:
-            # Every end of every task passes here, whichever process commits it.
+            # Every end of a task passes here, in the process that commits it.
             metrics.count("TasksEnded", state=plain_state(step.head.state))
             metrics.time("TimeToEnd", self.clock.now_ms() - head.created_at)
         return step.head
@@ -198,9 +199,9 @@ class DurableStorage(ReadableTasks, DeletableTasks):
 
     @abstractmethod
     async def pushes(self, task_id: str) -> list[Push]:
-        """Return the configurations of the task as it is now, by id; none without a task.
+        """Return the configurations of the task as it is now, by id; none if there is no task.
 
-        One that is damaged is left out, and a line of the log names it.
+        A damaged configuration is left out, and a line of the log names it.
         """
 
     @abstractmethod
@@ -208,14 +209,14 @@ class DurableStorage(ReadableTasks, DeletableTasks):
         """Store the cursor and the failures of `after` if the stored ones are still `before`'s.
 
         False when the configuration is gone or was moved by another caller. The configuration
-        itself is not written. A move whose first answer was lost is known as the caller's own.
+        itself is not written. A move that was stored although its answer was lost counts as done.
         """
 
     async def put_push(self, config: TaskPushNotificationConfig) -> Push:
         """Store a configuration of the task `config.task_id`; the id is made here when it is empty.
 
         Its cursor stands at the task's version, so that exactly what is committed from now on is
-        delivered. One with the same id is replaced and hands its cursor on.
+        delivered. If it replaces a configuration with the same id, it takes over that one's cursor.
 
         Raises:
             TaskNotFoundError: the task does not exist.
@@ -238,10 +239,11 @@ class DurableStorage(ReadableTasks, DeletableTasks):
 
     @abstractmethod
     async def delete_push(self, task_id: str, config_id: str) -> None:
-        """Forget a configuration, also a damaged one; harmless twice.
+        """Forget a configuration, also a damaged one. Idempotent.
 
-        A request that has begun may still end. A task that only a newer release may write takes
-        it, too: neither HEAD nor the log changes, and the client can stop its webhook.
+        A request to the webhook that has begun may still end. A configuration can also be deleted
+        from a task that only a newer release may write, because neither HEAD nor the log changes:
+        so the client can always stop its webhook.
         """
 
     # -- contexts ----------------------------------------------------------------------------
@@ -280,7 +282,7 @@ def context_conflict(version: int) -> ConcurrencyError:
 
 
 def damaged_context(context_id: str) -> UnreadableTaskError:
-    """Return the error for a context's state that was stored in part."""
+    """Return the error for a context's state that was stored only in part."""
     msg = f"The state of context {context_id} is damaged: restore its item, or delete it."
     return UnreadableTaskError(msg)
 

@@ -1,15 +1,17 @@
 """Storage on one DynamoDB table.
 
 A commit is one transaction: HEAD moves to the next version if it is still the one that the rules
-saw, and the commit's entries are put beside it as EVENT items, once and for all. So a commit costs
-the same however long the task is, and a task without history and artifacts is one small item.
+saw, and the commit's entries are put beside it as EVENT items, which are never rewritten. So a
+commit costs the same however long the task is, and to read a task without history and artifacts is
+to read one small item.
 
 What a reader may rely on:
 
 - A commit whose answer was lost is recognised by its id in the EVENT at its version, also when
-  another writer has committed since. Only a failed condition on HEAD is a loss.
+  another writer has committed since. A commit has lost only if its condition on HEAD failed and
+  its id is not there.
 - A read returns complete commits in unbroken order up to HEAD's version, never half a commit.
-- What has expired is not found, from the first millisecond on, whenever DynamoDB removes it.
+- What has expired is not found from the first millisecond on, although DynamoDB removes it later.
 - Listings find their candidates in indexes, which lag behind by milliseconds, but show every task
   as its HEAD says it is now.
 """
@@ -50,7 +52,7 @@ SURVEYS: Final = 4
 """How often a task is surveyed before what cannot be read counts as damage."""
 
 INSERTS: Final = 5
-"""How often a creation is tried whose id is taken and free again by turns."""
+"""How often a creation is tried while its id changes between taken and free."""
 
 _MISSING_OR_EXPIRED: Final = "attribute_not_exists(PK) OR expires_at <= :now"
 
@@ -157,7 +159,7 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
             if not survey.unreadable or attempt == SURVEYS:
                 pushes = await self._surveyed_pushes(survey.head)
                 return replace(survey, pushes=tuple(pushes))
-            # A Query beside a transaction may see half of it: only what stays so is damage.
+            # A Query beside a transaction may see half of it: only what stays wrong is damage.
             await self.clock.sleep(aws.pause_s(attempt))
             attempt += 1
 
@@ -241,7 +243,7 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         side: the turn is due again later, and the caller has sent nothing.
         """
         has_sends = "sends = :seen"
-        if head.sends == 0:  # what a HEAD that was stored in part lacks, it is read as 0
+        if head.sends == 0:  # a HEAD that was stored in part may lack it, and is read with 0
             has_sends = f"({has_sends} OR attribute_not_exists(sends))"
         return await self._table.update(
             Key=key(self._partition(head.task_id), layout.HEAD),
@@ -325,7 +327,7 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         condition = {}
         next_version = "if_not_exists(#version, :none) + :one"
         if write.expected_version == 0:
-            # What has expired and is still stored counts for nothing, its version neither.
+            # A state that has expired and is still stored counts for nothing, as does its version.
             next_version = ":one"
             condition = {"ConditionExpression": _MISSING_OR_EXPIRED}
             values[":now"] = self._now_s()
@@ -346,7 +348,7 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
 
 
 def _flagged_in(found: list[Item]) -> str | None:
-    """Return the incarnation that the flag among a task's items is meant for; None without one."""
+    """Return the incarnation that the flag among a task's items is for; None without a flag."""
     is_flag = bool(found) and found[0]["SK"]["S"] == layout.CANCEL
     return incarnation_of(found[0]) if is_flag else None
 
@@ -354,9 +356,9 @@ def _flagged_in(found: list[Item]) -> str | None:
 def head_update(before: Head, after: Head) -> dict[str, Any]:
     """Return the update of HEAD from one version to the next: only what changes is sent.
 
-    The state is part of the condition, so that no transition ever leaves a terminal state, even
-    of a HEAD that was written past the version count; and so is a request to cancel, which does not
-    move the version: `is_still` says the same. The generation is sent even if it is the same:
+    The state is part of the condition, so that no transition leaves a terminal state, even if HEAD
+    was written without counting its version up. A request to cancel is part of it too, because it
+    does not move the version (as in `is_still`). The generation is sent even if it is the same:
     `before` may have been counted from the log, and what is stored is then of an older version.
     """
     old, new = head_item(before), head_item(after)
@@ -383,7 +385,7 @@ def head_update(before: Head, after: Head) -> dict[str, Any]:
 
 
 _ALWAYS: Final = frozenset({"generation"})
-"""Attributes that `head_update` always sends: what it takes for stored may not be."""
+"""Attributes that `head_update` always sends, because the stored value may not be `before`'s."""
 
 
 def _context_version(item: Item | None) -> int:

@@ -29,8 +29,9 @@ def attribute(value: str | int | bytes | None) -> dict[str, Any]:
 def plain(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an item with Python's values.
 
-    What no release stores is no str, int or bytes: a number that is not whole is a float, and a
-    value of another type the pair of its type and itself. So a reader sees the damage.
+    A value that no release stores becomes neither str nor int nor bytes, so that a reader sees the
+    damage: a number that is not whole becomes a float, and a value of another type the pair of its
+    type and itself.
     """
     return {name: _plain(*value.items()) for name, value in item.items()}
 
@@ -50,7 +51,7 @@ def _plain(typed: tuple[str, Any]) -> Any:
 
 
 def misfits_of(values: Mapping[str, Any], forms: Forms) -> set[str]:
-    """Return the attributes that have another form than every release writes."""
+    """Return the names of the attributes whose form no release writes."""
     return {n for n, form in forms.items() if n in values and not isinstance(values[n], form)}
 
 
@@ -62,13 +63,13 @@ def _number(text: str) -> int | float:
 
 
 _FLOAT: Final = frozenset(".eE")
-"""Characters that only a number has which may not be whole."""
+"""Characters in which a number that may not be whole differs from a whole one."""
 
 
 def due_of(item: Mapping[str, Any]) -> int:
     """Return the millisecond in which an item of the due index is due.
 
-    A number that is not whole counts as its millisecond; without a number it is due at once.
+    A number that is not whole is rounded down; without a number the item is due at once.
     """
     due_at = plain(item).get("due_at")
     return int(due_at) if isinstance(due_at, int | float) else 0

@@ -58,7 +58,7 @@ class CancelItems(TableStorage):
         flag = await self._flag(task_id)
         if flag is None or not may_remove(_incarnation(flag), incarnation):
             return
-        # A failed condition: it is gone already, or replaced by that of a later incarnation.
+        # A failed condition: the flag is gone, or replaced by the flag of a later incarnation.
         await self._table.delete_one(
             Key={"PK": flag["PK"], "SK": flag["SK"]},
             ConditionExpression="incarnation = :incarnation OR attribute_not_exists(incarnation)",
@@ -80,7 +80,7 @@ class CancelItems(TableStorage):
         return await self._table.get(key(self._partition(task_id), CANCEL))
 
     def _mark(self, head: Head, by: str) -> Action:
-        """Return the mark of HEAD, if it is still the task that was read, and has not ended."""
+        """Return the write that marks HEAD if it is still the task that was read, and not ended."""
         marks = cancel_values(head, CancelMark(at=self.clock.now_ms(), by=by))
         states = {f":state{number}": state_name(state) for number, state in enumerate(TERMINAL)}
         values = {f":{name}": value for name, value in marks.items()}
@@ -126,5 +126,5 @@ def _overdue_of(flag: Item) -> OverdueCancel:
 
 
 def _incarnation(flag: Item) -> str:
-    """Return the incarnation that a flag is meant for; empty, as no task has it, without one."""
+    """Return the incarnation that a flag is for; empty, as of no task, if the flag names none."""
     return incarnation_of(flag) or ""

@@ -38,9 +38,10 @@ def event_items(step: Step, body: bytes) -> list[Item]:
     """Return the parts of a commit, in order; at least one. `body` is its entries, encoded.
 
     Each part of a commit that changes the status says which state it led to. A filter on the
-    table's stream sees one item at a time, in any order, and none of the body: so it can pick the
-    commits that are worth a wake, and whichever part comes last, one record comes after the
-    whole commit. What belongs to the commit as a whole stands in the first part alone.
+    table's stream sees one item at a time, in any order, and nothing of the body. Because every
+    part has the state, the filter can pick the commits that need a delivery, and a record comes
+    also for the part that is written last. What belongs to the commit as a whole stands in the
+    first part alone.
     """
     head = step.head
     starts = range(0, max(1, len(body)), PART_BYTES)
@@ -96,7 +97,7 @@ EVENT_FORMS: Final[Forms] = {
     "ended_reason": str,
     "ended_id": str,
 }
-"""The forms of attributes; but for `parts` one counts as not there in another form."""
+"""The forms of attributes. An attribute of another form counts as missing, except `parts`."""
 
 
 # -- reading ---------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ EVENT_FORMS: Final[Forms] = {
 class Commits:
     """Puts commits together from EVENT items that come in the order of their keys.
 
-    Takes complete commits of one incarnation in unbroken version order after `version`, and
+    It takes complete commits of one incarnation in unbroken version order after `version`, and
     nothing else: a Query beside a transaction may return a part of a commit, or a commit without
     the one before it. What does not fit is ignored; the reader asks again after `version`.
     """
@@ -158,7 +159,7 @@ class Commits:
 
 
 def _entries_in(parts: Iterable[Mapping[str, Any]]) -> tuple[Entry, ...]:
-    """Return the entries of a commit; one that cannot be read where a part has no body."""
+    """Return the entries of a commit; if a part has no body, a single one that cannot be read."""
     body = b""
     for part in parts:
         if not isinstance(part.get("body"), bytes):
@@ -168,4 +169,4 @@ def _entries_in(parts: Iterable[Mapping[str, Any]]) -> tuple[Entry, ...]:
 
 
 _MISSING: Final = b"?"
-"""The kind of what stands for entries that were not stored."""
+"""The kind of the entry that stands for entries that were not stored."""

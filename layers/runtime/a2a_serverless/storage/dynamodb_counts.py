@@ -1,7 +1,7 @@
 """The codec of COUNT items: how many tasks a listing's filters matched when they were counted.
 
-A count is written by the listing that has made it, and serves the first pages of others for a
-while. It decides nothing: without it, or with a damaged one, the tasks are counted again.
+The listing that has made a count stores it, and it serves the first pages of other listings for a
+while. Nothing depends on it: if it is missing or damaged, the tasks are counted again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ FRESH_S: Final = 60
 """Seconds for which a count serves, at least."""
 
 ENTRIES_A_SECOND: Final = 100
-"""A count serves a second for each so many index entries that were read for it.
+"""A count serves one second for each `ENTRIES_A_SECOND` index entries that were read for it.
 
-So that however large a scope is, its first pages read no more than that to count it.
+So the first pages of a large scope do not read more entries a second than that for counting.
 """
 
 
@@ -41,7 +41,7 @@ class Counted:
 
     @classmethod
     def of(cls, item: Mapping[str, Any], now_s: int) -> Counted | None:
-        """Return the count in an item; None where it serves no more, or is damaged."""
+        """Return the count in an item; None if it has expired or is damaged."""
         values = plain(item)
         if any(name not in values for name in _FORMS) or misfits_of(values, _FORMS):
             return None
@@ -73,6 +73,6 @@ _FORMS: Final = {"total": int, "counted_at": int, "expires_at": int}
 
 
 def count_key(scope: str, listing: Listing) -> Item:
-    """Return the key of the count of a listing's filters, of which a context is none."""
+    """Return the key of the count for a listing's filters, for a listing without a context."""
     state = "" if listing.state is None else state_name(listing.state)
     return key(count_partition(scope), count_sort(state, listing.since))

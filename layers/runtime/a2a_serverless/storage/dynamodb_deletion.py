@@ -2,11 +2,11 @@
 
 HEAD is fenced first: it gets another incarnation and an expiry in the past, in one step. From then
 on no reader of any release finds the task, and no commit, renewal, cursor or flag of a process that
-has read it meets its condition. HEAD stays in the indexes until all else is deleted: whatever ends
-in between is found, and finished, by the next call.
+has read it meets its condition. HEAD stays in the indexes until all else is deleted: if a deletion
+stops in between, the next call finds the task and finishes it.
 
-The expiry is a time that DynamoDB's time to live leaves alone: it removes nothing that expired more
-than five years ago.
+DynamoDB's time to live does not remove such a HEAD: it leaves alone what expired more than five
+years ago.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DELETED: Final = 1
 """`expires_at` of a HEAD whose task is being deleted, in seconds since the epoch."""
 
 FENCES: Final = 5
-"""How often a task is fenced that was replaced meanwhile."""
+"""How often fencing a task is tried, if the task is replaced meanwhile."""
 
 
 class DeletedItems(TableStorage):
@@ -123,7 +123,7 @@ class DeletedItems(TableStorage):
         fence = head["incarnation"]
         keys = await self._keys(partition, limit)
         is_whole = limit is None or len(keys) < limit
-        # Read behind the keys: each of them is of this incarnation, or of none that lives.
+        # Read after the keys: each of them is of this incarnation, or of none that lives.
         now = await self._table.get(key(partition, layout.HEAD))
         is_own = now is not None and now.get("incarnation") == fence
         doomed = keys if is_own else [k for k in keys if not _is_of(k, incarnation_of(now))]
@@ -143,7 +143,7 @@ class DeletedItems(TableStorage):
         )
 
     async def _fenced(self, partition: str, incarnation: str | None) -> tuple[Item | None, bool]:
-        """Return HEAD behind its fence, and whether its task existed until now.
+        """Fence HEAD; return it as it is then, and whether its task existed until now.
 
         None when there is no HEAD, or not one of `incarnation`.
         """

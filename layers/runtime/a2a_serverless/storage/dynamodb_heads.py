@@ -69,7 +69,7 @@ def head_item(head: Head) -> Item:
 def _noted(head: Head) -> dict[str, str | int | bytes | None]:
     """Return attributes of HEAD that an older release's commit leaves as they were.
 
-    So each says what it belongs to: a version, a token, an incarnation.
+    So each of them names what it belongs to: a version, a token, an incarnation.
     """
     values: dict[str, str | int | bytes | None] = {}
     if head.generation is not None:
@@ -106,19 +106,20 @@ _OPTIONAL: Final = (
     "needs",
     "size",
 )
-"""Attributes of HEAD that an item has only where they say something."""
+"""Attributes of HEAD that an item has only if they differ from the default."""
 
 
 def head_of(item: Mapping[str, Any]) -> Head:
     """Return the HEAD that an item holds.
 
-    A state that this release does not know is shown as unspecified, and only read. Of another
-    form, an attribute that only informs counts as not there, and a copy as being in the log; with
-    one that decides, the task is only read.
+    A task in a state that this release does not know is shown as unspecified, and cannot be
+    written. If an attribute has a form that no release writes, it depends on the attribute. One
+    that only informs counts as missing. A copy of status or metadata counts as being in the log
+    alone. With any other the task can be read, but not written.
 
     Raises:
-        UnreadableTaskError: the item lacks an attribute that every release writes, or has that, or
-            one that the sweeper's condition names, in another form.
+        UnreadableTaskError: an attribute that every release writes is missing or of another form,
+            or one that the sweeper's condition names is of another form.
     """
     values = plain(item)
     scope, task_id = owner_of(values["PK"])
@@ -168,7 +169,7 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
 
 
 def _generation_of(values: Mapping[str, Any]) -> int | None:
-    """Return the generation; None where a release without it has committed since."""
+    """Return the generation; None if a release that does not know it has committed since."""
     if values.get("generation_at") != values["version"]:
         return None
     return cast("int", values.get("generation"))
@@ -181,7 +182,7 @@ def _cancel_of(values: Mapping[str, Any]) -> CancelMark | None:
 
 
 def end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
-    """Return the attempt's end that stands in the attributes `NAME`, `NAME_reason`, `NAME_id`."""
+    """Return the attempt's end in the attributes `<name>`, `<name>_reason` and `<name>_id`."""
     if name not in values:
         return None
     return AttemptEnd(
@@ -237,7 +238,7 @@ _INFORMING: Final = frozenset(
     {"size", "generation", "generation_at", "cancel_at", "cancel_by"}
     | {"released", "released_reason", "released_id"}
 )
-"""Attributes without which the task is run and written as with them."""
+"""Attributes that only inform: the task is run and written with or without them."""
 
 _UNKNOWN_STATE: Final = "TASK_STATE_UNSPECIFIED"
 NEVER: Final = 1_000_000
@@ -249,6 +250,6 @@ def _time_of(sort_key: str) -> int:
 
 
 def incarnation_of(item: Mapping[str, Any] | None) -> str | None:
-    """Return the incarnation that an item names; None without one, or without an item."""
+    """Return the incarnation that an item names; None if it names none, or there is no item."""
     incarnation = None if item is None else plain(item).get("incarnation")
     return incarnation if isinstance(incarnation, str) else None

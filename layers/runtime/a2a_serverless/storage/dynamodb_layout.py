@@ -64,7 +64,7 @@ def context_owner(scope: str, context_id: str) -> dict[str, str]:
 
 
 def context_in(entry: Item) -> str | None:
-    """Return the context whose state an entry of the index by scope is; None if it is a task's."""
+    """Return the context of an entry of the index by scope; None if the entry is a task's."""
     if not entry["PK"]["S"].startswith("CONTEXT#"):
         return None
     status_key: str = entry["status_key"]["S"]
@@ -76,17 +76,17 @@ _BEFORE_TASKS: Final = "!"
 
 
 def context_key(scope: str, context_id: str) -> str:
-    """Return the key of the index by context: a digest, as clients choose the length of ids."""
+    """Return the key of the index by context: a digest, because clients may choose long ids."""
     return digest("context", scope, context_id)
 
 
 def count_partition(scope: str) -> str:
-    """Return the PK of the counts of a scope's tasks. A deletion of the scope finds them by it."""
+    """Return the PK of the counts of a scope's tasks, by which the scope's deletion finds them."""
     return f"{COUNT}{scope}"
 
 
 def count_sort(state: str, since: str) -> str:
-    """Return the SK of the count of the tasks in a state, empty for all, from a status key on."""
+    """Return the SK of the count of tasks in `state` (empty: any) from status key `since` on."""
     return f"{COUNT}{state}#{since.rstrip('#')}"
 
 
@@ -135,12 +135,12 @@ def due_keys(kind: str) -> list[str]:
 
 
 def id_key(task_id: str) -> str:
-    """Return the index key under which a task is found by its id, in whichever scope it is."""
+    """Return the index key under which a task of any scope is found by its id."""
     return f"ID#{task_id}"
 
 
 def hour_keys(at_ms: int) -> list[str]:
-    """Return the index keys, one a shard, of the tasks created in the hour of a time."""
+    """Return the index keys, one for each shard, of the tasks created in the hour of a time."""
     return [hour_key(at_ms, shard) for shard in range(SHARDS)]
 
 

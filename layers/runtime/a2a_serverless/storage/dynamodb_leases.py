@@ -41,7 +41,7 @@ class DynamoSlots(Slots):
         self._table = Table(table, client or aws.client("dynamodb"), self.clock)
 
     async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
-        # The own token: a request that is repeated may have been answered, and its answer lost.
+        # Its own token passes: the claim may have been stored already, and its answer lost.
         return await self._table.update(
             Key=self._key(slot),
             UpdateExpression="SET #token = :token, held_until = :until, expires_at = :expires",
@@ -69,7 +69,7 @@ class DynamoSlots(Slots):
 
     async def release(self, slot: Slot, token: str) -> None:
         # A failed condition: the lease has expired, and another one holds the slot. The item stays
-        # for the next holder: who may claim needs no permission to delete.
+        # for the next holder, so that a process needs no permission to delete.
         await self._table.update(
             Key=self._key(slot),
             UpdateExpression="SET held_until = :free",

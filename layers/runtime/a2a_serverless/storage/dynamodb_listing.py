@@ -36,7 +36,7 @@ class IndexedTasks(TableStorage):
     """The part of `DynamoStorage` that reads the indexes."""
 
     async def _newest(self, listing: Listing, limit: int) -> Found:
-        """Find HEADs as the contract says, by one query a shard and one batch in most cases."""
+        """Find HEADs as the contract says; mostly by one query for each shard and one batch."""
         if listing.context_id is not None:
             return listing.found(await self._context_heads(listing.context_id), limit)
         place = count_key(self.scope.digest, listing)
@@ -62,9 +62,9 @@ class IndexedTasks(TableStorage):
         return Found(heads=newest, total=total)
 
     async def _total(self, listing: Listing, newest: list[Head], counted: Counted | None) -> int:
-        """Return how many tasks the filters match, by a stored count, or by one that is made.
+        """Return how many tasks the filters match: from a stored count, or by counting them.
 
-        One index entry is read for each task that is counted.
+        Counting reads one index entry for each task.
         """
         if counted is not None:
             return max(counted.with_newer(newest), len(newest))
@@ -82,7 +82,7 @@ class IndexedTasks(TableStorage):
         """Read logs of a few small commits by batches of their items.
 
         The items are written once, together with HEAD, so that it does not matter when they are
-        read. One that is not there yet leaves its log out.
+        read. If an item cannot be seen yet, its log is left out.
         """
         short = [h for h in heads if h.version <= FIRST_COMMITS and h.size <= PART_BYTES]
         keys = [
@@ -147,7 +147,7 @@ class IndexedTasks(TableStorage):
         return Created(heads=tuple(heads), before=_place_of(entries[-1]) if has_more else "")
 
     async def _by_id(self, id_key: str, before: str = "", limit: int = 100) -> list[Item]:
-        """Return the newest `limit` entries under a key of the index by id, behind a place.
+        """Return the newest `limit` entries under a key of the index by id, from behind `before`.
 
         Raises:
             ConfigurationError: the table was made by an earlier release and has no such index.
@@ -175,7 +175,7 @@ class IndexedTasks(TableStorage):
             raise ConfigurationError(msg) from error
 
     async def _candidates(self, listing: Listing, before: str | None, limit: int) -> list[Item]:
-        """Return the first `limit` entries of the scope's index over all shards."""
+        """Return the first `limit` entries of the index by scope over all shards."""
         if before is not None and before <= listing.since:
             return []
         shards = [
@@ -193,7 +193,7 @@ class IndexedTasks(TableStorage):
         ]
 
     def _by_scope(self, scope_key: str, listing: Listing, before: str | None) -> dict[str, Any]:
-        """Return the query for one shard of the scope's index, newest first."""
+        """Return the query for one shard of the index by scope, newest first."""
         condition = "scope_key = :scope_key AND status_key >= :since"
         live = "expires_at > :now"
         values: dict[str, str | int] = {
@@ -229,7 +229,7 @@ class IndexedTasks(TableStorage):
 
 
 def _distinct(keys: Iterable[Item]) -> list[Item]:
-    """Return keys of different partitions, each once: an index may name a task twice."""
+    """Return one key for each partition: an index may name a task twice."""
     return list({one["PK"]["S"]: one for one in keys}.values())
 
 
@@ -240,10 +240,11 @@ def _split_count(items: list[Item], now_s: int) -> Counted | None:
 
 
 def _incomplete(entries: Sequence[Item], limit: int) -> str:
-    """Return the key of which more entries may follow than a shard's first `limit` and one; or "".
+    """Return the creation key of the last entry if its entries may go on behind `entries`; or "".
 
-    The index orders those of one key as it likes: a page that had some of them would lose the rest.
-    Where one key has more than `limit`, which takes that many scopes, it does.
+    `entries` are a shard's first `limit` and one more. The index orders entries with the same key
+    as it likes, so a page that had only some of them would lose the rest. That loss remains where
+    more than `limit` entries have one key, which takes as many scopes.
     """
     if len(entries) <= limit or _created_key(entries[0]) == _created_key(entries[-1]):
         return ""

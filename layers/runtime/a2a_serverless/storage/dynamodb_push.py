@@ -1,14 +1,14 @@
 """The push configurations of one scope on the table: items beside HEAD, each with its cursor.
 
-A configuration is put in one transaction with HEAD, which notes the version that it has in this
-moment (`push_at`). That is the new one's cursor: so each commit is either before the cursor, or
-the reader that it wakes finds the configuration. No version is demanded, so that commits neither
-hold up the put nor are held up by it, however fast they follow one another.
+A configuration is put in one transaction with HEAD, which notes the version that it has at this
+moment (`push_at`). That version is the new configuration's cursor: so each commit is either before
+the cursor, or the reader that it wakes finds the configuration. The put demands no version, so that
+commits neither hold up the put nor are held up by it, however fast they follow one another.
 
-HEAD counts these writes (`push_writes`), and the next one demands the count that it saw. So of
-many at once each sees those before it, which keeps a task to `MAX_CONFIGS`; and `push_at` is the
-cursor of at most one item, that of the last write, until a reader has copied it over. Every read
-does so before it returns. Commits do not look at any of this and do not pay for it.
+HEAD counts these puts (`push_writes`), and each put demands the count that it has read. So of many
+puts at once each sees those before it, which keeps a task to `MAX_CONFIGS`. And `push_at` is the
+cursor of at most one item, that of the last put, until a reader has copied it to the item. Every
+read does so before it returns. Commits do not look at any of this and do not pay for it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from a2a_serverless.tasks.rules import check_writable
 logger = logging.getLogger(__name__)
 
 PUTS: Final = 40
-"""How often a configuration is put that loses to others; of those at once, one always gets in."""
+"""How often a put that loses to others is tried; of puts at the same time one always succeeds."""
 
 READS: Final = 10
 """How often a read goes on when HEAD and a new configuration do not fit together yet."""
@@ -60,7 +60,7 @@ class Held:
     writes: int
     pushes: tuple[Push, ...]
     unreadable: Mapping[str, UnreadablePushError]
-    """Why the others, by their ids, cannot be read."""
+    """The configurations that cannot be read: the reasons by their ids."""
 
     @property
     def ids(self) -> list[str]:
@@ -96,7 +96,7 @@ class PushItems(TableStorage):
     async def _held(self, task_id: str) -> Held | None:
         """Return a task's configurations; None when it does not exist or has expired.
 
-        One that waits for its cursor, read after read, with the same HEAD has lost it.
+        If one waits for its cursor in every read while HEAD stays the same, its cursor is lost.
         """
         waiting: set[tuple[int, tuple[str, ...]]] = set()
         if not is_task_id(task_id):
@@ -137,7 +137,7 @@ class PushItems(TableStorage):
                 continue
             after = await self._held(config.task_id)
             stored = after.push(config.id) if after else None
-            return stored or new  # not there: it was deleted since
+            return stored or new  # not stored: it was deleted since
         msg = f"Others put push configurations to task {config.task_id}, {PUTS} times."
         raise UnavailableError(msg)
 
@@ -185,9 +185,9 @@ class PushItems(TableStorage):
         return found[0], found[1:]
 
     async def _surveyed_pushes(self, head: Head) -> list[Push]:
-        """Return the configurations that can be read, as they are stored: nothing is written.
+        """Return the configurations that can be read, as they are stored; write nothing.
 
-        One that waits for its cursor is shown with none of its events delivered.
+        One that waits for its cursor is shown as if none of its events was delivered.
         """
         found: list[Item] = []
         async for page in self._table.query(
@@ -203,10 +203,10 @@ class PushItems(TableStorage):
         return list(_held_of(head, 0, [no_cursor | item for item in found]).pushes)
 
     async def _give_cursor(self, head: Item, new: Item) -> bool:
-        """Copy HEAD's note to the configuration that it is for, also in `new`.
+        """Copy the cursor that HEAD has noted to its configuration, on the table and in `new`.
 
-        False when it is for another one, or the copy is refused: the two were not read as of one
-        moment.
+        False when the note is for another configuration, or the copy is refused: HEAD and `new`
+        were not read as of one moment.
         """
         if push_writes(head) != int(new["push_write"]["N"]):
             return False
@@ -233,7 +233,7 @@ class PushItems(TableStorage):
 
 
 def _held_of(head: Head, writes: int, own: Iterable[Item]) -> Held:
-    """Return what is held of a task whose items are `own`, those that cannot be read apart."""
+    """Return the configurations in a task's items `own`, apart from those that cannot be read."""
     pushes: list[Push] = []
     unreadable: dict[str, UnreadablePushError] = {}
     for item in own:
@@ -269,7 +269,7 @@ _UNCHANGED: Final = ("attribute_not_exists(push_writes)", "push_writes = :push_w
 
 
 def _noted(held: Held) -> dict[str, Any]:
-    """Return HEAD's part of `put`: the version that it has becomes the cursor."""
+    """Return HEAD's part of a put: the version that HEAD has becomes the cursor."""
     head = held.head
     update = {
         "Key": key(layout.task_partition(head.scope, head.task_id), layout.HEAD),

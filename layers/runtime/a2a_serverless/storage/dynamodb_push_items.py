@@ -19,7 +19,8 @@ from a2a_serverless.tasks.push import Push
 def push_put(push: Push, head: Head, *, write: int) -> Item:
     """Return the update that stores a configuration without a cursor; `push_at` is its cursor.
 
-    One that is there keeps its own, and its receiver has a new start.
+    A configuration that is stored already keeps its own cursor. Its failures and refusals are
+    forgotten.
     """
     return {
         "Key": key(
@@ -41,10 +42,10 @@ def push_put(push: Push, head: Head, *, write: int) -> Item:
 
 
 def push_inline(push: Push, head: Head) -> Item:
-    """Return the update that stores a configuration; cursor and refusals that are stored stay.
+    """Return the update that stores a configuration; a stored cursor and stored refusals stay.
 
-    It comes with each message of a client that sends it so: that is no new start for a URL that
-    refuses.
+    A client may send its inline configuration with each message: that must not reset the count for
+    a URL that refuses.
     """
     put = push_put(push, head, write=0)
     put["UpdateExpression"] = (
@@ -73,9 +74,9 @@ def push_position(push: Push) -> Item:
 
 
 def push_answer(push: Push) -> Item:
-    """Return the attributes that tell of the last attempt, if one was made; no condition has them.
+    """Return the attributes about the last attempt, if one was made; no condition has them.
 
-    An earlier release leaves them standing: the time says of when they are.
+    An earlier release leaves them as they are; their time says how old they are.
     """
     if push.answered_at is None:
         return {}
@@ -92,7 +93,7 @@ PUSH_DEFAULTS: Final[Item] = {
     "failing_since": attribute(None),
     "refusals": attribute(0),
 }
-"""The attributes of `push_position` that an item may lack, and what they are then."""
+"""The attributes of `push_position` that an item may lack, and their values if it does."""
 
 
 def push_names(item: Mapping[str, Any]) -> tuple[str, str]:
@@ -131,7 +132,7 @@ def push_of(item: Mapping[str, Any]) -> Push:
 
 
 def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of the last attempt; a value of another form counts as not there."""
+    """Return what is known of the last attempt; a value of another form counts as missing."""
     forms = {"answer": str, "answered_at": int, "next_at": int}
     return {n: values[n] for n, form in forms.items() if isinstance(values.get(n), form)}
 
@@ -145,7 +146,7 @@ def _config_in(body: object) -> TaskPushNotificationConfig | None:
 
 
 def push_writes(head: Mapping[str, Any]) -> int:
-    """Return how often a configuration was put to HEAD's task; kept beside what `Head` has.
+    """Return how often a configuration was put to HEAD's task; `Head` has no field for it.
 
     Raises:
         UnreadableTaskError: the count is of another form.
@@ -160,9 +161,10 @@ def push_writes(head: Mapping[str, Any]) -> int:
 
 
 def awaits_cursor(item: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
-    """Return True if a configuration has no cursor yet, and gets HEAD's, or that of a later HEAD.
+    """Return True if a configuration has no cursor yet, and this or a later HEAD will give it one.
 
-    One that HEAD has counted past has lost its cursor: no put is begun before the last one has it.
+    If HEAD has counted later puts, the cursor is lost: a put begins only after the configuration
+    of the put before it has got its cursor.
     """
     write = plain(item).get("push_write")
     if "version" in item or not isinstance(write, int) or write == 0:

@@ -1,4 +1,4 @@
-"""What the items of a task say, as far as they can be read: for a person who looks at it. Pure."""
+"""What the items of a task say, as far as they can be read, for a person. Pure code."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def survey_of(found: Sequence[Item]) -> Survey | None:
 
 
 def _readable(item: Item, forms: Forms, name: str) -> tuple[Item, list[str]]:
-    """Return an item without the attributes that no release writes so, and a clause for each."""
+    """Return an item without the attributes of a form that no release writes; a clause for each."""
     values = plain(item)
     bad = misfits_of(values, forms)
     times = _FIELDS.keys() & forms.keys() & values.keys()
@@ -76,7 +76,7 @@ def _readable(item: Item, forms: Forms, name: str) -> tuple[Item, list[str]]:
 
 
 def _only_incarnation(found: Iterable[Item]) -> str:
-    """Return the incarnation of all commits; empty if they are of several, or there are none."""
+    """Return the incarnation of all commits; empty if they have several, or there are none."""
     places = (event_position(item["SK"]["S"]) for item in found)
     incarnations = {place[0] for place in places if place is not None}
     return incarnations.pop() if len(incarnations) == 1 else ""
@@ -87,8 +87,8 @@ def _records(
 ) -> tuple[tuple[Record, ...], list[str]]:
     """Return the commits of an incarnation that can be read, and a clause for each other one.
 
-    `newest` is HEAD's version: later ones were committed after HEAD was read. None: all that are
-    there.
+    `newest` is HEAD's version: later commits were made after HEAD was read, and are left out. None:
+    all commits are returned.
     """
     parts: defaultdict[int, list[Item]] = defaultdict(list)
     for item in found:

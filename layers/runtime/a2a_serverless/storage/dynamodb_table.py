@@ -60,7 +60,7 @@ class Table:
             yield answer["Items"]
 
     async def count(self, **request: Any) -> tuple[int, int]:
-        """Count the items that a Query finds, and those that it looks at, its filter's too."""
+        """Return how many items a Query finds, and how many it reads before its filter."""
         pages = [answer async for answer in self._pages(Select="COUNT", **request)]
         return sum(page["Count"] for page in pages), sum(page["ScannedCount"] for page in pages)
 
@@ -83,7 +83,7 @@ class Table:
     async def look(self, keys: Sequence[Item]) -> tuple[list[Item], list[Item]]:
         """Return the items under `keys`, at most 100, and the keys that were not read.
 
-        Half the price of `load`: what is found may be late, and nothing is asked twice.
+        Half the price of `load`: what is found may be out of date, and the request is not repeated.
 
         Raises:
             ClientError, BotoCoreError: as boto3 does.
@@ -110,7 +110,7 @@ class Table:
     async def update(self, **request: Any) -> bool:
         """Update one item; return False if its condition failed.
 
-        After a lost answer that may be the doing of the same update.
+        After a lost answer the condition may have failed because this same update was applied.
         """
         return await self._has_held("update_item", request)
 
@@ -125,9 +125,9 @@ class Table:
         All repetitions carry one token, so that DynamoDB applies them once.
 
         Raises:
-            ConditionFailedError: a condition failed; its items have the places of `actions`. This
-                may be a transaction that was applied: its answer was lost, and another writer has
-                changed its items since.
+            ConditionFailedError: a condition failed; the error's items have the places of
+                `actions`. The transaction may have been applied all the same: its answer was lost,
+                and another writer has changed its items since.
         """
         await self._repeat(
             "transact_write_items",
@@ -147,13 +147,13 @@ class Table:
                 return
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
             if "Limit" in request:
-                # What the first page had too little of may be rare: look at more at once.
+                # The first page had too few matches: they may be rare, so look at more at once.
                 request["Limit"] = min(request["Limit"] * 4, _LARGEST_LIMIT)
 
     async def _in_batches(
         self, wanted: Sequence[Any], size: int, step: Callable[[list[Any]], Awaitable[list[Any]]]
     ) -> None:
-        """Do `step` with `size` of `wanted` at once, and again with what it left unprocessed."""
+        """Do `step` with `size` of `wanted` at a time; repeat it for what it left unprocessed."""
         for start in range(0, len(wanted), size):
             pending = await step(list(wanted[start : start + size]))
             attempt = 1
@@ -223,8 +223,8 @@ class TableStorage(DurableStorage):
     ) -> list[Item]:
         """Return the first entries of the due index behind `after`, the longest overdue first.
 
-        `kind` is that of `due_keys`. The index lags behind the table. Where more than `limit`
-        entries of one shard have the same due time, the page behind them may miss some.
+        `kind` is that of `due_keys`. The index lags behind the table. If more than `limit` entries
+        of one shard have the same due time, the page behind them may miss some.
         """
         values = {
             ":since": attribute(after.due_at if after else 0),
@@ -253,7 +253,7 @@ class TableStorage(DurableStorage):
     ) -> list[Item]:
         """Return the first `limit` wanted entries that pass the query's filter."""
         found: list[Item] = []
-        # One more, as a key range has no exclusive end.
+        # One more: a key range includes its end, which is not wanted.
         async for page in self._table.query(Limit=limit + 1, **request):
             found += filter(is_wanted, page)
             if len(found) >= limit:
@@ -277,9 +277,9 @@ class TableStorage(DurableStorage):
         return None if head is None or head.has_expired(self.clock.now_ms()) else head
 
     def _readable(self, item: Item | None) -> Head | None:
-        """Return the item's HEAD if it is live; None, with a line in the log, where it is bad.
+        """Return the item's HEAD if it is live; None, with a line in the log, if it is damaged.
 
-        For reads of many tasks: one that is damaged does not hide the others.
+        For reads of many tasks, in which a damaged one must not hide the others.
         """
         try:
             return self._live(item)

@@ -32,7 +32,7 @@ NEVER_STARTED: Final = (
 )
 
 REBASES: Final = 16
-"""How often an ending is put on a HEAD that another writer has moved meanwhile."""
+"""How often an ending is tried again because another writer has moved HEAD meanwhile."""
 
 
 def canceled(head: Head) -> Commit:
@@ -84,13 +84,13 @@ async def end_task(
     *,
     read: Head | None = None,
 ) -> bool:
-    """Commit what `decide` makes of HEAD as it is now; again, where another writer was faster.
+    """Commit what `decide` makes of HEAD as it is now; try again if another writer was faster.
 
-    `read` is HEAD of the task's log, if the caller has read it: its generation is kept, where HEAD
-    does not know it.
+    `read` is HEAD of the task's log, if the caller has read it. If the stored HEAD has no
+    generation, that of `read` is used.
 
-    True when the commit was made. False when the task is gone or has ended, or `decide` returned
-    None: there was nothing to end.
+    Return True when the commit was made. False when the task is gone or has ended, or `decide`
+    returned None: there was nothing to end.
 
     Raises:
         ConcurrencyError: `REBASES` races were lost.

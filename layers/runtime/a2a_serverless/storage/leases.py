@@ -1,9 +1,9 @@
-"""Leases of what occupies an environment of Lambda's: how many each caller has, and all together.
+"""Leases of what occupies a Lambda environment, limited for each caller and for all together.
 
-An open stream, or a slow request to a webhook, takes a slot of its caller's and one of all
-callers', and gives them back at its end; those of a process that died come free when they expire.
-There are as many slots as are allowed, and each is one item: so the limits hold exactly, however
-many processes there are, and no single item is written by all of them.
+An open stream, or a slow request to a webhook, takes one of its caller's slots and one of the slots
+for all callers, and gives both back at its end. Slots of a process that died come free when they
+expire. There are as many slots as are allowed, and each is one item: so the limits hold exactly,
+however many processes there are, and no single item is written by all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLOTS_A_ROOM: Final = 100
 """The most slots of one room, which is a partition of the table."""
 
 _GUESSES: Final = 2
-"""Slots that are tried unseen, before the taken ones are read: most are free most of the time."""
+"""Slots that are tried before the taken ones are read: most are free most of the time."""
 _TRIES: Final = 10
 """Slots that are tried after that; each failure means that another holder was quicker."""
 
@@ -41,7 +41,7 @@ class Slot:
 
 
 class Slots(ABC):
-    """Storage of slots. Each is held by one token at a time, until a time that its holder named.
+    """Storage of slots. One token holds a slot at a time, until the time that its holder has set.
 
     Every method raises UnavailableError when there is no answer within the retry budget.
     """
@@ -94,7 +94,7 @@ class MemorySlots(Slots):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The slots of one holder; none where nothing is limited or the table did not answer."""
+    """The slots of one holder; none if nothing is limited or the table did not answer."""
 
     token: str
     slots: tuple[Slot, ...] = ()
@@ -110,7 +110,7 @@ class Leases:
     """
 
     noun: ClassVar[str]
-    """What is leased, as the log says it."""
+    """The name of what is leased, for lines of the log."""
 
     def __init__(self, slots: Slots, *, per_caller: int, in_all: int) -> None:
         self._slots = slots
@@ -118,10 +118,10 @@ class Leases:
         self._in_all = in_all
 
     async def take(self, caller: str, *, for_s: float) -> Lease | None:
-        """Lease for `for_s` seconds; None where the caller, or all, have enough.
+        """Lease for `for_s` seconds; None if the caller, or all together, have reached the limit.
 
-        `caller` is empty where callers are not known: only all together are counted then. A table
-        that does not answer refuses nothing: the lease has no slots then.
+        `caller` is empty if callers are not known: then only all together are counted. If the table
+        does not answer, nothing is refused, and the lease has no slots.
         """
         token = new_token()
         until_ms = self._slots.clock.now_ms() + int(for_s * 1000)

@@ -18,7 +18,7 @@ from a2a_serverless.tasks.head import KNOWN, Head
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest
 
 MAX_PAGE_BYTES: Final = 4_000_000
-"""Stored bytes that are read for one page; beyond them it shows one task."""
+"""The most stored bytes that are read for one page; a larger task is shown alone."""
 
 MAX_TOTAL: Final = 2**31 - 1
 """The largest number that the protocol's `totalSize` holds."""
@@ -69,7 +69,7 @@ class Found:
 
 
 def status_key(status_at: int, task_id: str) -> str:
-    """Return a task's place in listings: by status time, then id; as text it sorts right."""
+    """Return a task's place in listings, by status time, then id, as text that sorts correctly."""
     return f"{status_at:015d}#{task_id}"
 
 
@@ -120,7 +120,7 @@ class Listing:
         return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
     def matches(self, head: Head) -> bool:
-        """Return True if the filters, not the cursor, let a HEAD of this scope through."""
+        """Return True if a HEAD of this scope passes the filters; the cursor is not looked at."""
         in_context = self.context_id is None or head.context_id == self.context_id
         in_state = self.state is None or head.state == self.state
         return in_context and in_state and status_key(head.status_at, head.task_id) >= self.since
@@ -150,7 +150,7 @@ def needs_log(head: Head, query: ListTasksQuery) -> bool:
 
 
 def affordable(heads: Sequence[Head], query: ListTasksQuery) -> list[Head]:
-    """Return the first of `heads`, at least one, for which `MAX_PAGE_BYTES` are read at most."""
+    """Return the first of `heads`, at least one, that are read with at most `MAX_PAGE_BYTES`."""
     size = 0
     taken: list[Head] = []
     for head in heads:

@@ -44,7 +44,7 @@ class Log:
 
     @property
     def is_cancelled(self) -> bool:
-        """Return True if the task's cancel was requested; the log was read from its beginning."""
+        """Return True if the task's cancel was requested. For a log read from its beginning."""
         return is_requested(self.head, self.flagged)
 
     @property
@@ -60,8 +60,8 @@ class Log:
     def cannot_run(self) -> bool:
         """Return True if no worker of this release can run the open turn.
 
-        It needs a newer one, or the message that opened it cannot be read. The log has to be read
-        from its beginning.
+        The task needs a newer release, or the message that opened the turn cannot be read. For a
+        log read from its beginning.
         """
         return self.needs_newer or (self.head.turn_is_open and not self._has_opening)
 
@@ -75,16 +75,16 @@ class Log:
         )
 
     def counted(self) -> Log:
-        """Return the log with HEAD's generation, also where an older release has left it behind.
+        """Return the log with HEAD's generation, counted here if an older release has not kept it.
 
-        It has to be read from its beginning.
+        For a log read from its beginning.
         """
         if self.head.generation is not None:
             return self
         return replace(self, head=replace(self.head, generation=self.fold().generation))
 
     def restores(self) -> int:
-        """Return how many artifacts a claim of the open turn brings back that starts it over."""
+        """Return how many artifacts come back when a claim starts the open turn over."""
         fold = self.fold()
         claim = Record(version=self.head.version + 1, entries=())
         fold.apply(Restarted(self.head.turn_base), claim)
@@ -105,14 +105,14 @@ class Survey:
     missing: frozenset[str] = frozenset()
     """Fields of `head` that could not be read: their values say nothing."""
     unreadable: tuple[str, ...] = ()
-    """What could not be read, a clause each, such as `HEAD has no turn`."""
+    """What could not be read, as clauses such as `HEAD has no turn`."""
     pushes: tuple[Push, ...] = ()
     """The task's push configurations that can be read, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """HEAD and cancel flag of a task, from a read that may be late."""
+    """HEAD and cancel flag of a task, from a read that may be out of date."""
 
     head: Head | None
     flagged: str | None
@@ -138,18 +138,18 @@ class Created:
 
     @staticmethod
     def place(head: Head) -> str:
-        """Return a task's place in its hour; as text it sorts right."""
+        """Return a task's place in its hour, as text that sorts correctly."""
         return created_place(status_key(head.created_at, head.task_id), head.scope)
 
 
 def created_place(created_key: str, scope: str) -> str:
-    """Return a place among tasks by creation: as `status_key`, then the scope's digest."""
+    """Return a place among tasks by creation: like `status_key`, then the scope's digest."""
     return f"{created_key}#{scope}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A task that is to be looked at since `due_at` (milliseconds since the epoch)."""
+    """A task that has to be looked at from `due_at` on (milliseconds since the epoch)."""
 
     scope: Scope
     task_id: str
@@ -170,9 +170,9 @@ class OverdueCancel(Due):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The task behind a creation. `created` is False for the first task of a repeated key or id.
+    """The task that a creation has made, or has found under a repeated key or id (`created` False).
 
-    `log` is that of a created task, so that what was just written need not be read.
+    `log` is that of a created task, so that the caller need not read what was just written.
     """
 
     head: Head
@@ -209,24 +209,24 @@ class TaskLog(ABC):
     async def look(self, tasks: Collection[TaskKey]) -> Mapping[TaskKey, Look]:
         """Look at up to `LOOK_AT_ONCE` tasks of all scopes, in one request that is not repeated.
 
-        What is seen may be late: a HEAD may be an earlier one, or missing though its task was just
-        created. It is good for noticing what a consistent read or a commit's condition then
+        What is seen may be out of date: a HEAD may be an earlier one, or missing although its task
+        was just created. So a look only gives notice, and a consistent read or a commit's condition
         decides. A task that the backend had no capacity for is left out.
 
         Raises:
-            Exception: as the backend's client does; the next look may succeed.
+            Exception: whichever the backend's client raises; the next look may succeed.
         """
 
     @abstractmethod
     async def read(
         self, task_id: str, *, after: int = 0, incarnation: str | None = None
     ) -> Log | None:
-        """Return HEAD and every commit after version `after`, from the beginning the flag as well.
+        """Return HEAD and every commit after version `after`; if that is 0, the flag as well.
 
         None when the task does not exist, has expired, or is not of `incarnation`.
 
         Raises:
-            UnreadableTaskError: HEAD or a commit after `after` is damaged, or not there.
+            UnreadableTaskError: HEAD or a commit after `after` is damaged or missing.
         """
 
     async def survey(self, task_id: str) -> Survey | None:
@@ -241,7 +241,7 @@ class TaskLog(ABC):
     async def commit(self, head: Head, commit: Commit) -> Head:
         """Write `commit` onto `head` as one atomic step; return the new HEAD.
 
-        Exactly once: a write whose answer was lost is recognised as applied.
+        It is written exactly once: a write whose answer was lost is recognised as applied.
 
         Raises:
             TaskNotFoundError: the task is gone, or another incarnation took its id.
@@ -267,13 +267,13 @@ class TaskLog(ABC):
     async def created_in(self, hour_ms: int, *, before: str = "", limit: int = 100) -> Created:
         """Return the live ones of `limit` tasks that were created in an hour, the newest first.
 
-        Of all scopes. What it costs depends on `limit` alone. A HEAD that cannot be read is left
-        out. The index lags behind by milliseconds.
+        The tasks are those of all scopes. The cost depends on `limit` alone. A HEAD that cannot be
+        read is left out. The index lags behind by milliseconds.
 
         Args:
             hour_ms: any time in the hour (UTC), in milliseconds since the epoch.
             before: the place where the page before ended; empty: from the newest on.
-            limit: the tasks that are looked at; those that have expired are among them.
+            limit: how many tasks are looked at, including those that have expired.
 
         Raises:
             ConfigurationError: the table has no such index.
@@ -283,7 +283,7 @@ class TaskLog(ABC):
     async def due(self, now_ms: int, *, limit: int = 100, after: Due | None = None) -> list[Due]:
         """Return the first `limit` overdue turns of all scopes, the longest overdue first.
 
-        With `after` those behind it. The turn of a task that cannot be read is among them.
+        With `after`, the first ones behind it. Turns of tasks that cannot be read are included.
         """
 
     @abstractmethod
@@ -294,8 +294,8 @@ class TaskLog(ABC):
     async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
         """Move the due time of a turn that the attempt with `token` still owns, without a commit.
 
-        False when it does not: the turn is over, another attempt has claimed it, or the task is
-        gone. Commits made since `head` was read do not matter.
+        False when that attempt does not own it: the turn is over, another attempt has claimed it,
+        or the task is gone. Commits made since `head` was read do not matter.
 
         Raises:
             UnavailableError: no answer within the retry budget; the outcome is unknown.

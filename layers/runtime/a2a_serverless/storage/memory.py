@@ -1,4 +1,4 @@
-"""Storage in the process's memory: for development, and the model that other backends match.
+"""Storage in the process's memory: for development, and as the model that other backends match.
 
 Bodies are kept encoded, so that no stored object is ever shared with a caller. Safe under threads,
 because each HTTP server of the local stack runs an event loop of its own. `on_commit` stands in for
@@ -83,7 +83,7 @@ _NO_CONTEXT = _Context("", 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Logged:
-    """A commit in the log, encoded: what is decoded from it belongs to its reader."""
+    """A commit in the log, encoded: each reader decodes objects of its own."""
 
     record: Record
     """Without its entries."""
@@ -142,11 +142,12 @@ class MemoryStorage(DurableStorage):
         return type(self)(scope=scope, clock=self.clock, timing=self.timing, _tables=self._tables)
 
     def on_commit(self, listener: Callable[[StreamedCommit], None]) -> Callable[[], None]:
-        """Tell `listener` of every commit of all scopes from now on; the answer ends it.
+        """Tell `listener` of every commit of all scopes from now on; return a function to stop.
 
-        It is called in the writer's thread, each task's commits in the order of their versions,
-        and holds up every writer: it hands over (`SimpleQueue.put`, `call_soon_threadsafe`) and
-        returns. What it raises, the writer gets, whose commit is stored.
+        `listener` is called in the writer's thread, for each task's commits in the order of their
+        versions. It holds up every writer, so it must only hand over (`SimpleQueue.put`,
+        `call_soon_threadsafe`) and return. An exception of it reaches the writer, although the
+        commit is stored.
         """
         token = object()
         with self._tables.lock:
@@ -414,15 +415,15 @@ class MemoryStorage(DurableStorage):
                 self._tables.pushes.get(key, {}).pop(config_id, None)
 
     def _held(self, key: Key, push: Push) -> Push | None:
-        """Return what is stored of a configuration, if its task is still the same one."""
+        """Return the stored configuration if its task is still of the same incarnation."""
         stored = self._tables.pushes.get(key, {}).get(push.config.id)
         is_same = stored is not None and stored.incarnation == push.incarnation
         return stored if is_same and self._live(key) else None
 
     def _keep_push(self, key: Key, new: Push, *, refusals: int | None = None) -> Push:
-        """Store a configuration; one with its id hands its cursor on.
+        """Store a configuration; it takes over the cursor of a stored one with the same id.
 
-        Its refusals too, unless `refusals` says how many there are from now on.
+        It takes over the refusals too, unless `refusals` says how many there are from now on.
         """
         held = self._tables.pushes.setdefault(key, {})
         if (old := held.get(new.config.id)) is not None:

@@ -36,21 +36,21 @@ class ReadableTasks(TaskLog):
     async def _newest(self, listing: Listing, limit: int) -> Found:
         """Return the first `limit` live HEADs that the listing asks for, newest status first.
 
-        The total is that of the listing's token, or on a first page the number of live tasks that
-        the filters match, as late as `list_tasks` allows.
+        The total is that of the listing's token. On a first page it is the number of live tasks
+        that the filters match, as old as `list_tasks` allows.
         """
 
     async def _short_logs(self, heads: Sequence[Head]) -> Mapping[str, Log]:  # noqa: ARG002 - a backend that reads them one by one has nothing to do
         """Return the logs of `heads` by task id, as far as they can be read together.
 
-        Each log leads up to its HEAD. What is left out is read by itself.
+        Each log leads up to its HEAD. A log that is left out is read on its own.
         """
         return {}
 
     async def load_task(
         self, task_id: str, history_length: int | None = None, *, include_artifacts: bool = True
     ) -> Task | None:
-        """Return the task, None when it does not exist or has expired; the caller's own copy.
+        """Return the task as the caller's own copy; None when it does not exist or has expired.
 
         `history_length`: None = all, 0 = none, n = the last n messages. With 0 and without
         artifacts the cost does not depend on the task's size.
@@ -73,13 +73,14 @@ class ReadableTasks(TaskLog):
     async def list_tasks(self, query: ListTasksQuery, *, fitting: Fitting = len) -> ListTasksResult:
         """Return one page of the scope's tasks, newest status first, ties by task id.
 
-        A page ends after `page_size` tasks, before `MAX_PAGE_BYTES` are read for it, or after those
-        of its tasks that fit into one answer. A task that changes while a client pages leaves the
-        later pages; it is found again with `status_timestamp_after` = the time of the first page.
+        A page ends after `page_size` tasks, before more than `MAX_PAGE_BYTES` are read for it, or
+        after those of its tasks that fit into one answer. If a task changes while a client pages,
+        the later pages do not show it any more; it is found again with `status_timestamp_after` =
+        the time of the first page.
 
-        `total_size` is counted for the first page. It is exact where one page shows all, and for a
-        context. Elsewhere it may be a minute old, or a second for each 100 tasks that were looked
-        at, if that is longer; tasks on the page that are newer are added.
+        `total_size` is counted for the first page. It is exact if one page shows all tasks, and for
+        a context. Elsewhere it may be a minute old, or a second for each 100 tasks that were looked
+        at, if that is longer; newer tasks that the page shows are added to it.
 
         Raises:
             PageTokenError: the token was not made here for this query.
@@ -107,8 +108,8 @@ class ReadableTasks(TaskLog):
     async def newest(self, query: ListTasksQuery) -> tuple[list[Head], str]:
         """Return the HEADs of one page, and the token of the next one; empty at the end.
 
-        As `list_tasks`, without the number of all: the cost of a page does not depend on it. The
-        token is good here alone.
+        Like `list_tasks`, but tasks are not counted, so that a page's cost does not depend on how
+        many there are. The token is valid only for this method.
 
         Raises:
             PageTokenError: as `list_tasks`.
@@ -122,7 +123,7 @@ class ReadableTasks(TaskLog):
         return page, "" if is_last else listing.token_after(page[-1], 0)
 
     async def count(self, state: TaskState) -> int:
-        """Return how many of the scope's tasks are in a state, as late as `list_tasks` may be."""
+        """Return how many of the scope's tasks are in a state; as old as `total_size` may be."""
         listing = Listing.of(ListTasksQuery(status=state, page_size=1), self.scope)
         return (await self._newest(listing, 1)).total
 
@@ -136,7 +137,7 @@ class ReadableTasks(TaskLog):
     async def _listed(self, head: Head, log: Log | None, query: ListTasksQuery) -> Task | None:
         """Return the task of a listed HEAD; None when it is gone, has moved on, or is damaged.
 
-        What is shown is the task as of HEAD, or where its log has to be read, as it is then.
+        The task is shown as of HEAD; if its log has to be read, as of that read.
         """
         length, has_artifacts = query.history_length, query.include_artifacts
         if log is not None:
@@ -160,8 +161,8 @@ def tell_left_out(error: UnreadableTaskError) -> None:
 def task_of_head(head: Head) -> Task | None:
     """Return the Task without history and artifacts; None when HEAD alone does not know it.
 
-    That is also so where HEAD's copy of status or metadata is damaged, or one that no answer can
-    show: the log has both.
+    None also if HEAD's copy of status or metadata is damaged, or cannot be shown in an answer: the
+    log has both.
     """
     if head.status is None or head.metadata is None:
         return None

@@ -17,13 +17,13 @@ from a2a_serverless.tasks.fold import Fold
 from a2a_serverless.tasks.head import Head
 
 FASTEST_POLL_S = 0.025
-"""While events come: four polls in the 0.1 s that chunks wait for company at a busy writer."""
+"""Seconds between polls while events come: a busy writer collects chunks for four times as long."""
 SLOWEST_POLL_S = 1.0
 POLL_SHARE_OF_SILENCE = 0.1
 """A poll waits a tenth of the silence so far: quick while events come, once a second after 10 s.
 
-For `FlushMs` after a commit of chunks a worker commits no others. Meanwhile a stream polls once,
-for the end of the turn, which waits for nothing.
+After a commit of chunks a worker commits no more chunks for `FlushMs`. In that time a stream polls
+once, for the end of the turn, which is committed at once.
 """
 
 
@@ -85,12 +85,12 @@ class Tail:
 
     @property
     def has_more(self) -> bool:
-        """Return True if events were read that have not been delivered."""
+        """Return True if events have been read and not delivered yet."""
         return bool(self._backlog)
 
     @property
     def counted(self) -> Head:
-        """Return HEAD with its generation, also where an older release has left it behind."""
+        """Return HEAD with its generation, counted here if an older release has not kept it."""
         return replace(self.head, generation=self.fold.generation)
 
     def snapshot(self) -> TailEvent:
@@ -111,11 +111,11 @@ class Tail:
     ) -> AsyncIterator[TailEvent]:
         """Yield events as they are committed, until HEAD satisfies `until` and all were delivered.
 
-        `deadline` and `stop` are in monotonic seconds. At `deadline` it ends, even if a slow reader
-        has not taken all events yet; but once HEAD satisfies `until`, the remaining events are
-        still delivered up to `stop`. `may_wait` is asked once, before the first wait, and ends it
-        with False. The tail can be continued after that. `flush_s`: the seconds from a commit of
-        chunks to the next one, as the workers are set.
+        `deadline` and `stop` are in monotonic seconds. The iteration ends at `deadline`, even if a
+        slow reader has not taken all events yet; but once HEAD satisfies `until`, the remaining
+        events are still delivered up to `stop`. `may_wait` is asked once, before the first wait;
+        False ends the iteration. The tail can be continued after that. `flush_s`: the seconds from
+        a commit of chunks to the next one, as the workers are set.
 
         Raises:
             TaskNotFoundError: the task was deleted or has expired.
@@ -146,7 +146,7 @@ class Tail:
             await self.poll()
 
     async def poll(self) -> None:
-        """Read what was committed since; it is delivered next."""
+        """Read what was committed since the last read; `events` delivers it next."""
         log = await self._source.read(
             self.head.task_id, after=self.fold.version, incarnation=self.head.incarnation
         )
@@ -171,12 +171,12 @@ class Tail:
 
 
 def poll_interval(silence_s: float, quiet_s: float = 0) -> float:
-    """Return seconds until the next read after `silence_s` without an event.
+    """Return the seconds until the next read after `silence_s` without an event.
 
-    `quiet_s`: for so long after the last event none is expected but the turn's end.
+    `quiet_s`: the seconds after the last event in which only the turn's end is expected.
     """
     wait_s = max(FASTEST_POLL_S, silence_s * POLL_SHARE_OF_SILENCE)
-    if silence_s >= FASTEST_POLL_S:  # the poll for the end has been made
+    if silence_s >= FASTEST_POLL_S:  # the poll for the turn's end has been made
         wait_s = max(wait_s, quiet_s - silence_s)
     return min(SLOWEST_POLL_S, wait_s)
 
