@@ -69,10 +69,10 @@ _NEWER = (
     " or the message that opened its turn is damaged"
 )
 RELEASE_S = 6.0
-"""The longest wait for the note that an interrupted attempt is over: a little longer than a
-request's read time-out, so that hardly any request is under way after it."""
+"""Seconds to wait at most until HEAD notes that an interrupted attempt is over. This is a little
+longer than a request's read time-out, so that hardly any request is under way afterwards."""
 FIRST_AGAIN = 2
-"""The receive that is the first after the one whose worker died."""
+"""The number of the first delivery after the one whose worker died."""
 LONG_POLL_S = 20.0
 """Seconds of one poll in pull mode."""
 PULL_LIMIT_S = 11.5 * 3600
@@ -84,7 +84,7 @@ class WorkerAdapter:
 
     Args:
         backends: storage and queue, seen through any scope.
-        agent: runs all turns, several at a time; or what gives each turn its agent.
+        agent: runs all turns, several at a time; or a `TurnAgents`, which gives each turn its own.
         settings: retries, visibility and the time a cancel may take.
         clock: by default that of the machine.
         deadline_margin_s: how long before its deadline a turn is given back.
@@ -127,10 +127,10 @@ class WorkerAdapter:
     ) -> bool:
         """Run one delivery to its end; nothing runs on afterwards.
 
-        Return True if it is done and acknowledged, False if it will be delivered again: an event
-        source has to be told then that it failed. `deadline` is in the clock's monotonic seconds;
-        the turn is given back some time before it. `place` is that among the process's deliveries;
-        None where the turns of a process are no danger to one another.
+        Return True if it is done and acknowledged. Return False if it will be delivered again: then
+        an event source has to be told that it failed. `deadline` is in the clock's monotonic
+        seconds; the turn is given back some time before it. `place` is the delivery's place in its
+        process; None if the turns of a process are no danger to one another.
         """
         faults.point("after-receive")
         survive_exits(asyncio.get_running_loop())
@@ -143,7 +143,7 @@ class WorkerAdapter:
                 try:
                     text = "Delivery given back: this worker shuts down"
                     await delivery.interrupted(SHUTDOWN, logging.INFO, "shutdown", text)
-                finally:  # also if the worker is told once more: another one goes on at once
+                finally:  # also if the worker is stopped once more: another one goes on at once
                     await self._conclude(handle, again(0))
                 raise
             except Exception as error:  # noqa: BLE001 - an invocation's edge: the operation must not be lost
@@ -156,15 +156,15 @@ class WorkerAdapter:
     async def serve(self, *, concurrency: int) -> None:
         """Pull operations, `concurrency` at a time, until the queue is shut down.
 
-        One poll at a time asks for as many as find a place. Cancelled, it gives back what it works
-        on.
+        There is one poll at a time; it asks for as many as there are free places. If this call is
+        cancelled, it gives back the operations that it works on.
         """
         operations, running = self.backends.operations, set[asyncio.Task[None]]()
         async with asyncio.TaskGroup() as deliveries:
             while not operations.is_closed:
                 if len(running) >= concurrency:
                     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    continue  # what is done has left by its callback
+                    continue  # the callback has removed what is done
                 free = concurrency - len(running)
                 for handle in await operations.pull(min(MOST_AT_ONCE, free), LONG_POLL_S):
                     task = deliveries.create_task(self._work(handle))
@@ -178,7 +178,10 @@ class WorkerAdapter:
             metrics.flush()
 
     async def _conclude(self, handle: Handle[Operation], verdict: Verdict) -> bool:
-        """Tell the queue. An error is logged: a finished turn that comes again is dropped."""
+        """Tell the queue the verdict; return True if the delivery is done and acknowledged.
+
+        An error is only logged: if a finished turn is delivered again, it is dropped.
+        """
 
         def not_told() -> None:
             _log(handle, logging.WARNING, "broker_not_told", "Queue not told", exc_info=True)
@@ -219,7 +222,7 @@ class _Delivery:
     async def verdict(self) -> Verdict:
         """Do what the delivery asks for.
 
-        A turn that waits behind the current one gets its turn after it.
+        If the operation's turn waits behind the current one, both are run, one after the other.
         """
         task_id, incarnation = self._params.task_id, self._params.incarnation
         while self._deadline is None or self._adapter.clock.monotonic() < self._deadline:
@@ -235,11 +238,11 @@ class _Delivery:
     async def interrupted(
         self, reason: str, level: int, action: str, text: str, error: Exception | None = None
     ) -> None:
-        """Log why the delivery ends before its work, and note it in HEAD for an attempt of it.
+        """Log why the delivery ends before its work; if an attempt has begun, note it in HEAD.
 
-        An attempt that its worker's end interrupts does not count: no agent has failed. The note is
-        not waited for longer than `RELEASE_S`, and changes nothing where the attempt does not own
-        its turn any more, as after the commit that ended the turn.
+        An attempt that is interrupted because its worker stops does not count: no agent has failed.
+        The note takes `RELEASE_S` at most, and changes nothing if the attempt does not own its turn
+        any more, for instance after the commit that ended the turn.
         """
         if self._attempted is None or self._attempted[1].must_claim:
             _log(self._handle, level, action, text, exc_info=error or False)
@@ -252,12 +255,12 @@ class _Delivery:
         clock = self._adapter.clock
         noting = self._storage.release(head, end, attempts=attempts)
         failure = await limited(noting, clock=clock, seconds=RELEASE_S)
-        if failure is not None:  # the next claim takes the attempt for a lost one
+        if failure is not None:  # the next claim will report the attempt as lost
             text = f"Turn not released: {failure}"
             _log(self._handle, logging.WARNING, "release_failed", text)
 
     async def _act(self, log: Log | None) -> Verdict | None:
-        """Do what is wanted on `log`; return None if it has to be read again before."""
+        """Do what `log` asks for; return None if `log` has to be read again first."""
         wanted = on_delivery(
             None if log is None else log.head,
             self._operation,
@@ -282,9 +285,9 @@ class _Delivery:
         return verdict
 
     async def _wait_alone(self, place: Place) -> Verdict | None:
-        """Wait until the process works on nothing else; return a verdict if that cannot be.
+        """Wait until the process works on nothing else; return a verdict if it must not wait.
 
-        The first time the turn is given back instead, as a free worker may take it at once.
+        At the first redelivery the turn is given back instead: a free worker may take it at once.
         """
         try:
             async with AsyncExitStack() as stack:
@@ -324,7 +327,7 @@ class _Delivery:
     async def _run(self, log: Log, *, claims_first: bool) -> Verdict:
         adapter, head = self._adapter, log.head
         params = on_current_turn(self._params, head)
-        if adapter.retry.is_exhausted(head.attempts):  # the last one died and has settled nothing
+        if adapter.retry.is_exhausted(head.attempts):  # the last one died without settling it
             return await self._give_up(params, log)
         own = Ownership(params=params, token=new_token())
         self._attempted = (head, own)
@@ -387,7 +390,10 @@ class _Delivery:
         return CarryingAgent(agent, adapter.carried, caller_of(log).variables)
 
     def _stop_at(self) -> float:
-        """Return when a turn that begins now is given back, at its limit or before the deadline."""
+        """Return when a turn that begins now is given back: at its limit, or before the deadline.
+
+        In monotonic seconds; infinite without either.
+        """
         now, ends = self._adapter.clock.monotonic(), [math.inf]
         if self._adapter.settings.turn_limit_s:
             ends.append(now + self._adapter.settings.turn_limit_s)
@@ -399,7 +405,7 @@ class _Delivery:
         return min(ends)
 
     def _limit(self) -> float | None:
-        """Return until when the delivery of a turn that begins now is kept at most."""
+        """Return the latest time until which the delivery of a turn that begins now is kept."""
         limit_s, ends = self._adapter.settings.turn_limit_s, self._deadline
         if not limit_s:
             return ends
@@ -416,7 +422,7 @@ class _Delivery:
         """Start the heartbeat; return a test that the delivery is still this worker's.
 
         Raises:
-            ConcurrencyError: it was lost before anything has begun.
+            ConcurrencyError: the delivery was lost before any work began.
         """
         if not self._adapter.has_heartbeat:
             return lambda: True
@@ -432,7 +438,7 @@ class _Delivery:
         return lambda: not heartbeat.lost
 
     async def _give_up(self, params: OperationParams, log: Log) -> Verdict:
-        """Fail a task whose attempts are used up, unless another one has taken its turn since."""
+        """Fail a task whose attempts are used up, unless another attempt has taken its turn."""
         reference, seen = secrets.token_hex(8), log.head
 
         def decide(head: Head) -> Commit | None:
@@ -457,7 +463,7 @@ class _Delivery:
             return
         task_id = self._params.task_id
         try:
-            # The flag first: most tasks have none, and an ended one gets none any more.
+            # The flag is read first: most tasks have none, and an ended task gets none any more.
             if not await self._storage.is_cancelled(task_id):
                 return
             head = await self._storage.head(task_id)

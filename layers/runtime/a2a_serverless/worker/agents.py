@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class TurnAgents(ABC):
-    """Gives each turn its agent, where an agent may change while its process runs."""
+    """Gives each turn its agent, in a process whose agent may change while it runs."""
 
     @abstractmethod
     def for_turn(self) -> AgentExecutor:
@@ -44,10 +44,10 @@ def load_agent(
 ) -> AgentExecutor:
     """Return the agent that `FILE.py:NAME` names.
 
-    It is a class or an instance of `AgentExecutor` or `Worker`; a class is called without
-    arguments. A relative FILE is looked for in `folder`, by default the
-    working directory. The file's own folder joins the import path. `loader` makes the loader of the
-    file's module, of its name and path; by default Python's.
+    NAME is a class or an instance of `AgentExecutor` or `Worker`; a class is called without
+    arguments. A relative FILE is looked for in `folder`, by default the working directory. The
+    file's own folder joins the import path. `loader` takes the name and path of the file's module
+    and returns its loader; by default Python's.
 
     Raises:
         ConfigurationError: it cannot be used; one sentence names the file, the name and the reason.
@@ -65,15 +65,15 @@ def load_agent(
 def deployed_agent(
     reference: str, *, folder: Path, prepare: Callable[[], None] = lambda: None
 ) -> AgentExecutor:
-    """Return the agent for a Lambda function, which starts also if the agent cannot be loaded.
+    """Return the agent for a Lambda function, which starts even if the agent cannot be loaded.
 
-    `prepare` is called before each attempt to load it, and raises ConfigurationError if it cannot
-    be loaded yet.
+    `prepare` is called before each attempt to load the agent, and raises ConfigurationError if the
+    agent cannot be loaded yet.
 
-    Such an agent fails its tasks, each after its attempts, which try to load it again. If the
-    function did not start, the operations would be delivered again for hours, until they are dead
-    letters, and their tasks would stay submitted. The log says it once in a process, and each time
-    counts in `AgentNotLoaded`.
+    An agent that cannot be loaded fails its tasks, each after its attempts; every attempt tries to
+    load it again. If the function did not start instead, the operations would be delivered again
+    for hours, until they are dead letters, and their tasks would stay submitted. The reason is
+    logged once in a process, and each failure counts in `AgentNotLoaded`.
     """
     try:
         return _counted_load(reference, folder, prepare)
@@ -85,7 +85,7 @@ def deployed_agent(
 def pulling_agent(reference: str, *, prepare: Callable[[], None]) -> AgentExecutor:
     """Return the agent for a worker in pull mode, which does not start if it cannot be loaded.
 
-    `prepare` is called before it is loaded. A failure counts in `AgentNotLoaded`.
+    `prepare` is called before the agent is loaded. A failure counts in `AgentNotLoaded`.
 
     Raises:
         ConfigurationError: as `load_agent`.
@@ -100,8 +100,8 @@ def pulling_agent(reference: str, *, prepare: Callable[[], None]) -> AgentExecut
 class CarryingAgent(AgentExecutor):
     """Runs an agent with the context variables of one turn.
 
-    Each call has a task of its own, whose context ends with it: only the agent sees the variables,
-    neither another turn nor the worker.
+    Each call runs in an asyncio task of its own, whose context ends with it: the agent sees the
+    variables, but neither another turn nor the worker does.
     """
 
     def __init__(self, agent: AgentExecutor, carried: CarriedVariables, captured: str) -> None:
@@ -120,7 +120,7 @@ class CarryingAgent(AgentExecutor):
 
 
 def handler_of(agent: AgentExecutor) -> Callable[..., Any]:
-    """Return the method that its author has written for a turn: `execute`, or a Worker's `handle`.
+    """Return the method that the agent's author has written for a turn: `execute` or `handle`.
 
     An executor that runs another one names that one's method as its `handler`.
     """
@@ -169,7 +169,7 @@ def _import(path: Path, reference: str, loader: Callable[[str, str], Loader] | N
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    sys.modules[name] = module  # as `import` does: dataclasses and pickle look it up there
+    sys.modules[name] = module  # as `import` does: dataclasses and pickle look the module up there
     try:
         with _users_code(reference, "cannot be imported", path.parent):
             spec.loader.exec_module(module)
@@ -192,7 +192,7 @@ def _executor(found: Any, reference: str, folder: Path) -> AgentExecutor:
 
 @contextmanager
 def _users_code(reference: str, what: str, folder: Path) -> Iterator[None]:
-    """Raise ConfigurationError for whatever the user's code raises: the start stops with it.
+    """Raise ConfigurationError for any exception of the user's code; it stops the start.
 
     The message names the file and the line, also of a module in `folder` that the agent imports.
     """

@@ -1,4 +1,4 @@
-"""The refusals of what an agent passes to its TaskContext by mistake, with the right call."""
+"""Refusals of wrong arguments to a TaskContext, with the call that would be right."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _BY_VALUE = "await ctx.emit_artifact(…, file_bytes=…, media_type=…)"
 
 
 def refused_text(value: object) -> WrongCallError:
-    """Return the error for a value where a text belongs, raised from within a TaskContext."""
+    """Return the error for a value that should be a text; call it from within a TaskContext."""
     method = _method()
     return _refused(method, "a text", value, _text_instead(method, value))
 
 
 def refused_bytes(value: object) -> WrongCallError:
-    """Return the error for what `emit_artifact` got as `file_bytes`, and is none."""
+    """Return the error for a `file_bytes` of `emit_artifact` that is not of type bytes."""
     way = "text.encode()" if isinstance(value, str) else "bytes(…)"
     way = "path.read_bytes()" if isinstance(value, PurePath) else way
     return _refused("emit_artifact", "bytes as file_bytes", value, f"write `file_bytes={way}`")
@@ -33,7 +33,7 @@ def _refused(method: str, wanted: str, value: object, way: str) -> WrongCallErro
 
 
 def _text_instead(method: str, value: object) -> str:
-    """Return what to write instead of a text for a value of another type."""
+    """Return how to write the call for a value that is not a text."""
     by_text = f"`await ctx.{method}(…)`"
     if inspect.isawaitable(value):
         return f"await it first, and pass what it gives to {by_text}"
@@ -50,7 +50,7 @@ def _text_instead(method: str, value: object) -> str:
 def _method() -> str:
     """Return the name of the method of the context that the agent has called.
 
-    Of the frames above this one, those of the context stand together; the outermost is it.
+    The frames of the context's module stand together above this one; the outermost is the method.
     """
     frame, name = sys._getframe(), ""  # noqa: SLF001 - the one way to it
     above = frame.f_back

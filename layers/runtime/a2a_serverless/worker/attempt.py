@@ -82,7 +82,7 @@ BLOCKED = (
     " `await ctx.run_sync(func, …)`, in an AgentExecutor by `await asyncio.to_thread(func, …)`"
 )
 CANCEL_HEARD_S = 1.0
-"""Seconds in which `execute()` may end by itself before `cancel()` is called beside it."""
+"""Seconds in which `execute()` may end by itself before `cancel()` is called while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Attempt:
 
     @property
     def has_failed_task(self) -> bool:
-        """Return True if the task has failed with this attempt, which has run."""
+        """Return True if this attempt, which is over, has failed its task."""
         return self._writer.head.state == TaskState.TASK_STATE_FAILED
 
     def stop(self, reason: Exception) -> None:
@@ -136,7 +136,7 @@ class Attempt:
 
     @property
     def head(self) -> Head:
-        """Return the newest HEAD that the attempt knows; after `run`."""
+        """Return the newest HEAD that the attempt knows. To be called after `run`."""
         return self._writer.head
 
     def hear_cancel(self) -> None:
@@ -174,7 +174,7 @@ class Attempt:
         )
         kept = self.beside.keeper.over(self._hold.keep, on_blocked=self._blocked)
         try:
-            # Left in reverse order: keeper and watch have ended when the writer closes.
+            # They end in reverse order: keeper and watch have ended when the writer closes.
             async with self._writer, self.beside.watch.over(watched), kept:
                 verdict = await self._verdict()
             if verdict.is_done:
@@ -205,7 +205,7 @@ class Attempt:
         try:
             stops = (self._stopped.wait(), self._cancel_requested.wait())
             await first_of(*stops, tasks=[execution])
-            # A cancel counts also where the agent noticed it itself and returned without an ending.
+            # A cancel also counts if the agent noticed it itself and returned without an ending.
             is_cancelled = self._cancel_requested.is_set() and not self._queue.has_ended
             if is_cancelled and not self._stopped.is_set():
                 await self._cancel(execution)
@@ -220,7 +220,7 @@ class Attempt:
         queue, writer = self._queue, self._writer
         error = error_of(execution)
         if queue.has_ended:
-            # The agent's own end comes first: it counts also in an attempt that is being stopped.
+            # The agent's own end comes first: it also counts in an attempt that is being stopped.
             await self._store_end()
             if error is not None and not is_cancelled:
                 self._log(
@@ -235,7 +235,7 @@ class Attempt:
         if queue.fault is not None:
             raise queue.fault
         if isinstance(error, NotAsyncError | StateTooLargeError):
-            raise error  # the runtime's own sentence, which the client may read
+            raise error  # its sentence is the runtime's own: the client may read it
         if error is None or comes_of_forgetting(error):
             queue.refuse_forgotten()
         if error is not None:
@@ -248,7 +248,7 @@ class Attempt:
         await writer.flush(ends_turn=True)
 
     async def _store_end(self) -> None:
-        """Commit the agent's own end, or the cancel that was asked for if its state is stale."""
+        """Commit the agent's own end; or, if its state is stale and a cancel came, the cancel."""
         try:
             await self._writer.flush()
         except StaleStateError:
@@ -262,7 +262,7 @@ class Attempt:
         await self._writer.flush()
 
     async def _cancel(self, execution: asyncio.Task[None]) -> None:
-        """Cancel `execute()`, call `cancel()`, and wait for both as long as the client does."""
+        """Cancel `execute()`, call `cancel()`, and wait for both as long as a cancel may take."""
         self._log(logging.INFO, "canceling", "Canceling the agent")
         execution.cancel()
         self._queue.stop_waiting()
@@ -273,14 +273,14 @@ class Attempt:
             timeout = self.clock.sleep(self.limits.cancel_timeout_s)
             await first_of(timeout, self._stopped.wait(), tasks=[both])
         finally:
-            # Before the end is committed: until here `cancel()` may give the task its own.
+            # Before the end is committed: until here `cancel()` may give the task another end.
             await self._end(asking)
             error = error_of(asking)
             if isinstance(error, Exception):  # the task is canceled anyway
                 self._log(logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error)
 
     async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
-        # `execute()` comes first: `cancel()` runs beside it only if it does not end in time.
+        # `execute()` comes first: `cancel()` runs at the same time only if it does not end in time.
         await first_of(self.clock.sleep(CANCEL_HEARD_S), tasks=[execution])
         asked = called(self.agent.cancel, self.turn.cancel_context(), self._queue)
         await contained(asked, self._started)
@@ -306,7 +306,7 @@ class Attempt:
             self._hear_cancel()
         head = look.head
         if head is None or head.incarnation != own:
-            # A look may be older than the task; only a consistent read says that it is gone.
+            # A look may be older than the task: only a consistent read tells that the task is gone.
             head = await self.storage.head(self.params.task_id)
         self._observe(head)
 
@@ -323,7 +323,7 @@ class Attempt:
             self.stop(reason)
 
     def _blocked(self, seconds: float, place: str) -> None:
-        """Log, once a turn, that its loop was blocked: the process's other turns waited too."""
+        """Log, once a turn, that it has blocked its loop, and so the other turns of the process."""
         if not self._was_blocked:
             self._was_blocked = True
             self._log(logging.WARNING, "loop_blocked", BLOCKED, seconds, place)
@@ -366,11 +366,11 @@ class Attempt:
     async def _give_back(
         self, error: Exception, end: AttemptEnd, fields: dict[str, Any]
     ) -> Verdict:
-        """Count the attempt in HEAD, and drop its uncommitted entries: the next one starts over."""
+        """Count the attempt in HEAD and drop its uncommitted entries; the next one starts over."""
         self._writer.discard()
         if not self._writer.claimed:
             self._writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
-            # Claimed before the delivery goes back: else the next attempt would not count this one.
+            # Claimed before the delivery goes back: otherwise this attempt would not be counted.
             await self._writer.flush()
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
@@ -389,8 +389,8 @@ class Attempt:
     async def _release(self, end: AttemptEnd, delay_s: float) -> None:
         """Note in HEAD why the attempt ends, before its delivery goes back.
 
-        A lease that could end before the delay is renewed: the turn comes back by itself, and the
-        sweeper sends no copy.
+        If the lease could end before the delay, it is renewed: the turn comes back by itself, so
+        the sweeper need not send a copy.
         """
         due_at = None
         if delay_s > self.storage.timing.renew_before_s:

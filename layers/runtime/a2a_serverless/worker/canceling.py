@@ -70,7 +70,7 @@ class Canceling:
     ) -> None:
         head = log.head
         params = on_current_turn(operation.params, head)
-        # A paused task has no turn to claim: its last attempt is over, and has no successor.
+        # A paused task has no turn to claim: its last attempt is over, and no other one follows.
         own = Ownership(params=params, token=None if way is Canceled.PAUSED else new_token())
         if way is Canceled.CLAIMED:
             head = await claim(self.storage, log, own, self.retry)
@@ -81,7 +81,7 @@ class Canceling:
             queue = TurnQueue(writer, TurnView(log.fold(), context.current_task), self.storage)
             await self._ask(context, queue)
             queue.shut()
-            await writer.drain()  # an end of the agent's own may be on its way
+            await writer.drain()  # the agent's own end may not be committed yet
             state = queue.state or TaskState.TASK_STATE_UNSPECIFIED
             has_ended = is_terminal(state) and queue.fault is None
             if isinstance(writer.failure, StaleStateError):  # so the agent's own end is not stored

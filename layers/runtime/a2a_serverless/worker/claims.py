@@ -41,11 +41,11 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_REBASES: Final = 16
-"""Tries of a write by the turn's owner, each on the HEAD that others have moved meanwhile."""
+"""Tries of a write by the turn's owner, each on the newer HEAD that another writer has made."""
 CLAIM_AFTER_S: Final = 1.0
-"""Seconds that an agent may say nothing before its turn is claimed for it."""
+"""Seconds for which an agent may emit nothing before the keeper claims its turn."""
 AGAIN_S: Final = 5.0
-"""Seconds before a claim or renewal without an answer from AWS is tried again."""
+"""Seconds until a claim or renewal that AWS has not answered is tried again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Ownership:
             FencedError: another attempt owns the turn.
         """
         head = _rebased(head, on_refusal(head, self.params, token=self.token))
-        # The claim stands, also where its answer was lost or the keeper made it.
+        # The claim stands, even if its answer was lost, or the keeper made it.
         if self.token is not None and head.token == self.token:
             self.claimed = True
         return head
@@ -87,7 +87,7 @@ class Ownership:
         """Make a commit under the claim, or one that claims; return the new HEAD.
 
         Raises:
-            ConcurrencyError: HEAD was another one; `check` says on the newer one what that means.
+            ConcurrencyError: HEAD was another one; call `check` with the newer one.
             TurnFinishedError: the task is gone or has ended.
             InvalidArgumentError, UnavailableError: as `TaskLog.commit`.
         """
@@ -106,13 +106,14 @@ class Ownership:
 async def claim(
     log: TaskLog, read: Log, own: Ownership, retry: RetryPolicy, *, is_alone: bool = True
 ) -> Head:
-    """Make `own` the owner of its turn, whichever attempt owned it before; return the new HEAD.
+    """Make `own` the owner of its turn, even if another attempt owns it; return the new HEAD.
 
     `read` is the task's log from its beginning. `is_alone` False: the process has other turns.
 
     Raises:
         TurnFinishedError: the turn is over.
-        FencedError: others have used up the turn's attempts meanwhile, or it has to run alone.
+        FencedError: others have used up the turn's attempts meanwhile, or the turn has to run alone
+            in its process and would not.
         UnavailableError: too many races were lost.
     """
     restores = read.restores() if read.head.token is not None else None
@@ -155,14 +156,14 @@ async def _claim(
             return await own.commit(log, head, commit)
         except ConcurrencyError:
             head = counted_as(read, check(await log.head(head.task_id)))
-            if head.token == own.token:  # by the attempt's writer, or by its keeper
+            if head.token == own.token:  # claimed by the attempt's writer, or by its keeper
                 own.claimed = True
                 return head
     raise UnavailableError(f"The claim lost {MAX_REBASES} races.")
 
 
 def _rebased(head: Head | None, met: Refused) -> Head:
-    """Return HEAD for another try, or raise what was `met` on it."""
+    """Return HEAD for another try, or raise the error for the refusal that was `met`."""
     if head is None or met is Refused.OVER:
         raise TurnFinishedError("The turn is over, or its task is gone.")
     if met is Refused.FENCED:
@@ -183,7 +184,7 @@ class Hold:
         own: the attempt's claim, which its writer shares.
         clock: times claim and renewals.
         is_writing: True while the attempt's own writer has something to commit.
-        on_claimed: takes HEAD after a claim that was made here.
+        on_claimed: is called with the new HEAD after a claim that was made here.
     """
 
     log: TaskLog
@@ -199,7 +200,7 @@ class Hold:
             if await self._claimed(stop):
                 await self._renewed(stop)
         except (FencedError, TurnFinishedError):
-            pass  # the attempt's own watch tells it
+            pass  # the attempt learns it from its watch
 
     async def _claimed(self, stop: asyncio.Event) -> bool:
         """Claim the turn unless the writer does; return False if stopped before it is claimed."""
@@ -229,7 +230,7 @@ class Hold:
             wait_s = renewed_after_s if is_ours else min(AGAIN_S, renewed_after_s)
 
     async def _tried(self, what: str, request: Awaitable[T]) -> T | None:
-        """Return the answer of a request; None if it has failed, for another try."""
+        """Return the answer of a request; None if it has failed and can be tried again."""
         try:
             return await request
         except (FencedError, TurnFinishedError):
@@ -240,7 +241,7 @@ class Hold:
             return None
 
     async def renew(self) -> bool:
-        """Let the lease begin anew; False when the turn is not the attempt's.
+        """Let the lease begin anew; return False when the turn is not the attempt's any more.
 
         Raises:
             UnavailableError: no answer within the retry budget.

@@ -178,9 +178,9 @@ class TaskContext(UserTurn):
     async def progress(self, done: float, total: float, text: str | None = None) -> None:
         """Tell subscribers that `done` of `total` is done: command line and console show a bar.
 
-        A status with `{"progress": {"done": 3, "total": 10}}` as its metadata, and `text` as its
-        message. A call that changes neither the whole percents nor the text is left out, so that
-        it may stand in a loop.
+        It is sent as a status with `{"progress": {"done": 3, "total": 10}}` as its metadata, and
+        `text` as its message. A call that changes neither the whole percents nor the text sends
+        nothing, so that it may stand in a loop.
 
         >>> await ctx.progress(3, 10, "Reading page 3")
 
@@ -203,7 +203,7 @@ class TaskContext(UserTurn):
         append: bool = False,
         last_chunk: bool = False,
     ) -> None:
-        """Add an artifact of text; with `append` the next chunk of one.
+        """Add an artifact of text; with `append`, add the next chunk to one.
 
         >>> await ctx.emit_text_artifact("Once upon", "story")
         >>> await ctx.emit_text_artifact(" a time.", "story", append=True, last_chunk=True)
@@ -221,7 +221,7 @@ class TaskContext(UserTurn):
         append: bool = False,
         last_chunk: bool = False,
     ) -> None:
-        """Add an artifact of `data`, any JSON value; with `append` the next chunk of one.
+        """Add an artifact of `data`, any JSON value; with `append`, add the next chunk to one.
 
         >>> await ctx.emit_data_artifact({"rows": 12}, "statistics")
         """
@@ -250,9 +250,9 @@ class TaskContext(UserTurn):
         metadata: dict[str, Any] | None = None,
         extensions: Sequence[str] = (),
     ) -> None:
-        """Add an artifact with a part for each content given; with `append` its next chunk.
+        """Add an artifact with a part for each content given; with `append`, add its next chunk.
 
-        Without `append` it replaces the artifact with the same id.
+        Without `append` the new artifact replaces one with the same id.
 
         >>> url = "https://example.com/report.pdf"
         >>> await ctx.emit_artifact("report", file_url=url, media_type="application/pdf")
@@ -279,7 +279,7 @@ class TaskContext(UserTurn):
     async def sleep(self, seconds: float) -> None:
         """Wait; a cancel ends the wait with CancelledError, also in a thread's own event loop.
 
-        A test of the agent does not wait: its clock goes on to the end of the sleep.
+        In a test of the agent there is no wait: the test's clock moves to the end of the sleep.
 
         >>> await ctx.sleep(0.5)
         """
@@ -288,8 +288,8 @@ class TaskContext(UserTurn):
     async def gather(self, *work: Awaitable[T]) -> list[T]:
         """Do several things at once; return their results in order.
 
-        When one of them raises, or the client cancels, the others are cancelled and waited for:
-        nothing runs on behind the turn.
+        When one of them raises, or the client cancels, the others are cancelled and waited for, so
+        that nothing runs on after the turn.
 
         >>> first, second = await ctx.gather(ctx.load_context(), ctx.load_context())
         """
@@ -298,9 +298,9 @@ class TaskContext(UserTurn):
     async def run_sync(self, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in a thread, and return what it returns.
 
-        Called directly, it would hold up the event loop, and with it a cancel and the turns that
-        share the worker. A cancel waits for its end, as long as a cancel may take; a long function
-        looks at `ctx.is_cancelled`.
+        If it were called directly, it would hold up the event loop, and with it a cancel and the
+        turns that share the worker. A cancel waits for the function's end, as long as a cancel may
+        take; a long function should look at `ctx.is_cancelled`.
 
         >>> total = await ctx.run_sync(sum, [1, 2, 3])
 
@@ -312,7 +312,7 @@ class TaskContext(UserTurn):
     # -- the conversation's state --------------------------------------------------------------
 
     async def load_context(self) -> Any | None:
-        """Return the state that the tasks of this context share, any JSON value; None without any.
+        """Return the state that the tasks of this context share, a JSON value; None if none is set.
 
         >>> state = await ctx.load_context() or {"visits": 0}
         """
@@ -325,16 +325,17 @@ class TaskContext(UserTurn):
         its own (it raises, dies, is canceled, or returns) leaves the state as it was.
 
         When another task has changed the state since this turn loaded it, the ending is refused
-        and the turn starts over, so that no update is lost. Without `load_context` the same holds
-        from this call on: the value replaces what is stored now, and nothing later.
+        and the turn starts over, so that no update is lost. If the turn has not loaded the state,
+        the same holds from this call on: the value replaces the state that is stored now, and none
+        that is stored later.
 
         >>> state = await ctx.load_context() or {"visits": 0}
         >>> await ctx.update_context({"visits": state["visits"] + 1})
 
         Raises:
             InvalidArgumentError: `value` is no JSON value.
-            StateTooLargeError: it is larger than one item can hold. An agent that lets it pass
-                fails the task at once, with a sentence for the client.
+            StateTooLargeError: `value` is larger than one item can hold. If the agent does not
+                catch the error, the task fails at once, with a sentence for the client.
         """
         if self._is_open("update_context"):
             await self._queue.store_state(value)
@@ -342,7 +343,7 @@ class TaskContext(UserTurn):
     # ------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Note the ending. Make its event first: an event that cannot be made ends nothing."""
+        """Note the ending. Call it after making the event: if that raises, the turn goes on."""
         if self.turn_ended:
             raise RuntimeError("The turn has ended already: end it exactly once.")
         self._has_ended = True
@@ -416,8 +417,8 @@ class Worker(ABC):
     async def cancel(self, ctx: TaskContext) -> None:  # noqa: B027 - most have nothing to do
         """Release what a cancelled task holds elsewhere; called after `handle` was cancelled.
 
-        It may end the task by an ending of `ctx`; else the task is canceled, and the conversation's
-        state stays as it was before the turn.
+        It may end the task by an ending of `ctx`. Otherwise the task is canceled, and the
+        conversation's state stays as it was before the turn.
 
         >>> async def cancel(self, ctx: TaskContext) -> None:
         ...     await self.jobs.delete(ctx.task_id)
@@ -471,7 +472,7 @@ def _text(value: str) -> str:
     """Return a text that the agent has passed to a method of its context.
 
     Raises:
-        WrongCallError: it is none; the message spells out the right call.
+        WrongCallError: `value` is not a text; the message spells out the right call.
     """
     if not isinstance(value, str):
         raise refused_text(value)

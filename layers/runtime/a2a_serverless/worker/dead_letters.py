@@ -1,7 +1,7 @@
 """Dead letters: operations that were delivered too often.
 
-A task whose attempts are used up ends; one with attempts left is sent again, because deliveries
-also run out in an outage.
+A task whose turn has used up its attempts is ended. A turn with attempts left is sent again,
+because deliveries also run out in an outage.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DeadLetters:
     async def handle(self, body: str) -> Settled:
         """Settle the operation in `body`, see `end`; copy an unreadable `body` to its own queue.
 
-        The message can be deleted then. Handling a message twice is the same as once.
+        After that the message can be deleted. Idempotent.
 
         Raises:
             ConfigurationError: there is no queue for the unreadable message.
@@ -88,9 +88,9 @@ class DeadLetters:
     async def end(self, operation: Operation) -> Settled:
         """Apply the decision of `on_dead_letter` to the operation's task as it is now.
 
-        Failed and canceled end it; "resent" makes its turn due, so that the next sweep sends it
-        again; "left": only a newer release can run it, and the sweeper sends it again after its own
-        wait; "dropped": nothing was left to do.
+        Return what was done. "failed", "canceled": the task was ended. "resent": its turn was made
+        due, so that the next sweep sends it again. "left": no worker of this release can run it,
+        and the sweeper sends it again after its own wait. "dropped": nothing was left to do.
         """
         scope, task_id = Scope(operation.params.scope), operation.params.task_id
         storage = self._storage.for_scope(scope)
@@ -150,7 +150,7 @@ class _Letter:
         self._cannot_run = log is not None and log.cannot_run
 
     def decide(self, head: Head) -> Commit | None:
-        """Return the commit that ends the task; None where it is not to be ended."""
+        """Return the commit that ends the task; None if it is not to be ended."""
         self.seen = head
         self.wanted = on_dead_letter(
             head,
@@ -167,10 +167,10 @@ class _Letter:
 
 
 async def _settle(log: TaskLog, letter: _Letter) -> Settled:
-    """Apply the decision to HEAD as it is, and decide again where HEAD has moved meanwhile.
+    """Apply the decision to HEAD as it is; decide again if HEAD has moved meanwhile.
 
     Raises:
-        ConcurrencyError: the task was changed by others too often.
+        ConcurrencyError: others changed the task too often.
     """
     for _ in range(REBASES):
         if await end_task(log, letter.operation.task_id, letter.decide, read=letter.read):
@@ -187,7 +187,7 @@ async def _settle(log: TaskLog, letter: _Letter) -> Settled:
 
 
 async def _make_due(log: TaskLog, head: Head) -> bool:
-    """Make the open turn due now, unless it is already; False where HEAD has moved."""
+    """Make the open turn due now, unless it is already; return False if HEAD has moved."""
     now_ms = log.clock.now_ms()
     if head.due_at is not None and head.due_at <= now_ms:
         return True

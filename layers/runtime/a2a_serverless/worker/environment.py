@@ -1,8 +1,8 @@
 """The agent's own environment variables: keys out of a secret, and settings that are no secret.
 
-They are set in this process before the agent is imported. The function's configuration has the name
-of the secret alone, and no message shows a name or a value of it: a key may stand by mistake where
-a name belongs.
+They are set in this process before the agent is imported. The function's configuration has only the
+name of the secret. No message shows a name or a value out of the secret: a user may have put a key
+where a name belongs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def checked(
     Args:
         pairs: names and values.
         place: where they stand, for the message.
-        allowed: a beginning of names that is not refused here, though it is reserved.
+        allowed: a reserved beginning of names that is not refused here.
 
     Raises:
         ConfigurationError: one sentence names the place, the entry by its number, and the rule.

@@ -65,7 +65,7 @@ class Calls:
         return "an unknown line" if self._last is None else self._last.place
 
     def note(self, name: str, made: Coroutine[Any, Any, Any]) -> None:
-        """Take a coroutine that the caller's caller has asked for."""
+        """Note a coroutine and the line that has asked for it: two frames above this one."""
         for earlier in tuple(self._made):
             if _has_begun(earlier):
                 self._made.pop(earlier, None)
@@ -75,7 +75,7 @@ class Calls:
             self._made[made] = self._last
 
     def take_forgotten(self) -> list[Call]:
-        """Return the calls that were not awaited, in their order, and let go of them."""
+        """Return the calls that were not awaited, in their order, and forget them."""
         made, self._made = self._made, {}
         forgotten = [call for each, call in made.items() if not _has_begun(each)]
         for each in made:
@@ -87,9 +87,10 @@ class Calls:
 def noted(
     kind: str,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Decorate an `async` method of what an agent gets as `kind`: `_calls` of its object notes it.
+    """Return a decorator that notes each call of an `async` method in its object's `_calls`.
 
-    What the method returns stays the coroutine, which can be made a task.
+    `kind` is the name under which the agent has the object, such as `ctx`. The method still returns
+    its coroutine, which can be made a task.
     """
 
     def decorate(
@@ -110,7 +111,7 @@ def noted(
 
 
 def notes_calls(kind: type[T]) -> type[T]:
-    """Decorate the class of an agent's `ctx`: the calls of its public `async` methods are noted."""
+    """Decorate the class of an agent's `ctx`, so that calls of its `async` methods are noted."""
     for name, method in tuple(vars(kind).items()):
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):
             setattr(kind, name, noted("ctx")(method))
@@ -118,7 +119,7 @@ def notes_calls(kind: type[T]) -> type[T]:
 
 
 def _marked(function: Callable[P, T]) -> Callable[P, T]:
-    """Let `inspect.iscoroutinefunction`, which mocks ask, be true of a function; since 3.12."""
+    """Make `inspect.iscoroutinefunction`, which mocks use, true for a function (Python 3.12 on)."""
     mark = getattr(inspect, "markcoroutinefunction", None)
     return function if mark is None else mark(function)
 
@@ -131,10 +132,10 @@ class TurnQueue(EventQueue):
     """The queue of one attempt: what is enqueued becomes the task's log.
 
     Events are taken in the order in which they come. One that ends the turn is committed when
-    `enqueue_event` returns; others follow when the agent pauses, within 0.1 s. After the end of the
-    turn and after `close` events are dropped, and logged. Calls from another event loop, as of an
-    agent's thread, run in the queue's own: an agent that blocks that loop until its thread has
-    emitted waits for itself.
+    `enqueue_event` returns; others are committed when the agent pauses, within 0.1 s. After the end
+    of the turn and after `close` events are dropped, and logged. Calls from another event loop, for
+    instance in an agent's thread, run in the queue's own loop: an agent that blocks that loop until
+    its thread has emitted an event waits for ever.
     """
 
     def __init__(self, writer: TurnWriter, view: TurnView, storage: DurableStorage) -> None:
@@ -155,7 +156,7 @@ class TurnQueue(EventQueue):
         self.is_cancelled = False
         """True if the client has asked to cancel the task."""
         self.on_taken: Callable[[Event], Awaitable[None]] = _nothing
-        """Awaited after each event that was taken: the testing kit stops the agent there."""
+        """Awaited after each event that was taken; the testing kit can stop the agent there."""
 
     @property
     def calls(self) -> Calls:
@@ -169,7 +170,7 @@ class TurnQueue(EventQueue):
 
     @property
     def has_ended(self) -> bool:
-        """Return True if the agent has emitted an event that ends the turn, and no fault before."""
+        """Return True if the agent has emitted an event that ends the turn, and no `fault`."""
         is_ended = self._is_over or on_return(self._view.state) is Returned.ENDED
         return is_ended and self.fault is None
 
@@ -183,7 +184,7 @@ class TurnQueue(EventQueue):
         await self._emit(event)
 
     async def end_with(self, event: Event) -> None:
-        """Log an event that ends the turn, also where its state alone would not.
+        """Log an event that ends the turn, even if its state alone would not.
 
         Raises:
             InvalidAgentEventError: as `enqueue_event`.
@@ -195,7 +196,7 @@ class TurnQueue(EventQueue):
         await self._at_home(self._enqueue(message, self._view.replied))
 
     def keep_pause(self) -> None:
-        """Put the pause to log if the agent returned with the given status (`TurnView.kept`)."""
+        """Put the pause into the log's next commit if the agent has kept it (`TurnView.kept`)."""
         entries = self._view.kept()
         if entries:
             self._put(entries)
@@ -205,14 +206,14 @@ class TurnQueue(EventQueue):
         await self._at_home(self._writer.drain())
 
     def stop_waiting(self) -> None:
-        """End the waits of the agent in other event loops; CancelledError ends those in this."""
+        """End the agent's waits in other event loops; in this loop CancelledError ends them."""
         self._stopping.set()
 
     async def sleep(self, seconds: float) -> None:
         """Wait by the worker's clock.
 
         Raises:
-            CancelledError: in another event loop than the worker's, the client has canceled.
+            CancelledError: the client has canceled; raised here in a loop other than the worker's.
         """
         clock = self._writer.clock
         if self._is_home:
@@ -223,14 +224,14 @@ class TurnQueue(EventQueue):
             raise asyncio.CancelledError
 
     async def load_state(self) -> Any | None:
-        """Return the conversation's state, with what this turn has stored; None without any."""
+        """Return the conversation's state, as this turn has stored it if it has; None if unset."""
         return await self._at_home(self._load_state())
 
     async def store_state(self, value: Any) -> None:
         """Store the conversation's state with the agent's end of the turn, and with no other end.
 
-        Without an earlier `load_state`, the version to replace is read here. Of two tasks that
-        write at the same time one is refused: neither silently overwrites the other.
+        Without an earlier `load_state`, the version to replace is read here. If two tasks write at
+        the same time, one of them is refused, so that no update is overwritten unseen.
         """
         await self._at_home(self._store_state(value))
 
@@ -296,14 +297,14 @@ class TurnQueue(EventQueue):
         self._state = context_write(value, self._state_version)
 
     async def _emit(self, event: Event, *, ends_turn: bool = False) -> None:
-        if self._is_home or self._takes(_kind(event)):  # else that loop may be gone with the turn
+        if self._is_home or self._takes(_kind(event)):  # after the turn that loop may be gone
             await self._at_home(self._enqueue(event, self._entries_of, ends_turn=ends_turn))
 
     async def _enqueue(
         self, event: E, entries_of: Callable[[E], tuple[Entry, ...]], *, ends_turn: bool = False
     ) -> None:
-        # The agent yields here: one that emits all the time can still be cancelled, and calls that
-        # it has made tasks of have begun before an end asks for those that were forgotten.
+        # The agent yields here. So an agent that emits all the time can still be cancelled, and
+        # calls that it has made tasks of have begun before an ending looks for forgotten ones.
         await asyncio.sleep(0)
         await self._take(event, entries_of, ends_turn=ends_turn)
 
@@ -343,7 +344,7 @@ class TurnQueue(EventQueue):
     async def _in_turn(self, event: object) -> AsyncIterator[None]:
         """Wait until the events before this one are taken, and until there is room for it.
 
-        The lock is fair: events keep the order in which they came, also where several tasks emit at
+        The lock is fair: events keep the order in which they came, even if several tasks emit at
         once and a full batch makes all of them wait.
         """
         size = event.ByteSize() if isinstance(event, ProtobufMessage) else 0
@@ -361,10 +362,10 @@ class TurnQueue(EventQueue):
 
     @property
     def _keeps_state(self) -> bool:
-        """Return True if the agent has ended the turn, and nothing else ends the task in its place.
+        """Return True if the conversation's state is stored: the agent itself has ended the turn.
 
-        A failure and a cancel leave the state as it was; so does a pause of a task that is being
-        canceled, which the cancel ends.
+        A failure or a cancel leaves the state as it was. So does a pause of a task that is being
+        canceled, because the cancel ends that task.
         """
         is_final = self.state is not None and is_terminal(self.state)
         return self.has_ended and (is_final or not self.is_cancelled)
@@ -376,7 +377,7 @@ class TurnQueue(EventQueue):
     async def _settle(self, *, ends_turn: bool = False) -> None:
         """Wait for the commit of an ending, and of a batch that is full."""
         if self.has_ended or self._writer.is_full:
-            # Where it fails, the attempt is told, and stops the agent.
+            # If the commit fails, the attempt is told, and stops the agent.
             await self._writer.drain(ends_turn=ends_turn)
 
 

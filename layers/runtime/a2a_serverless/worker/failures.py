@@ -26,17 +26,17 @@ REFUSALS = (
     errors.UnsupportedOperationError,
     errors.VersionNotSupportedError,
 )
-"""The SDK's errors that refuse the request itself: they would refuse the next attempt's, too.
+"""The SDK's errors that refuse the request itself: the next attempt would be refused as well.
 
-The others report a fault that may pass, mostly of another agent that this one calls.
+The SDK's other errors report a fault that may pass, mostly of another agent that this one calls.
 """
 
 
 class FinalError(Exception):
     """Raised by an agent: trying again cannot help, so the task fails at once.
 
-    An exception class of your own does the same with the attribute `final = True`. In an exception
-    group one of them is enough.
+    An exception class of your own does the same with the attribute `final = True`. One such
+    exception in an exception group is enough.
     """
 
     final = True
@@ -60,14 +60,14 @@ class AgentFailedError(A2AServerlessError):
 
 
 class StaleStateError(A2AServerlessError):
-    """The conversation's state is not the one that the turn has loaded: start over with it.
+    """The conversation's state has changed since the turn loaded it: the turn has to start over.
 
-    Not a ConcurrencyError: the attempt still owns the turn, and has to settle it.
+    This is no ConcurrencyError: the attempt still owns the turn, and has to settle it.
     """
 
 
 class DeadlineError(A2AServerlessError):
-    """The time of the invocation runs out."""
+    """The invocation's time is running out."""
 
 
 def is_final(error: BaseException | None) -> bool:
@@ -81,12 +81,12 @@ def is_final(error: BaseException | None) -> bool:
 
 
 def comes_of_forgetting(error: BaseException) -> bool:
-    """Return True for the error of code that uses a coroutine in place of what it gives."""
+    """Return True for an error that arises when code uses a coroutine instead of its result."""
     return isinstance(error, TypeError | AttributeError) and "coroutine" in str(error)
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the name of the error that ends an attempt: its cause's, such as the agent's own."""
+    """Return the name of the error that ends an attempt; if it has a cause, the name of that."""
     return type(error.__cause__ or error).__name__
 
 
@@ -99,7 +99,7 @@ def going_on(
     action: str,
     fields: Mapping[str, object] = MappingProxyType({}),
 ) -> Iterator[None]:
-    """Log an exception of the block and go on behind it, where a loop or a process must survive.
+    """Log an exception of the block and go on after it, for loops and processes that must survive.
 
     `fields` are added to the line as they are when the exception comes.
     """

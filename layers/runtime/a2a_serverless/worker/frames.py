@@ -1,4 +1,4 @@
-"""The lines of an agent's author: which of a traceback's, a thread's or a function's they are."""
+"""Finds the agent author's own lines in a traceback, a thread or a function."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def own_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def own_lines(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the author's lines of a traceback, the innermost last; none if it passed by none."""
+    """Return the author's lines of a traceback, the innermost last; empty if it has none."""
     lines = traceback.extract_tb(error.__traceback__)
     return [line for line in lines if not is_library(line.filename)]
 
@@ -54,7 +54,7 @@ def where(error: BaseException) -> str:
 
 
 def place_of_function(function: Callable[..., Any]) -> str:
-    """Return `FILE, line N` where a function begins; empty for what is written in no file."""
+    """Return `FILE, line N` where a function begins; empty if it was not written in a file."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return "" if code is None else place(code.co_filename, code.co_firstlineno)
 

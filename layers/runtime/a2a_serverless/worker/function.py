@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerFunction(EventFunction):
-    """Runs batches of operations: tasks at the same time, the operations of one in their order.
+    """Runs batches of operations: several tasks at a time, each task's operations in their order.
 
-    With `worker_turns` above 1 it pulls others beside them while one of its turns waits.
+    With `worker_turns` above 1 it pulls further operations while its turns run (`worker.sharing`).
 
     Raises:
         ConfigurationError: the settings of shared turns do not fit one another.
@@ -90,7 +90,7 @@ class WorkerFunction(EventFunction):
 
     async def _succeeds(self, process: Process, record: EventRecord) -> bool:
         try:
-            # Acknowledged at once where others run on: its group's next message waits for that.
+            # Acknowledged at once if other turns may run on: its group's next message waits for it.
             removes = self._settings.worker_turns > 1
             handle = self._operations.decode_record(record, removes=removes)
         except UndecodableMessageError as error:

@@ -30,18 +30,18 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 0.25
 BLOCKED_S: Final = 1.0
 REPORT_AFTER_S: Final = 10.0
-"""Seconds between two questions to the agent's loop; without an answer until the loop counts as
-blocked; and until a blockage is reported that has not ended."""
+"""Seconds between two questions to the agents' loop; without an answer until the loop counts as
+blocked; and until a blockage that has not ended is reported."""
 
 RENEW_AFTER: Final = 1 / 3
 RETRY_AFTER: Final = 1 / 12
 LOST_AFTER: Final = 3 / 4
 GRACE_S: Final = 6.0
 MIN_S: Final = 1.0
-"""Shares of the visibility after which it is renewed, a failed renewal is tried again, and a
-delivery without renewal counts as lost (before another worker can have it). At its end a heartbeat
-waits `GRACE_S` for a renewal under way: a little longer than a request's read time-out. A delivery
-is kept for `MIN_S` at least: no seconds would give it back."""
+"""The first three are shares of the visibility: after them it is renewed, a failed renewal is tried
+again, and a delivery without renewal counts as lost (before another worker can get it). At its end
+a heartbeat waits `GRACE_S` for a renewal under way: a little longer than a request's read time-out.
+A delivery is kept for at least `MIN_S`, because 0 seconds would give it back."""
 
 Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Runs in the keeper's loop until the event is set, and returns soon after."""
@@ -53,9 +53,9 @@ OnBlocked = Callable[[float, str], None]
 class Keeper:
     """Runs the duties of a process's turns in one thread, as long as there are any.
 
-    An agent may block the event loop that it runs in: its delivery and its lease are renewed, and
-    its turn is claimed, all the same. Between two invocations of a Lambda no thread is left. One
-    keeper belongs to one event loop, that of the agents.
+    So the delivery and the lease of a turn are renewed, and the turn is claimed, even if its agent
+    blocks the event loop. Between two invocations of a Lambda no thread is left. One keeper belongs
+    to one event loop, that of the agents.
 
     >>> async def run(keeper: Keeper, heartbeat: Heartbeat) -> None:
     ...     async with keeper.over(heartbeat.beat):
@@ -67,12 +67,12 @@ class Keeper:
 
     @property
     def lag_s(self) -> float:
-        """Return by how many seconds the agents' loop was late last; 0 while no turn runs."""
+        """Return how many seconds late the agents' loop last answered; 0 while no turn runs."""
         return 0.0 if self._side is None else self._side.lag.seconds
 
     @asynccontextmanager
     async def over(self, *duties: Duty, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
-        """Run duties beside the block; they have ended when the block is left.
+        """Run duties while the block runs; they have ended when the block is left.
 
         `on_blocked` is called, in the keeper's thread, for each blockage of the loop that runs the
         block.
@@ -105,9 +105,10 @@ class Keeper:
 class Heartbeat:
     """Renews the visibility of one delivery.
 
-    `lost` turns true, and `on_lost` is called in the loop that called `take`, when the delivery has
-    expired or could not be renewed in time. It is never renewed beyond `until`, in monotonic
-    seconds: so an agent that blocks its loop for ever holds up its neighbours no longer than that.
+    When the delivery has expired or could not be renewed in time, `lost` becomes True, and
+    `on_lost` is called in the loop that called `take`. The delivery is never renewed beyond
+    `until`, in monotonic seconds: an agent that blocks its loop for ever does not hold up its
+    neighbours longer than that.
     """
 
     handle: Handle[Operation]
@@ -136,7 +137,7 @@ class Heartbeat:
         try:
             await self._beat(stop)
         finally:
-            if not stop.is_set() and not self.lost:  # ended unasked, as with its loop
+            if not stop.is_set() and not self.lost:  # ended unasked, for instance with its loop
                 self._lose()
 
     async def _beat(self, stop: asyncio.Event) -> None:
@@ -178,14 +179,14 @@ class Heartbeat:
         return self._counts_until - self.clock.monotonic()
 
     def _seconds(self) -> float:
-        """Return for how long to keep the delivery from now: for less before `until`."""
+        """Return the seconds for which to keep the delivery from now; fewer just before `until`."""
         left_s = math.inf if self.until is None else self.until - self.clock.monotonic()
         return min(self.visibility_s, max(MIN_S, left_s))
 
     def _end_of(self, asked_at: float, seconds: float) -> float:
-        """Return when a delivery that was kept then counts as lost, if it is not renewed."""
+        """Return when a delivery renewed at `asked_at` counts as lost without another renewal."""
         if self.until is not None and asked_at + seconds >= self.until:
-            return self.until  # it is not to be renewed, and nothing is done with it later
+            return self.until  # not renewed any more: nothing is done with the delivery after it
         return asked_at + LOST_AFTER * seconds
 
     def _lose(self) -> None:
@@ -252,7 +253,7 @@ class _Side:
         return running
 
     def listen(self, on_blocked: OnBlocked) -> OnBlocked:
-        """Call `on_blocked` for blockages, in the context of the caller; return the listener."""
+        """Call `on_blocked` for blockages, in the caller's context; return the added listener."""
         context = copy_context()
 
         def listener(seconds: float, place: str) -> None:
@@ -292,7 +293,7 @@ class _Side:
         absent = 0
         while not self._stop.is_set():
             await first_of(asyncio.sleep(LOOK_S), self._stop.wait())
-            # Between two runs the home loop is not running for a moment.
+            # The home loop may stand still for a moment between two of its runs.
             absent = 0 if self._home.is_running() else absent + 1
             if absent > 1:
                 break
@@ -315,7 +316,7 @@ class _Side:
 
 
 class _Lag:
-    """Notices that a loop does not answer, and the place where its thread is meanwhile."""
+    """Notices that a loop does not answer, and which place in the code its thread is at."""
 
     def __init__(self, home: asyncio.AbstractEventLoop, thread_id: int) -> None:
         self._home = home
@@ -328,12 +329,12 @@ class _Lag:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds that the last answer took, or the next one takes already."""
+        """Return the seconds that the last answer took, or that the next one has taken so far."""
         waited_s = time.monotonic() - self._asked_at if self._is_waiting else 0.0
         return max(self._answered_after_s, waited_s)
 
     def look(self) -> tuple[float, str] | None:
-        """Return seconds and place of a blockage to report now, else None."""
+        """Return seconds and place of a blockage to report now; None if there is none."""
         lag_s = time.monotonic() - self._asked_at
         if not self._is_waiting:
             return self._ask()

@@ -30,7 +30,7 @@ async def gathered(*work: Awaitable[T]) -> list[T]:
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # an error, or a cancel of that one, ends all
+                task.result()  # an error or a cancel of one ends all
         return [task.result() for task in running]
     finally:
         for task in running:
@@ -41,8 +41,8 @@ async def gathered(*work: Awaitable[T]) -> list[T]:
 async def in_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return what a blocking function returns, which runs in a thread with this call's context.
 
-    A thread cannot be stopped. So the first cancel waits for the function's end, and only another
-    one, as the worker sends it when the time for a cancel is over, leaves the thread behind.
+    A thread cannot be stopped. So the first cancel waits for the function's end. Only a second one
+    leaves the thread behind; the worker sends it when the time for a cancel is over.
 
     Raises:
         TypeError: `func` is an async function.
@@ -67,7 +67,7 @@ async def in_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 def _leave(running: asyncio.Future[T]) -> None:
-    """Log a thread that runs on; take an exception, which asyncio would report as lost."""
+    """Log a thread that runs on; retrieve its exception, which asyncio would report as lost."""
     running.add_done_callback(lambda done: done.cancelled() or done.exception())
     if not running.done():
         text = "A function of ctx.run_sync runs on in its thread after the turn was canceled"

@@ -33,7 +33,7 @@ RECANCEL_S = 1.0
 STOP_GRACE_S = 5.0
 """Seconds that a cancelled task has to end; after that it is left behind."""
 ENDING_ROUNDS = 10
-"""How often tasks are ended that the ends of others have started."""
+"""How many times tasks are ended that earlier tasks have started while they ended."""
 
 
 def in_agent() -> bool:
@@ -44,7 +44,7 @@ def in_agent() -> bool:
 async def first_of(
     *waits: Coroutine[Any, Any, Any], tasks: Iterable[asyncio.Future[Any]] = ()
 ) -> None:
-    """Return when one of them is done. `waits` end with the call, `tasks` are left running.
+    """Return when one of `waits` and `tasks` is done; end the other `waits`, not the `tasks`.
 
     Exceptions of a wait or a task are not raised here.
     """
@@ -58,13 +58,13 @@ async def first_of(
 
 
 def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
-    """Call back in another thread's loop; nothing happens if that loop has ended."""
+    """Run `callback` in another thread's loop; do nothing if that loop has ended."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *args)
 
 
 def error_of(task: asyncio.Future[Any]) -> BaseException | None:
-    """Return the exception of a task that is done; None if it runs, or raised none."""
+    """Return the exception of a task; None if the task still runs, or has raised none."""
     if not task.done():
         return None
     return asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -109,7 +109,7 @@ async def limited(
 
 
 class StartedTasks:
-    """The asyncio tasks that an agent has started on one attempt, and those that they have.
+    """The asyncio tasks that an agent has started on one attempt, and those that they have started.
 
     A task that was created with a context of its own (`create_task(…, context=Context())`) is not
     among them: it belongs to the process.
@@ -127,10 +127,10 @@ class StartedTasks:
 
 
 async def end_started(started: StartedTasks, *, clock: Clock, fields: Mapping[str, object]) -> None:
-    """End the tasks that an agent has left running behind its call; name them in the log, once.
+    """End the tasks that an agent has left running after its call; name them in the log, once.
 
     So nothing of a turn runs on into the next invocation, for another caller. Tasks that are being
-    cancelled already are waited for, and not named. `fields` are those of the log lines.
+    cancelled already are waited for, and not named. `fields` are added to the log lines.
     """
     names = sorted({_name_of(task) for task in started.running() if not task.cancelling()})
     if names:
@@ -162,7 +162,8 @@ async def called(method: Callable[..., Any], *args: object) -> None:
     """Call a method of the agent and await it.
 
     Raises:
-        NotAsyncError: it has returned what cannot be awaited; the message has the right form.
+        NotAsyncError: the method has returned something that cannot be awaited; the message says
+            how to write it.
     """
     given = method(*args)
     if inspect.isawaitable(given):
@@ -177,9 +178,9 @@ async def called(method: Callable[..., Any], *args: object) -> None:
 
 
 def name_origins() -> None:
-    """Let Python's warning of a coroutine that was never awaited name the line of its call.
+    """Make Python's warning about a coroutine that was never awaited name the line of its call.
 
-    It holds for this thread. Idempotent.
+    This applies to the calling thread. Idempotent.
     """
     if not sys.get_coroutine_origin_tracking_depth():
         sys.set_coroutine_origin_tracking_depth(1)
@@ -189,10 +190,10 @@ def name_origins() -> None:
 
 
 async def contained(call: Awaitable[None], started: StartedTasks | None = None) -> None:
-    """Await a call of the agent; if the agent exits the process, end its attempt only.
+    """Await a call of the agent; if the agent exits the process, end only its attempt.
 
-    To be run in a task of its own. Tasks that the agent creates are contained too, in a loop on
-    which `survive_exits` was called; they are added to `started`.
+    To be run in a task of its own. Tasks that the agent creates are contained as well if
+    `survive_exits` was called on the loop; they are added to `started`.
 
     Raises:
         AgentFailedError: the agent, or one of its libraries, wanted to end the process.
@@ -228,7 +229,7 @@ def run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) ->
 
 
 class _Factory:
-    """A task factory; `before` is the one that the loop had, None without one."""
+    """A task factory; `before` is the one that the loop had, None if it had none."""
 
     def __init__(self, before: Callable[..., asyncio.Future[Any]] | None) -> None:
         self._before = before
@@ -262,8 +263,8 @@ class _Factory:
 class _Contained(Coroutine[Any, Any, Any]):
     """A coroutine whose exits become failures of the agent.
 
-    It delegates step by step: a coroutine around it would never start it where the task is
-    cancelled before its first step.
+    It delegates step by step. A coroutine that awaits it would not do: if the task is cancelled
+    before its first step, the inner coroutine would never start.
     """
 
     def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:

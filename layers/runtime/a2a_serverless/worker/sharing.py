@@ -1,8 +1,8 @@
-"""Turns that share a worker: those that it was handed, and those that it pulls beside them.
+"""Turns that share a worker: those that it was handed, and those that it pulls in addition.
 
-A turn that waits for its model rents the whole process. So while one runs, the process asks the
-queue for others. It pulls only while it can end what it gets, and only once a turn has run for a
-second: quick agents pay for no poll.
+A turn that waits for its model occupies the whole process. So while a turn runs, the process asks
+the queue for others. It pulls only while it has time to finish what it gets, and only once a turn
+has run for a second, so that quick agents pay for no poll.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 2.0
-"""Seconds of one poll: an invocation may have to wait so long before it returns."""
+"""Seconds of one poll: an invocation may have to wait that long before it returns."""
 MOST_AT_ONCE: Final = 10
 """Deliveries that one poll brings at most."""
 LONG_TURN_S: Final = 1.0
-"""Seconds that a turn has run before others are pulled beside it."""
+"""Seconds that a turn must have run before others are pulled."""
 SPARE_S: Final = 15.0
 """Seconds between the limit of a turn that is pulled now and the deadline of its process."""
 LAG_S: Final = 0.25
-"""A loop that is later than this has no time for more turns."""
+"""Seconds of lag above which a loop has no time for more turns."""
 LOOK_S: Final = 0.25
-"""Seconds between two looks whether a poll may begin."""
+"""Seconds between two checks whether a poll may begin."""
 FLUSH_EVERY_S: Final = 60.0
 """Seconds between two lines of metrics of a long invocation."""
 
@@ -51,9 +51,9 @@ class Place:
     async def alone(self, *, may_wait: bool) -> bool:
         """Return True once no other delivery is worked on, and none will be until this one ends.
 
-        Until then nothing is pulled. Return False if that could come too late for the turn, if
-        another delivery waits for the same, or, without `may_wait`, if it is not so already: the
-        delivery is to be given back.
+        Until then nothing is pulled. Return False if the delivery is to be given back: the wait
+        could be too long for the turn, another delivery waits to be alone as well, or there are
+        neighbours and `may_wait` is False.
         """
         return await self.sharing.alone(self, may_wait=may_wait)
 
@@ -73,7 +73,7 @@ class Sharing:
         turns: the most deliveries at a time.
         turn_limit_s: the longest run of one turn, in seconds.
         deadline: the monotonic second by which all has to be over; None without one.
-        lag_s: returns by how many seconds the loop was late last.
+        lag_s: returns how many seconds late the loop last answered.
     """
 
     operations: FifoQueue[Operation]
@@ -85,16 +85,16 @@ class Sharing:
     lag_s: Callable[[], float] = lambda: 0.0
     _places: set[Place] = field(default_factory=set, init=False)
     _alone: Place | None = field(default=None, init=False)
-    """The delivery that is alone, or waits for it."""
+    """The delivery that is alone, or waits to be alone."""
     _is_polling: bool = field(default=False, init=False)
     _has_queue: bool = field(default=True, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def beside(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work`, whose deliveries go through `run`, and pull others beside them.
+        """Run `work`, whose deliveries go through `run`, and pull other deliveries meanwhile.
 
-        Return what `work` returns, once no delivery is worked on and no poll is under way: what a
-        frozen process had asked for would wait out its visibility.
+        Return what `work` returns, once no delivery is worked on and no poll is under way: if the
+        process were frozen during a poll, the deliveries would wait until their visibility ends.
         """
         own = asyncio.create_task(work)
         own.add_done_callback(lambda _: self._changed.set())
@@ -135,7 +135,7 @@ class Sharing:
         return self._is_polling or self._places != {place}
 
     def _can_wait(self) -> bool:
-        """Return True if a turn fits behind those that have begun last, and the poll's."""
+        """Return True if there is time for a turn after those that run or that a poll may bring."""
         last = max(place.begun_at for place in self._places)
         return self._fits(max(last, self.clock.monotonic()) + self.turn_limit_s)
 
@@ -147,12 +147,12 @@ class Sharing:
         return is_long and has_room and is_in_time and self._has_queue
 
     def _fits(self, begins_at: float) -> bool:
-        """Return True if a turn that begins then ends before the deadline."""
+        """Return True if a turn that begins at `begins_at` ends before the deadline."""
         ends_at = begins_at + self.turn_limit_s + SPARE_S
         return self.deadline is None or ends_at <= self.deadline
 
     async def _poll(self) -> list[Handle[Operation]]:
-        """Return what one poll brings; none for good if there is no queue any more."""
+        """Return what one poll brings; if it fails, return nothing and end all polling."""
         free = self.turns - len(self._places)
         self._is_polling = True
         try:

@@ -1,7 +1,7 @@
-"""The sweeper: sends lost operations again, and ends the tasks that nothing else ends.
+"""The sweeper: sends lost operations again, and ends tasks that would otherwise never end.
 
-It is the one repair for every crash between a commit and its message. A turn whose operation was
-never sent, or was lost after the claim, stays in the due index until it is finished. If no attempt
+It alone repairs every crash between a commit and its message. A turn whose operation was never
+sent, or was lost after the claim, stays in the due index until the turn is finished. If no attempt
 can claim it for `GIVE_UP_S`, its task fails.
 """
 
@@ -33,16 +33,17 @@ from a2a_serverless.worker.dead_letters import DeadLetters, Settled, ids_in
 from a2a_serverless.worker.failures import going_on
 
 LONGEST_WAIT_S = 3600
-"""The wait between two sends of one turn doubles up to an hour."""
+"""The longest wait between two sends of one turn, in seconds; the wait doubles up to it."""
 
 GIVE_UP_S = 24 * 3600
-"""A turn that no attempt has claimed is sent again for so long; then its task fails."""
+"""Seconds for which a turn that no attempt has claimed is sent again; then its task fails."""
 
 STUCK_AFTER = 3
-"""Repeated sends after which a turn counts as stuck: no worker took it, or none ended it."""
+"""Repeated sends after which a turn counts as stuck: no worker has taken it, or none ended it."""
 
 BUDGET_S = 30
-"""A run begins no new work later: half of the function's timeout, as one request may be slow."""
+"""Seconds after which a run begins no new work: half of the function's timeout, because one
+request may be slow."""
 
 CANCELS_SHARE = 0.5
 """The share of a run's time for overdue cancels, which come first: turns must not starve."""
@@ -50,14 +51,14 @@ CANCELS_SHARE = 0.5
 Swept = Literal["sent", "passed", "given_up", "canceled", "removed", "failed", "left"]
 Work = TypeVar("Work", bound=Due)
 Fields: TypeAlias = dict[str, object]
-"""The fields of a log line about a task, as far as they are known by then."""
+"""The fields of a log line about a task, as far as they are known when it is written."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """The tasks that one run came across, counted by its decision."""
+    """The tasks that one run came across, counted by what it decided."""
 
     sent: int = 0
     """Turns whose operation was sent again."""
@@ -90,10 +91,10 @@ class _Run:
 class Sweeper:
     """Looks at what is overdue, in all scopes.
 
-    A run costs the queue at most `limit` messages. An unfinished turn is sent after 1, 2, 4, …
-    times `Timing.waiting_s`, at most `longest_wait_s` apart: a long queue is not made longer by
-    copies of operations that wait in it, and leftover copies are dropped as finished. A turn
-    that could not be sent is tried again by the next run. Several runs at once do no harm.
+    A run sends at most `limit` messages. An unfinished turn is sent again after 1, 2, 4, … times
+    `Timing.waiting_s`, at most `longest_wait_s` apart, so that copies of waiting operations do not
+    make a long queue much longer. Workers drop the copies of a finished turn. A turn that could not
+    be sent is tried again by the next run. Several runs at once do no harm.
 
     A task that cannot be read stays first in the due index until a person restores or deletes it.
     A run goes past such tasks, and logs each once; they do not count towards `limit`.
@@ -150,7 +151,7 @@ class Sweeper:
         step: Callable[[Work, Fields], Awaitable[Swept]],
         run: _Run,
     ) -> Counter[str]:
-        """Do `step` with up to `run.limit` overdue tasks, and go past those that are left."""
+        """Do `step` with up to `run.limit` overdue tasks, not counting those that are "left"."""
         counts: Counter[str] = Counter()
         after: Work | None = None
         while True:
@@ -169,7 +170,7 @@ class Sweeper:
     async def _swept(
         self, work: Work, step: Callable[[Work, Fields], Awaitable[Swept]], run: _Run
     ) -> Swept:
-        """Do `step`. One task that cannot be read or written does not keep the others waiting."""
+        """Do `step`; log an error of one task, so that it does not keep the others waiting."""
         fields: Fields = {"task_id": work.task_id}
         swept: Swept = "failed"
         with going_on(
@@ -203,7 +204,7 @@ class Sweeper:
         return await self._send_again(log, head, copy, fields)
 
     async def _tell_age(self, log: TaskLog, head: Head) -> None:
-        """Count the age of a turn that was worked on: its worker has left it, or lost its lease."""
+        """Report the age of a turn whose worker has left it, or lost its lease, to the metrics."""
         opened_at = await _opened_at(log, head) if head.token is not None else None
         if opened_at is not None:
             metrics.time("AgeOfLeftTurns", self._clock.now_ms() - opened_at)
@@ -213,7 +214,7 @@ class Sweeper:
     ) -> Swept:
         sends = copy.copy_number
         due_at = self._clock.now_ms() + int(self._wait_s(log, sends) * 1000)
-        # Postponed first: of two runs only one sends, and a crash in between costs a wait.
+        # Postponed first: of two runs only one sends. A crash in between only costs a wait.
         if not await log.postpone(head, due_at=due_at, sends=sends):
             return "passed"
         faults.point("after-postpone")
@@ -239,9 +240,9 @@ class Sweeper:
     async def _put_back(self, log: TaskLog, head: Head, sends: int, fields: Fields) -> None:
         """Make a turn due again whose copy was not sent, so that it does not wait twice as long.
 
-        It is due now, behind turns that are overdue for longer: it holds up nothing else. The
-        next run sends the same copy number, which the queue drops if it took the copy after all.
-        A turn that has moved meanwhile stays as it is.
+        The turn is due now, behind turns that have been overdue for longer, so that it does not
+        hold them up. The next run sends the same copy number, which the queue drops if it has taken
+        the copy after all. A turn that has moved on meanwhile stays as it is.
         """
         # If this fails too, the turn is sent after its wait; the caller raises the first error.
         with going_on(

@@ -55,11 +55,11 @@ def observed_attempt(
 ) -> Iterator[None]:
     """Observe the block as an attempt at the open turn, with the agent's own log lines.
 
-    `log` is as before the attempt, read from its beginning. The time in the queue ends with the
-    turn's first attempt. A sampled trace gets the piece `attempt`.
+    `log` is the task's log before the attempt, read from its beginning. The turn's first attempt
+    ends its time in the queue. A sampled trace gets the piece `attempt`.
 
-    What was counted is written before the agent starts: a process that dies of its agent has told
-    that it began.
+    The metrics are written before the agent starts, so that they show the attempt even if the agent
+    kills its process.
     """
     head = log.head
     number = head.attempts + 1
@@ -95,10 +95,10 @@ def observed_cancel(log: Log, operation: Operation) -> Iterator[None]:
 
 
 def count_failed(log: Log, *, is_used_up: bool = False) -> None:
-    """Count a task that has failed, by its caller: only several callers can ring an alarm.
+    """Count a task that has failed, by its caller: the alarm needs several callers to ring.
 
-    `log` was read from its beginning. `is_used_up`: all attempts are over, and the last one did not
-    come to its end.
+    `log` was read from its beginning. `is_used_up`: all attempts are used up, and the last one did
+    not come to its end.
     """
     metrics.number("Callers", _caller(log), whose="failed")
     if is_used_up:
@@ -112,9 +112,9 @@ def _caller(log: Log) -> int:
 def _trace(log: Log, operation: Operation) -> Mapping[str, str]:
     """Return the trace of the request behind this work: the cancel, or the current turn's send.
 
-    The request's own operation brings it. A copy from the sweeper brings none, and the operation
-    of a turn that waits behind the current one brings another. Then the X-Ray header in the
-    commit that opened the current turn counts.
+    The request's own operation brings its trace. A copy from the sweeper brings none, and the
+    operation of a turn that waits behind the current one brings another request's. In these cases
+    the X-Ray header in the commit that opened the current turn counts.
     """
     brought, turn = operation.request_context, log.head.turn
     is_its_own = operation.operation == "cancel" or operation.params.turn == turn

@@ -40,8 +40,9 @@ class TurnView:
     agent emits is a snapshot. If it has the given status, it is either the given Task, sent back at
     the start, or the same question, asked again: the turn goes on, and its end decides (`kept`).
 
-    A message without parts is no message; its metadata joins the metadata of its event. Of equal
-    keys the event's own wins. In a Task the status message's comes next, then the newest message's.
+    A message without parts does not count as one; its metadata joins the metadata of its event. For
+    equal keys the event's own value wins; in a Task the status message comes next, then the newest
+    message of the history.
     """
 
     def __init__(self, fold: Fold, given: Task | None) -> None:
@@ -77,9 +78,9 @@ class TurnView:
         return entries
 
     def kept(self) -> tuple[Entry, ...]:
-        """Return the pause to log for an agent that returns with a given status as its last one.
+        """Return the pause to log for an agent that returns after sending the given status back.
 
-        Empty if the agent has not sent the given status back, or has emitted another one since.
+        Empty if it has not sent the given status back, or has emitted another status since.
         """
         entries = self._sent_back
         self.add(entries)
@@ -111,7 +112,7 @@ class TurnView:
         yield from _reply(self._completed(message))
 
     def _of_task(self, task: Task) -> Iterator[Entry]:
-        """Yield the news in a Task: agents send the one that they got, or their own."""
+        """Yield entries for what is new in a Task; agents send the Task they got, or their own."""
         self._check_task_id(task.id, "Task")
         for message in task.history:
             if message.parts and not self._has_message(message):
@@ -140,7 +141,7 @@ class TurnView:
     def _of_artifact(self, event: TaskArtifactUpdateEvent) -> Entry:
         """Return the entry of a chunk; the first chunk of a new artifact never appends.
 
-        So the artifact starts over after a restart, as the agent's view does.
+        So the artifact also starts over after a restart, as this view does.
         """
         self._check_task_id(event.task_id, "TaskArtifactUpdateEvent")
         is_known = event.artifact.artifact_id in self._fold.artifacts
@@ -223,7 +224,7 @@ def _check_parts(parts: Iterable[Part], where: str) -> None:
 
 
 def _joined(event: Task | TaskStatusUpdateEvent, *messages: Message) -> Struct:
-    """Return the metadata of an event and its messages without parts; the later one wins."""
+    """Return the metadata of `messages` without parts and of an event; later ones win, then it."""
     joined = Struct()
     for message in messages:
         if not message.parts:

@@ -41,7 +41,7 @@ class HistoryMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousArtifact:
-    """An artifact that an earlier turn has left."""
+    """An artifact of an earlier turn."""
 
     artifact_id: str
     name: str
@@ -113,8 +113,8 @@ class UserTurn:
     def user(self) -> str:
         """Return the sender of the message; empty on an endpoint without authentication.
 
-        With API keys the key's name; with OIDC a digest of the token's issuer and subject: the
-        same for all requests of one user, and of no use to find out their name.
+        With API keys it is the key's name. With OIDC it is a digest of the token's issuer and
+        subject: the same for all requests of one user, but it does not reveal who the user is.
         """
         return self._request.call_context.user.user_name
 
@@ -171,8 +171,8 @@ class Turn:
 def turn_of(log: Log, state: Mapping[str, str]) -> Turn:
     """Return the current turn of a log that was read from its beginning.
 
-    Entries of earlier attempts are left out: the view is that of the turn's beginning. `state`
-    goes to the call context's headers.
+    Entries of earlier attempts are left out: the turn is shown as it began. `state` becomes the
+    headers of the call context.
     """
     head = log.head
     fold = extend(Fold(head.task_id, head.context_id), log.records[: head.turn - 1])
@@ -216,7 +216,7 @@ def _given(log: Log, before: Fold) -> Task:
 
     So the Task's status is still the question that the message answers. `before` is the task before
     the message was accepted. If the message had to wait for another turn, the Task also shows what
-    was written until that turn ended.
+    was written until the end of that turn.
     """
     head = log.head
     if head.turn == head.turn_base:

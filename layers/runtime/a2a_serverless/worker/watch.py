@@ -1,4 +1,4 @@
-"""Looking at the tasks of running turns: one was canceled, taken over, or ended elsewhere."""
+"""Watching the tasks of running turns: one may be canceled, taken over, or ended elsewhere."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Watch:
         """Watch a task until it is removed."""
         self._watched.add(watched)
         if self._poller is None:
-            # In a context of its own: it outlives the turn that begins it.
+            # In a context of its own: it outlives the turn that has started it.
             self._poller = asyncio.create_task(self._poll(), context=Context())
 
     async def remove(self, watched: Watched) -> None:

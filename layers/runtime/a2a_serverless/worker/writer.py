@@ -27,12 +27,13 @@ from a2a_serverless.worker.failures import StaleStateError
 from a2a_serverless.worker.loops import first_of
 
 FLUSH_AFTER_S = 0.1
-"""Seconds that an entry waits for company, unless the last commit began as long ago."""
+"""Seconds that an entry waits for others to share its commit with, unless the last commit began as
+long ago."""
 PAUSE_ROUNDS = 8
-"""Rounds of the event loop without an entry that show that the agent waits for something."""
+"""Rounds of the event loop without a new entry after which the agent counts as waiting."""
 FLUSH_BYTES = 64 * 1024
 ROOM_FOR_FRAMES = 64 * 1024
-"""What entries may need beyond the size of their event, in bytes: frames, ids that are added."""
+"""Bytes that entries may need beyond the size of their event: frames, and ids that are added."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +56,12 @@ class _Batch:
 class TurnWriter:
     """The one writer of one attempt: one commit is in flight, the next batch waits behind it.
 
-    A batch is committed when it is flushed, or at `FLUSH_BYTES`. Otherwise it depends on its first
-    entry. One that comes `flush_after_s` or more after the last commit began waits for nothing: the
-    batch is committed as soon as the agent pauses. Any other waits `flush_after_s` for those that
-    follow. So chunks cost at most one commit more after each silence.
+    A batch is committed when it is flushed, or when it has `FLUSH_BYTES`. Otherwise its first entry
+    decides. If that entry comes `flush_after_s` or more after the last commit began, the batch is
+    committed as soon as the agent pauses. If it comes earlier, the batch waits `flush_after_s` for
+    the entries that follow. So after each silence chunks cost at most one commit more.
 
-    A commit that fails ends the writing: `on_failure` is told, and what is put from then on is
+    A commit that fails ends the writing: `on_failure` is called, and what is put from then on is
     dropped, until `discard`. Commits run in a task of the writer's own, so that cancelling the
     agent never interrupts one.
     """
@@ -73,7 +74,7 @@ class TurnWriter:
     may_write: Callable[[], bool] = lambda: True
     on_failure: Callable[[Exception], None] = lambda _: None
     on_cancel: Callable[[], None] = lambda: None
-    """Called when a newer HEAD shows that a cancel was requested since."""
+    """Called when a newer HEAD shows that a cancel has been requested."""
     flush_after_s: float = FLUSH_AFTER_S
     failure: Exception | None = field(default=None, init=False)
     _batch: _Batch | None = field(default=None, init=False)
@@ -93,7 +94,7 @@ class TurnWriter:
 
     @property
     def is_full(self) -> bool:
-        """Return True if the waiting batch has its full size: flush before the next `put`."""
+        """Return True if the waiting batch is full: flush before the next `put`."""
         return self._batch is not None and self._batch.size >= FLUSH_BYTES
 
     def has_room(self, size: int) -> bool:
@@ -121,7 +122,8 @@ class TurnWriter:
     ) -> None:
         """Add entries to the batch that waits.
 
-        Where a turn ends, add the conversation's `state`, and why the attempt has `failed`.
+        If the entries end the turn, `state` is the conversation's state to store with them, and
+        `failed` the reason why the attempt has failed.
         """
         if self.failure is not None:
             return
@@ -134,13 +136,13 @@ class TurnWriter:
             batch.urgent.set()
 
     async def flush(self, *, ends_turn: bool = False) -> None:
-        """Return when all that was put is committed; with `ends_turn` the turn is over then.
+        """Return when all that was put is committed; with `ends_turn`, end the turn as well.
 
         Raises:
             FencedError, TurnFinishedError: the turn is not this attempt's any more.
             StaleStateError: the conversation's state has changed since it was loaded.
             InvalidArgumentError: the batch cannot be stored.
-            UnavailableError: there was no answer; the batch may be stored or not.
+            UnavailableError: there was no answer; the batch may have been stored.
         """
         await self.drain(ends_turn=ends_turn)
         if self.failure is not None:
@@ -166,7 +168,7 @@ class TurnWriter:
         self._drop()
 
     def observe(self, head: Head | None) -> None:
-        """Check ownership on a HEAD that was read elsewhere; one that is older says nothing.
+        """Check ownership on a HEAD that was read elsewhere; ignore an older HEAD.
 
         Raises:
             FencedError, TurnFinishedError: the turn is not this attempt's any more.
@@ -180,7 +182,7 @@ class TurnWriter:
             self.adopt(self.own.check(head))
 
     def adopt(self, head: Head) -> None:
-        """Go on from a newer HEAD, on which the turn is this attempt's."""
+        """Go on from a newer HEAD, which shows this attempt as the turn's owner."""
         if head.version > self.head.version:
             self._take(head)
 
@@ -219,7 +221,7 @@ class TurnWriter:
                     await self._commit_waiting(batch)
 
     async def _pause_of_agent(self, batch: _Batch) -> None:
-        """Wait until the agent has emitted what it has to say at once: that is one commit."""
+        """Wait until the agent has emitted all that it emits in one go: one commit holds it."""
         seen = rounds = 0
         while rounds < PAUSE_ROUNDS and not batch.urgent.is_set() and self._wait_s(batch) > 0:
             await asyncio.sleep(0)
@@ -233,7 +235,7 @@ class TurnWriter:
             await first_of(self.clock.sleep(wait_s), batch.urgent.wait())
 
     def _wait_s(self, batch: _Batch) -> float:
-        """Return the seconds that are left of the longest wait of a batch."""
+        """Return the seconds for which a batch may still wait."""
         return batch.opened_at + self.flush_after_s - self.clock.monotonic()
 
     async def _commit_waiting(self, batch: _Batch) -> None:
@@ -268,7 +270,7 @@ class TurnWriter:
             )
             try:
                 self.adopt(await self.own.commit(self.log, seen, commit))
-            except ConcurrencyError as error:  # also where the keeper has claimed on a newer HEAD
+            except ConcurrencyError as error:  # also if the keeper has claimed on a newer HEAD
                 await self._rebase(batch, seen, error)
             else:
                 return
