@@ -2,8 +2,8 @@
 
 The client chooses the URL, and the request comes from inside the deployment: it must not reach
 hosts that only the deployment can reach (A2A 1.0.1, section 13.2). The rules are applied twice:
-when a configuration is registered, and to the addresses of each connection that is made. A check of
-the name alone would not do, because the answer of its DNS server may change in between.
+when a configuration is registered, and to the addresses of each connection that is made. A check at
+registration alone would not do, because the answer of the name's DNS server may change afterwards.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from a2a_serverless.errors import ConfigurationError, InvalidArgumentError, Unav
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Host name and port to the addresses behind it, as text.
+"""Takes host name and port, and returns the addresses behind them, as text.
 
 Raises:
-    OSError: the name has none, or no server answered.
+    OSError: the name has no address, or no server answered.
 """
 
 MAX_URL_LENGTH: Final = 2048
@@ -33,14 +33,14 @@ RESOLVE_S: Final = 5.0
 """Seconds that the resolver may take."""
 
 LOOKUPS: Final = 64
-"""Names that are looked up at the same time. A dead name keeps its thread for as long as the
-system's resolver takes, which cannot be cut short."""
+"""Names that are looked up at the same time. A name that does not resolve keeps its thread for as
+long as the system's resolver takes, which cannot be cut short."""
 
 HTTPS_PORT: Final = 443
 HTTP_PORT: Final = 80
 MAX_PORT: Final = 65_535
 FIRST_FREE_PORT: Final = 1024
-"""Ports below it belong to other protocols: of these a webhook listens on 443 alone."""
+"""Ports below it belong to other protocols: of these, a webhook may only listen on 443."""
 
 _URL: Final = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://"
@@ -78,7 +78,7 @@ _NOT_PUBLIC: Final = tuple(
         "2001:db8::/32",
         "2002::/16",  # 6to4, as above
         "3fff::/20",
-        # Global in IANA's registry, but no receiver is there: relays, sinks, a cloud's host.
+        # Global in IANA's registry, but never receivers: relays, sinks, a host of a cloud.
         "168.63.129.16/32",
         "192.31.196.0/24",
         "192.52.193.0/24",
@@ -97,11 +97,12 @@ _OWN: Final = tuple(
 """This machine itself, where the runtime's own interface and its daemons listen."""
 
 _lookups = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="look-up")
-"""Apart from the event loop's threads, which calls to AWS need: dead names hold up none of them."""
+"""Apart from the event loop's threads: slow look-ups must not hold up calls to AWS."""
 
 _NO_PUBLIC_HOST: Final = "must have a host that is known, at public addresses only"
 _UNRESOLVED: Final = f"The URL of a push notification receiver {_NO_PUBLIC_HOST}."
-"""The same sentence for both: it must not tell a client which private names exist."""
+"""The same sentence for names that do not exist and for private ones, so that a client cannot find
+out which private names exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +166,8 @@ class AllowedHosts:
     def covers(self, address: Address) -> bool:
         """Return True if an address is in one of the networks.
 
-        No network opens the way to metadata. One that is wider than this machine's own networks
-        (`0.0.0.0/0`) does not mean them.
+        An address that serves metadata is never covered. A network that is wider than this
+        machine's own networks, such as `0.0.0.0/0`, does not include them.
         """
         plain = _plain(address)
         if _is_in(plain, _METADATA):
@@ -194,12 +195,12 @@ async def check_receiver(
     """Return the receiver behind `url`, which may be registered.
 
     A host that is listed by its name need not resolve here: private names are often known only
-    where the requests come from. It is checked when a connection is made; so is, without
-    `must_resolve`, any host that cannot be resolved now.
+    where the requests come from. It is checked when a connection is made. Without `must_resolve`
+    the same applies to any host that cannot be resolved now.
 
     Raises:
-        InvalidArgumentError: it may not be registered, or its host cannot be resolved; the sentence
-            reveals nothing of the network on this side.
+        InvalidArgumentError: the URL may not be registered, or its host cannot be resolved; the
+            sentence reveals nothing about the network on this side.
     """
     receiver = parse_receiver(url)
     try:
@@ -250,8 +251,8 @@ async def addresses_of(
 ) -> tuple[Address, ...]:
     """Return the addresses that a connection to `receiver` may be made to; at least one.
 
-    A single forbidden address refuses them all: the name's DNS server could have the connection
-    try that one first.
+    If one address is forbidden, all are refused: the name's DNS server could order them so that the
+    connection tries the forbidden one first.
 
     Raises:
         InvalidArgumentError: the receiver is refused.
@@ -259,7 +260,7 @@ async def addresses_of(
     """
     is_listed = receiver.host in allowed.names
     if not is_listed and not allowed.networks:
-        _check_public_form(receiver)  # refused without a look-up
+        _check_public_form(receiver)  # refused before any look-up
     found = await _resolved(receiver, resolve)
     is_trusted = is_listed or all(allowed.covers(address) for address in found)
     if not is_trusted:
@@ -284,8 +285,8 @@ def _plain(address: Address) -> Address:
 def is_public(address: Address) -> bool:
     """Return True if an address is public, and that of a single host.
 
-    An IPv4 address inside an IPv6 one is judged as itself behind NAT64, and is never public in the
-    forms that reach no host (mapped, compatible, 6to4, Teredo).
+    An IPv4 address inside an IPv6 one is judged like any IPv4 address if the form is NAT64. In the
+    forms that reach no host (mapped, compatible, 6to4, Teredo) it is never public.
     """
     if isinstance(address, ipaddress.IPv6Address):
         if address in _NAT64:
@@ -314,8 +315,8 @@ def _host(text: str) -> tuple[str, Address | None]:
     """Return a URL's host, as a name or as an address, each in its normal form.
 
     An IPv4 address has four decimal numbers. The other forms that some resolvers accept
-    (`127.1`, `0x7f.0.0.1`, `2130706433`) are refused; so is a name that ends with a dot, which
-    some parsers take off and others do not.
+    (`127.1`, `0x7f.0.0.1`, `2130706433`) are refused. So is a name that ends with a dot, because
+    only some parsers remove it.
     """
     if text.startswith("["):
         try:

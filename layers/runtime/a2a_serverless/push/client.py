@@ -1,8 +1,8 @@
 """The requests to receivers, to checked addresses only, and the meaning of their answers.
 
-A request is bounded in time and size. Of the environment only the trusted certificates count: no
-proxy, no `.netrc`; no redirect is followed. TLS is checked against the URL's host, although the
-connection is made to an address.
+A request is bounded in time and size. Of the environment only the trusted certificates are used,
+neither a proxy nor `.netrc`. No redirect is followed. TLS is checked against the URL's host,
+although the connection is made to an address.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from a2a_serverless.push.addresses import (
 )
 
 CONNECT_S: Final = 5.0
-"""Seconds that one address has to accept the connection, and then again to agree on TLS."""
+"""Seconds that one address has to accept the connection, and as many again to agree on TLS."""
 
 MAX_ADDRESSES: Final = 3
 """Addresses of a receiver that are tried in one attempt."""
 
 MAX_BODY_BYTES: Final = 65_536
 DRAIN_S: Final = 1.0
-"""Bounds of the body that is read and dropped, so that the connection can be used again."""
+"""Bounds, in bytes and seconds, of a body that is read and dropped to use the connection again."""
 
 MAX_RETRY_AFTER_S: Final = 3600.0
-"""A receiver that asks for a longer pause is tried after an hour."""
+"""The longest pause that a receiver can ask for: an hour."""
 
 _PASSING: Final = frozenset({408, 425, 429})
 """Request Timeout, Too Early and Too Many Requests: the same request may be sent again later
@@ -61,12 +61,12 @@ class Meaning(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One attempt. `reason` is for logs and dead letters, without any text of the receiver."""
+    """The outcome of one attempt. `reason`, for logs and dead letters, has no receiver's text."""
 
     meaning: Meaning
     reason: str
     status: int | None = None
-    """The answer's status; None: there was none."""
+    """The answer's status; None: there was no answer."""
     pause_s: float = 0
     """The pause that the receiver asked for, at most `MAX_RETRY_AFTER_S`."""
 
@@ -78,7 +78,7 @@ class PushClient:
         allowed: receivers that may be private and without TLS.
         clock: the time from which the date of a `Retry-After` is counted.
         resolve: finds the addresses of a host.
-        tls: the trust; by default that of the system (`SSL_CERT_FILE`) and Mozilla.
+        tls: the trusted certificates; by default the system's (`SSL_CERT_FILE`) and Mozilla's.
         network: makes the connections, to addresses only.
     """
 
@@ -99,7 +99,7 @@ class PushClient:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """Return the trust, made once: reading all certificates is slow."""
+        """Return the trusted certificates. They are read once, because that is slow."""
         if self._tls is None:
             self._tls = ssl.create_default_context()
             self._tls.load_verify_locations(certifi.where())
@@ -161,8 +161,8 @@ class Session:
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):
     """Connects to one receiver, at an address that was checked a moment before.
 
-    The name is resolved once for each connection, and the connection is made to a found address:
-    between check and use there is no second look-up.
+    The name is resolved once for each connection, and the connection is made to one of the found
+    addresses: there is no second look-up between check and use.
     """
 
     def __init__(self, client: PushClient, receiver: Receiver) -> None:
@@ -218,7 +218,7 @@ def _request(receiver: Receiver, headers: Mapping[str, str], body: bytes) -> htt
 async def _drain(answer: httpcore.Response) -> None:
     """Read a short body to its end, and close the connection of any other.
 
-    The status alone decides: an error with the body is no failure of the attempt.
+    Only the status decides about the attempt: an error while reading the body is not a failure.
     """
     size = 0
     try:
@@ -241,20 +241,20 @@ def _reason(error: Exception) -> str:
             return f"TLS: {type(cause).__name__}"
         if isinstance(cause, UnavailableError):
             return str(cause)
-        cause = cause.__cause__ or cause.__context__  # the pool takes the cause away
+        cause = cause.__cause__ or cause.__context__  # the connection pool removes the cause
     return type(error).__name__
 
 
 def not_sent(reason: str) -> Outcome:
-    """Return the outcome of a request that may not, or cannot, be sent at all."""
+    """Return the outcome of a request that must not, or cannot, be sent at all."""
     return Outcome(meaning=Meaning.NEVER, reason=reason)
 
 
 def outcome_of(status: int, retry_after: str | None, *, now_ms: int) -> Outcome:
     """Return the outcome of an answer (A2A 1.0.1, section 4.3.3, leaves it to the agent).
 
-    Success is 2xx alone. A redirect is not followed: the receiver that was registered and checked
-    is the one that gets the notification. 408, 425, 429 and 5xx are temporary, all else is final.
+    Only 2xx is a success. A redirect is not followed, because only the receiver that was registered
+    and checked may get the notification. 408, 425, 429 and 5xx are temporary, all others are final.
     """
     is_success = 200 <= status < 300  # noqa: PLR2004 - the classes of RFC 9110
     is_temporary = status in _PASSING or 500 <= status < 600  # noqa: PLR2004 - as above
@@ -268,7 +268,7 @@ def outcome_of(status: int, retry_after: str | None, *, now_ms: int) -> Outcome:
 
 
 def pause_of(retry_after: str | None, *, now_ms: int) -> float:
-    """Return the seconds of `Retry-After` (RFC 9110, 10.2.3: a number or a date); 0 without."""
+    """Return the seconds of `Retry-After` (RFC 9110, 10.2.3: a number or a date); 0 if unset."""
     text = (retry_after or "").strip()
     if text.isdecimal() and text.isascii():
         return float(min(int(text[:9]), MAX_RETRY_AFTER_S))

@@ -6,7 +6,7 @@ A receiver may rely on this:
   event only when the receiver has answered with 2xx, or when the event was given up; a crash in
   between leaves the cursor, and the event is sent again under the same id.
 - An event that fails is tried again before any later one is sent. The wait is the job's
-  visibility, so that it holds up this configuration and no other.
+  visibility, so that it holds up no other configuration.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ RETRY_CAP_S: Final = 900.0
 """The longest wait between two attempts, unless the receiver asks for a longer one."""
 
 EARLY_S: Final = 1.0
-"""Seconds until a job comes again whose commit could not be read yet."""
+"""Seconds until a job is delivered again whose commit could not be read yet."""
 
 _NEWER: Final = (
     "a newer release of this service wrote its task, and only PushFunction of that release may"
@@ -78,7 +78,7 @@ class Budget:
     ends_at: float | None = None
 
     def allows_request(self, now: float) -> bool:
-        """Return True if a request that begins now is over in time."""
+        """Return True if a request that begins now ends in time."""
         return self.ends_at is None or now + self.timeout_s <= self.ends_at
 
 
@@ -91,7 +91,7 @@ class Deliverer:
         client: sends the requests.
         signer: signs them.
         settings: which events are pushed, and for how long a receiver may fail.
-        places: bound each caller's slow requests; None: nothing is limited.
+        places: limits each caller's slow requests; None: nothing is limited.
         clock: by default that of the machine.
     """
 
@@ -127,7 +127,8 @@ class Deliverer:
             with tracing.segment("push delivery", job.trace, task_id=job.task_id):
                 verdict = await delivery.verdict()
         except UnreadablePushError as error:
-            # It stays so until it is set again: the next job then delivers all that it is owed.
+            # The configuration stays damaged until it is set again: the next job then delivers
+            # all events that it is owed.
             verdict = DONE
             _log(
                 handle, logging.ERROR, "unreadable_push", f"Job dropped: {error}", **delivery.known
@@ -148,7 +149,7 @@ class Deliverer:
     async def _conclude(
         self, handle: Handle[PushJob], verdict: Verdict, known: Mapping[str, Any]
     ) -> bool:
-        """Tell the queue. An error is logged: the delivery expires by itself."""
+        """Tell the queue the verdict. An error is only logged: the delivery expires by itself."""
 
         def not_told() -> None:
             action, text = "push_queue_not_told", "Queue not told"
@@ -164,7 +165,7 @@ class Deliverer:
 
 
 class _Delivery:
-    """One job on its way."""
+    """The delivery of one job."""
 
     def __init__(self, deliverer: Deliverer, handle: Handle[PushJob], budget: Budget) -> None:
         self._deliverer = deliverer
@@ -193,14 +194,14 @@ class _Delivery:
             return again(NEWER_DELAY_S)
         which = self._deliverer.settings.push_events
         verdict = await self._tell_all(push, list(owed(log, push, which)))
-        # A stream's record may come before a read shows its commit.
+        # A record of the table's stream may come before a read shows its commit.
         is_early = log.head.version < self._job.version
         return verdict or (again(EARLY_S) if is_early else DONE)
 
     async def _tell_all(
         self, push: Push | None, notifications: Sequence[Notification]
     ) -> Verdict | None:
-        """Attempt the events one after the other; None: all were settled."""
+        """Attempt the events one after the other; return None if all were settled."""
         async with self._deliverer.client.session() as session:
             for number, notification in enumerate(notifications):
                 if number:
@@ -235,7 +236,7 @@ class _Delivery:
     async def _tell(
         self, session: Session, push: Push, notification: Notification
     ) -> Verdict | None:
-        """Attempt one event once; None: go on with the next one."""
+        """Attempt one event once; return None if the next one may follow."""
         attempt = _Attempt(push, notification)
         faults.point("push-before-post")
         outcome = await self._post(session, attempt)
@@ -305,8 +306,8 @@ class _Delivery:
     ) -> None:
         """Record the event as given up, and move past it.
 
-        A receiver counts as failing until it answers: each further event gets one attempt, and not
-        hours of them. After `MAX_REFUSALS` answers that refuse there is no further one.
+        A receiver counts as failing until it answers: until then each further event gets only one
+        attempt, and not attempts for hours. After `MAX_REFUSALS` refusals there are none.
         """
         version, index = attempt.notification.position
         letter = PushLetter(
@@ -341,11 +342,12 @@ class _Delivery:
         failing_since: int | None,
         refused: int | None = None,
     ) -> None:
-        """Move the cursor past the event, unless another delivery has.
+        """Move the cursor past the event, unless another delivery has done so.
 
-        `refused` are the refusals that this one adds; None: the receiver has taken the event.
+        `refused` is the number of refusals to add; None: the receiver has taken the event.
 
-        A writer that replaced the configuration, or counted a failure, has not moved the cursor.
+        If another writer has replaced the configuration, or counted a failure, the cursor is still
+        where it was, and the move is tried again.
         """
         version, index = attempt.notification.position
         push: Push | None = attempt.push
@@ -366,13 +368,13 @@ class _Delivery:
         raise ConcurrencyError
 
     async def _count_caller(self) -> None:
-        """Count a notification that was given up by its caller; not where that is unknown."""
+        """Count a notification that was given up, by its caller; not if the caller is unknown."""
         user = await self._user()
         if user is not None:
             metrics.number("Callers", caller_number(user), whose="untold")
 
     async def _caller(self) -> str:
-        """Return whose places a slow request takes, whatever tenants that caller names.
+        """Return the caller whose places a slow request takes; it is the same in all its tenants.
 
         Without authentication all clients are one caller.
         """
@@ -380,9 +382,10 @@ class _Delivery:
         return self._job.scope if user is None else f"user {user}"
 
     async def _user(self) -> str | None:
-        """Return the name of the caller who has opened the task; None where it cannot be read.
+        """Return the name of the caller who has opened the task; None if it cannot be read.
 
-        The beginning of the log says it. A scope does not: a caller has one in each tenant.
+        It stands at the beginning of the log. The scope would not do: a caller has one in each
+        tenant.
         """
         if self._opened_by is None:
             try:
@@ -423,7 +426,7 @@ class _Delivery:
         )
 
     def _turn_of(self, notification: Notification) -> dict[str, Any]:
-        """Return the event's turn, if HEAD tells: events before the current turn have none."""
+        """Return the field with the event's turn; none for events before HEAD's current turn."""
         head, version = self._head, notification.version
         is_current = head is not None and (version > head.turn_base or version == head.turn)
         return {"turn": head.turn} if head is not None and is_current else {}
@@ -455,6 +458,6 @@ def _log(
     exc_info: bool = False,
     **fields: Any,
 ) -> None:
-    """Log a line about a job: ids, and nothing of a configuration or an event."""
+    """Log a line about a job: with ids, but nothing out of a configuration or an event."""
     ids = {"task_id": handle.message.task_id, "config_id": handle.message.config_id}
     logger.log(level, message, exc_info=exc_info, extra={"action": action, **ids, **fields})

@@ -64,9 +64,9 @@ class DynamoKeyStore(KeyStore):
 
 
 def _readable(item: Item) -> PublishedKey | None:
-    """Return the key that an item holds; None, with a line in the log, where it is damaged.
+    """Return the key that an item holds; None, with a line in the log, if it is damaged.
 
-    It is then as good as not published: the others are served, and its signer publishes it again.
+    A damaged key counts as not published: the others are served, and its signer publishes it again.
     """
     try:
         return _key_of(plain(item))
@@ -77,7 +77,7 @@ def _readable(item: Item) -> PublishedKey | None:
 
 
 def _key_of(values: Mapping[str, Any]) -> PublishedKey:
-    """Return the key; raise KeyError, TypeError or ValueError where it is none."""
+    """Return the key; raise KeyError, TypeError or ValueError if the values are not a key."""
     jwk, times = json.loads(values["jwk"]), (values["published_at"], values["expires_at"])
     if not isinstance(jwk, dict) or f"{_KEY}{jwk['kid']}" != values["SK"]:
         raise ValueError("it is no key of this name")

@@ -31,7 +31,7 @@ from a2a_serverless.storage.leases import Slots
 
 MARGIN_S: Final = 5.0
 MAX_MARGIN_SHARE: Final = 0.1
-"""The margin after the last request is at most this share of an invocation."""
+"""The largest share of an invocation that is kept free after the last request."""
 
 MAX_REQUEST_SHARE: Final = 0.6
 """A request gets at most this share of an invocation, so that a short one still makes progress."""
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 class PushFunction(EventFunction):
     """Turns batches of stream records into jobs, and delivers batches of jobs.
 
-    Configurations are served at the same time, the jobs of one in their order. A connection lives
+    Several configurations are served at a time, each one's jobs in their order. A connection lives
     as long as a delivery.
 
     Args:
@@ -56,11 +56,11 @@ class PushFunction(EventFunction):
         queue: the jobs, and the events that were given up.
         keys: publishes the public keys.
         settings: which events are pushed, allowed receivers, and for how long one may fail.
-        slots: those of the places that slow requests have; None: nothing is limited.
+        slots: the slots of the places for slow requests; None: nothing is limited.
         secret: the source of the signing keys; by default the one that the settings name.
         clock: by default that of the machine.
         resolve: finds the addresses of a receiver's host.
-        tls: the trust; by default that of the system and Mozilla.
+        tls: the trusted certificates; by default the system's and Mozilla's.
 
     Raises:
         ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be parsed.

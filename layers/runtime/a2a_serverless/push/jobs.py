@@ -33,7 +33,7 @@ class PushJob(BaseModel):
 
     @property
     def group(self) -> str:
-        """Return the FIFO group: one per configuration, so that a slow receiver delays itself."""
+        """Return the FIFO group: one per configuration, so that a slow receiver delays no other."""
         return digest("push-group", *self._names)
 
     @property
@@ -52,7 +52,7 @@ class PushLetter(BaseModel):
     model_config = ConfigDict(frozen=True, validate_by_name=True, serialize_by_alias=True)
 
     job: PushJob = Field(alias="wake")
-    """Under the name that it has in the letters of every release."""
+    """Stored as `wake`, the name that it has in the letters of every release."""
     event_id: str
     version: int
     """The event's commit."""
@@ -104,7 +104,7 @@ class PushQueue:
     async def dead_letter(self, letter: PushLetter) -> None:
         """Send the record of an event that was given up to its queue, for a person to find.
 
-        Without that queue only the process's log has it.
+        Without that queue only the process's log has the event.
 
         Raises:
             UnavailableError, ConfigurationError: the queue did not take it.

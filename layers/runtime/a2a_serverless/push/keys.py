@@ -18,7 +18,7 @@ JWKS_MAX_AGE_S: Final = 300
 """Seconds that a receiver may cache the served document (`Cache-Control: max-age`)."""
 
 KEY_LIFETIME_S: Final = 24 * 3600
-"""Seconds that a key stays published after its last renewal: no token of it is valid then."""
+"""Seconds that a key stays published after its last renewal: by then its tokens have expired."""
 
 RENEW_S: Final = 3600
 """Seconds after which a key in use is renewed."""

@@ -75,7 +75,7 @@ class Notification:
             raise InvalidArgumentError(_NO_JSON) from error
 
     def _body_of_0_1(self) -> bytes:
-        # It loads the models of 0.3, which hardly a process needs.
+        # It loads the models of 0.3, which few processes need.
         from a2a_serverless.http.legacy.v0_1 import notification  # noqa: PLC0415
 
         try:
@@ -85,15 +85,15 @@ class Notification:
 
 
 def first_version(push: Push) -> int:
-    """Return the version after which to read the log: the cursor may be inside a commit."""
+    """Return the version after which to read the log; the cursor may be inside the next commit."""
     return push.version if push.index >= LAST else max(0, push.version - 1)
 
 
 def needs_beginning(log: Log) -> bool:
     """Return True if the log's events can only be counted by a fold of the whole log.
 
-    A restart shows the artifacts as they were when the turn began: no later part of the log has
-    them.
+    A restart shows the artifacts as they were when the turn began; they are not in a later part of
+    the log.
     """
     is_whole = bool(log.records) and log.records[0].version == 1
     restarts = (isinstance(entry, Restarted) for record in log.records for entry in record.entries)

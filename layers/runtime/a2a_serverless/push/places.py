@@ -1,8 +1,8 @@
-"""The places of slow requests: so many for each caller, out of those that all have together.
+"""The places of slow requests: a number for each caller, out of those that all share.
 
-A request to a webhook occupies a place of PushFunction's concurrency until it is answered. A caller
-with sixty webhooks that never answer would occupy all of them. So a request that is not answered
-within `GRACE_S` needs one of its caller's places, and ends where they are all taken. A quick
+A request to a webhook occupies a part of PushFunction's concurrency until it is answered. A caller
+with sixty webhooks that never answer would occupy all of it. So a request that is not answered
+within `GRACE_S` needs one of its caller's places, and is ended if they are all taken. A quick
 webhook needs none, and costs no request to the table.
 """
 
@@ -19,10 +19,10 @@ GRACE_S: Final = 1.0
 """Seconds that a request may take without a place, unless the attempt before it has failed."""
 
 SHARE: Final = 5
-"""One caller has this part of the places: a fifth."""
+"""One caller may have a fifth of all places."""
 
 MARGIN_S: Final = 5.0
-"""Seconds that a place is held beyond the longest request, if its process dies."""
+"""Seconds beyond the longest request after which the place of a process that died comes free."""
 
 NO_PLACE: Final = Outcome(
     meaning=Meaning.AGAIN, reason="other slow webhooks of the same caller take all its places"
@@ -39,7 +39,7 @@ class Places:
     """Holds places for slow requests.
 
     Args:
-        leases: where they are counted; None: nothing is limited.
+        leases: the leases of the places; None: nothing is limited.
     """
 
     def __init__(self, leases: PlaceLeases | None) -> None:
@@ -55,9 +55,9 @@ class Places:
     ) -> Outcome:
         """Make a request, and hold one of the caller's places while it is slow.
 
-        Return `NO_PLACE` where there is none: the request was ended, or, after a failure, was not
-        made. `caller` returns who has it made, and is asked only then. `timeout_s` is the longest
-        that it may take.
+        Return `NO_PLACE` if no place is free: the request was ended, or, with `has_failed`, was not
+        made. `caller` returns the caller behind the request, and is only called if a place is
+        needed. `timeout_s` is the longest time that the request may take.
         """
         if self._leases is None:
             return await request()

@@ -1,9 +1,9 @@
-"""The token that a receiver can check: over each notification, signed with a published key.
+"""The token by which a receiver can check a notification; it is signed with a published key.
 
-The key is made from a secret, the process's own or one in Secrets Manager.
+The key is made from a secret: the process's own, or one in Secrets Manager.
 
-Imports `cryptography` and `jwt`, which takes a tenth of a second: only the function that signs
-imports this module.
+This module imports `cryptography` and `jwt`, which takes a tenth of a second: only the function
+that signs imports it.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ TOKEN_LIFETIME_S: Final = 300
 """Seconds that a token is valid after it was signed."""
 
 SETTLED_S: Final = 2 * JWKS_MAX_AGE_S + 60
-"""Seconds that a new key is published before it signs, while there is another. By then neither the
-API, which keeps an old document while the store does not answer, nor a receiver has a document
-without it. One minute is for clocks that differ."""
+"""Seconds for which a new key is published before it signs, if there is another key to sign with.
+After that neither a receiver nor the API has a document without the new key; the API keeps an old
+document while the store does not answer. One minute is for clocks that differ."""
 
 LOOK_AGAIN_S: Final = 60.0
-"""Seconds that the choice of a key holds."""
+"""Seconds after which the key to sign with is chosen anew."""
 
 MIN_SECRET_LENGTH: Final = 32
 """The fewest characters of a secret that is no PEM key."""
 
 SECRET_MAX_AGE_S: Final = 300.0
-"""Seconds after which the values are read again: a rotation is seen by then."""
+"""Seconds after which the secret is read again, so that a rotation is noticed."""
 
 SECRET_PAUSE_S: Final = 15.0
-"""Seconds between two attempts to read them while Secrets Manager does not answer."""
+"""Seconds between two attempts to read the secret while Secrets Manager does not answer."""
 
 _CURRENT: Final = "AWSCURRENT"
 _PREVIOUS: Final = "AWSPREVIOUS"
@@ -120,8 +120,8 @@ class SecretsManagerSecret(SigningSecret):
         """Return a version's text, None if there is no such version.
 
         Raises:
-            UnavailableError: it cannot be read, or the permission is missing: the values that were
-                read before go on signing meanwhile.
+            UnavailableError: it cannot be read, or the permission is missing. The caller goes on
+                signing with the values that were read before.
         """
         client = self._client or aws.client("secretsmanager")
         try:
@@ -161,7 +161,7 @@ def signing_key(secret: str) -> SigningKey:
     which are reduced to a private key (FIPS 186-5, A.2.1: 128 bits more than the order has).
 
     Raises:
-        ConfigurationError: it is too short, or a PEM text without a P-256 private key.
+        ConfigurationError: the secret is too short, or a PEM text without a P-256 private key.
     """
     private = _parsed(secret) if secret.lstrip().startswith(_PEM) else _derived(secret)
     public: dict[str, str] = ECAlgorithm.to_jwk(private.public_key(), as_dict=True)
@@ -179,7 +179,8 @@ def thumbprint(jwk: Mapping[str, str]) -> str:
 def config_hmac(config: TaskPushNotificationConfig) -> str:
     """Return the HMAC-SHA-256 of a configuration's id under its token, in hexadecimal.
 
-    It shows the token to those alone who know it, and binds it to the configuration.
+    It proves that the signer knows the token without showing the token, and binds the token to the
+    configuration.
     """
     return hmac.digest(config.token.encode(), config.id.encode(), hashlib.sha256).hex()
 
@@ -189,8 +190,8 @@ def choose(
 ) -> SigningKey:
     """Return the key to sign with: the first one of `keys` that every receiver can know by now.
 
-    While none has been published for long enough, it is the one that was published first. At least
-    one of `keys` is published.
+    If none has been published for long enough, return the one that was published first. At least
+    one of `keys` has to be published.
     """
     since = {key.kid: key.published_at for key in published}
     known = [key for key in keys if key.kid in since]
@@ -253,7 +254,7 @@ class Signer:
         return jwt.encode(claims, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})
 
     async def _key(self) -> SigningKey:
-        """Return the key to sign with: the last choice while secret or store do not answer."""
+        """Return the key to sign with; the last one chosen while secret or store do not answer."""
         now_ms = self._clock.now_ms()
         if self._chosen is not None and now_ms - self._chosen_at < LOOK_AGAIN_S * 1000:
             return self._chosen
@@ -273,13 +274,13 @@ class Signer:
         return chosen
 
     async def _publish(self, key: SigningKey, published: dict[str, PublishedKey]) -> None:
-        """Publish a key for longer than the tokens that it signs from now on are valid."""
+        """Publish a key, unless it was renewed lately, so that it outlives the tokens it signs."""
         held = published.get(key.kid)
         if held is None or not held.is_fresh(self._clock.now_ms()):
             published[key.kid] = await self._store.publish(key.jwk)
 
     def _usable(self, secrets: Iterable[str]) -> list[SigningKey]:
-        """Return the keys of the valid secrets: a rotation to an invalid one stops nothing.
+        """Return the keys of the valid secrets: after a rotation to an invalid one, the former's.
 
         Raises:
             ConfigurationError: none of them is valid.

@@ -1,7 +1,8 @@
 """The jobs for the commits that records of the table's stream name.
 
-A record only says that a task was committed up to a version. DynamoDB Streams keeps the order of an
-item, not of a task: so the events to send, and their order, are decided where the log is read.
+A record only says that a task was committed up to a version. DynamoDB Streams keeps the order for
+each item, but not for a task: so the events to send, and their order, are only decided when a
+delivery reads the log.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class PushStream:
         """Send the jobs of these records.
 
         Return the sequence numbers of the records whose jobs could not be sent: they have to come
-        again. A task gets one job for each configuration, as its delivery reads all commits.
+        again. A task gets one job for each configuration, because its delivery reads all commits.
         """
         tasks: dict[tuple[str, str, str], list[Committed]] = {}
         for committed in committed_by(records, self._which):
@@ -83,7 +84,7 @@ class PushStream:
                 async with slots:
                     await self.send(newest)
             except UnreadableTaskError as error:
-                # It stays so: the stream must not wait behind it.
+                # The task stays unreadable: the stream must not wait for it.
                 extra = {"action": "unreadable_task", "task_id": newest.task_id}
                 logger.error("Jobs left out: %s", error, extra=extra)  # noqa: TRY400 - its sentence says all
             except Exception:
@@ -119,7 +120,7 @@ class PushStream:
 def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[Committed]:
     """Return the commits of `records` that may have an event to push.
 
-    The event source filters by the same rule, so that dropped records cost no invocation.
+    The event source filters by the same rule, so that records without events cost no invocation.
     """
     for record in records:
         change = record["dynamodb"]

@@ -18,7 +18,8 @@ class EventFunction(ABC):
     """A Lambda function behind event sources, one invocation at a time.
 
     The event loop lives as long as the function: objects that are bound to it survive from one
-    invocation to the next. Subclasses call this constructor last: if theirs raises, no loop leaks.
+    invocation to the next. A subclass calls this constructor at the end of its own, so that no loop
+    leaks if its own raises.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class EventFunction(ABC):
     def handle(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Process an event; return a partial batch response that names the records to pass again.
 
-        `context` is Lambda's; without one (None) there is no deadline.
+        `context` is Lambda's; if it is None, there is no deadline.
 
         Raises:
             InvalidArgumentError: the event comes from a source that the function does not handle.
@@ -49,7 +50,7 @@ class EventFunction(ABC):
 
     @abstractmethod
     async def _answer(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Return the answer of `handle`; leave nothing running."""
+        """Return the answer for `handle`; leave nothing running."""
 
 
 def left_s(context: Any) -> float | None:
@@ -63,8 +64,8 @@ async def process_batch(
     """Process the records of an SQS event and return the partial batch response.
 
     Groups run at the same time, the records of one group in their order. `process` returns True if
-    a record is done; after one that is not, the rest of its group is reported unprocessed, as FIFO
-    order demands.
+    a record is done. If it returns False, the record and the rest of its group are reported as
+    failed, as FIFO order demands.
     """
     groups = _groups(records)
     failed = await asyncio.gather(*(_in_order(group, process) for group in groups))
@@ -74,7 +75,7 @@ async def process_batch(
 def partial_response(failed: Iterable[str]) -> dict[str, Any]:
     """Return the answer that makes an event source pass these records again, and no others.
 
-    A record is named by its message id, one of a stream by its sequence number.
+    A queue's record is named by its message id, a stream's by its sequence number.
     """
     return {"batchItemFailures": [{"itemIdentifier": identifier} for identifier in failed]}
 

@@ -1,7 +1,7 @@
 """FIFO delivery of typed messages: the message, one delivery of it, and the queue.
 
-Delivery is at least once. Of a group at most one message is in processing: the next one is
-delivered when the previous was acknowledged or given back, or when its visibility ran out.
+Delivery is at least once. At most one message of a group is processed at a time: another delivery
+of the group follows when it was acknowledged or given back, or when its visibility ran out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from a2a_serverless.errors import UndecodableMessageError
 
 
 class Message(Protocol):
-    """A queue's message: a pydantic model about one task, of ids and never of content."""
+    """A queue's message: a pydantic model about one task, with ids and without content."""
 
     @property
     def group(self) -> str:
@@ -70,7 +70,8 @@ def decode_message(kind: type[M], body: object) -> M:
 class Verdict:
     """The decision on a delivery.
 
-    `is_done`: acknowledge it. Else give it back after `delay_s`; None: leave it to expire.
+    `is_done`: acknowledge it. Otherwise give it back, so that it comes again after `delay_s`; None:
+    let it expire.
     """
 
     is_done: bool
@@ -115,12 +116,13 @@ class Handle(ABC, Generic[M]):
 
     @abstractmethod
     async def nack(self, *, delay_s: float = 0) -> None:
-        """Give the message back; it, and those behind it, come after `delay_s` at the earliest.
+        """Give the message back; it and those behind it are delivered after `delay_s` or later.
 
         An expired delivery has been given back already: nothing happens.
 
         Raises:
-            UnavailableError: no answer within the retry budget; the visibility gives it back.
+            UnavailableError: no answer within the retry budget; the message comes back when its
+                visibility ends.
         """
 
     @abstractmethod
@@ -143,8 +145,8 @@ async def conclude(
 ) -> bool:
     """Acknowledge a delivery, or give it back, as decided; return True if it is done.
 
-    `on_error` logs the exception of a queue that could not be told. The delivery expires then: the
-    message comes again, and its consumer finds what is left to do.
+    If the queue could not be told, `on_error` logs the exception. The delivery then expires, the
+    message comes again, and its consumer finds out what is left to do.
     """
     try:
         if verdict.is_done:
@@ -182,10 +184,11 @@ class FifoQueue(ABC, Generic[M]):
     async def pull(self, limit: int, wait_s: float) -> list[Handle[M]]:
         """Return up to `limit` deliveries, 10 at most, and none if none comes within `wait_s`.
 
-        Of the messages of one group only the first is among them; others that came with it are
-        given back at once. An error of the network is logged, and returns none after a pause. After
-        `shutdown` there are none. A poll must be awaited to its end: what an abandoned one receives
-        is given back, or, if the process is frozen or dies before, waits out its visibility.
+        They include only the first message of a group; others of the group that came with it are
+        given back at once. After an error of the network, which is logged, and after `shutdown` the
+        list is empty. A poll must be awaited to its end: messages that an abandoned poll receives
+        are given back; if the process is frozen or dies before that, they wait for the end of their
+        visibility.
 
         Raises:
             ConfigurationError: there is no such queue.
@@ -197,14 +200,15 @@ class FifoQueue(ABC, Generic[M]):
 
     @abstractmethod
     async def shutdown(self) -> None:
-        """Stop receiving: every `deliveries` ends after the deliveries it has handed out."""
+        """Stop receiving: every `deliveries` ends instead of returning another delivery."""
 
     @abstractmethod
     def decode_record(self, record: EventRecord, *, removes: bool = False) -> Handle[M]:
         """Return the delivery behind a record of an SQS event (push mode).
 
-        `removes`: its `ack` removes the message. Else it may do nothing: the event source deletes
-        the records that were not reported as failed, when the invocation has returned.
+        `removes`: the delivery's `ack` removes the message. Otherwise `ack` may do nothing: when
+        the invocation has returned, the event source deletes the records that were not reported as
+        failed.
 
         Raises:
             UndecodableMessageError: the record does not hold a message of this kind.
@@ -217,6 +221,6 @@ class FifoQueue(ABC, Generic[M]):
         """Copy a body that cannot be read to a queue without consumers, for a person.
 
         Return False if there is no such queue; the caller then leaves the message in its own.
-        `message_id` tells the message from another with the same body; without it both are kept as
-        one.
+        `message_id` tells the message from another one with the same body; without it the two are
+        kept as one.
         """

@@ -18,7 +18,7 @@ from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, M, decode_message
 
 DEDUPLICATION_S: Final = 300
-"""Seconds that a deduplication id counts, also after the message was deleted, as on SQS FIFO."""
+"""Seconds for which a deduplication id counts, even if the message was deleted; as on SQS FIFO."""
 
 LONGEST_WAIT_S: Final = 1.0
 """Seconds between two looks at an idle queue."""
@@ -47,7 +47,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A message that no function reads."""
+    """A stored message, in the form for a person who looks at it."""
 
     message_id: str
     sent_at: int
@@ -116,7 +116,7 @@ class MemoryQueue(FifoQueue[M]):
 
     @property
     def waiting(self) -> list[Kept]:
-        """Return the messages that are left, as a person looks at them, in the order of sends."""
+        """Return the messages that are left, in the form for a person, in the order of sends."""
         with self._lock:
             entries = [entry for group in self._groups.values() for entry in group]
         entries.sort(key=lambda entry: entry.number)
@@ -271,7 +271,7 @@ class MemoryQueue(FifoQueue[M]):
         }
 
     def _held(self, record: EventRecord) -> _Entry | None:
-        """Return the entry of a delivery that is its latest one and has not run out."""
+        """Return the entry of a delivery; None if it is not its latest one, or has expired."""
         group = self._groups.get(record["attributes"].get("MessageGroupId", ""), ())
         now, receipt = self._clock.monotonic(), record["receiptHandle"]
         return next((e for e in group if e.receipt == receipt and e.visible_at > now), None)

@@ -1,6 +1,7 @@
-"""Queues on SQS FIFO: visibility is both the lease of a delivery and its back-off.
+"""Queues on SQS FIFO: visibility is both the lease of a delivery and the wait before the next one.
 
-Push mode (Lambda receives and deletes) is `decode_record`, pull mode `pull` and `deliveries`.
+In push mode, in which Lambda receives and deletes, use `decode_record`; in pull mode, use `pull`
+and `deliveries`.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ if TYPE_CHECKING:
     from types_boto3_sqs.type_defs import MessageTypeDef
 
 LONG_POLL_S: Final = 20
-"""Seconds that SQS holds a receive at most."""
+"""The longest time for which SQS holds a receive, in seconds."""
 
 SHORT_WAIT_S: Final = 2
-"""Seconds that a receive may wait with the time-out of every other request."""
+"""The longest wait of a receive, in seconds, that is sent with the time-out of other requests."""
 
 MOST_AT_ONCE: Final = 10
-"""Messages that SQS hands out in one receive at most."""
+"""The most messages that SQS hands out in one receive."""
 
 SHORT_POLL_S: Final = 0.25
 """Seconds between two receives of a queue that is not long-polled."""
 
 LONGEST_LEASE_S: Final = 43_170
-"""SQS allows 12 h of visibility since the receive; a request for the last seconds fails."""
+"""The longest visibility that is asked for, in seconds since the receive. SQS allows 12 h, but a
+request for the last seconds fails."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class SqsHandle(Handle[M]):
             self._log_expired("ack")
 
     async def nack(self, *, delay_s: float = 0) -> None:
-        """Give the message back by its visibility; in push mode before it is reported failed."""
+        """Give the message back by its visibility; in push mode, before it is reported failed."""
         seconds = min(max(0, math.ceil(delay_s)), max(0, self._rest_s()))
         try:
             await self._requests.hide(self._receipt, seconds)
@@ -148,7 +150,7 @@ class SqsFifoQueue(FifoQueue[M]):
         await self._requests.send(
             message.model_dump_json(),
             MessageGroupId=message.group,
-            # A send whose answer was lost is repeated under the same id: SQS keeps one.
+            # A send whose answer was lost is repeated with the same id: SQS keeps one message.
             MessageDeduplicationId=message.deduplication_id,
             # X-Ray links the invocation to it; the message itself carries the trace on.
             MessageSystemAttributes=system_attributes(message.trace),
@@ -221,7 +223,7 @@ class SqsFifoQueue(FifoQueue[M]):
             self._polls.discard(poll)
 
     def _poll(self, url: str, poll: Future[list[EventRecord]], limit: int, wait_s: float) -> None:
-        # A short wait is answered within the time-out of other requests, and fails as soon.
+        # A short wait is answered within the time-out of other requests, so it can have the same.
         is_long = wait_s > SHORT_WAIT_S
         client = self._requests.polling_client if is_long else self._requests.client
         try:
@@ -236,13 +238,13 @@ class SqsFifoQueue(FifoQueue[M]):
             _resolve(poll, error)
             return
         records, behind = _firsts_of_groups(_record(each) for each in answer.get("Messages", []))
-        # Before the first of their group can be acknowledged, and a frozen process keeps them.
+        # Given back now: later the first of their group may be acknowledged and the process frozen.
         self._give_back(url, behind)
         if not _resolve(poll, records):
             self._give_back(url, records)
 
     def _give_back(self, url: str, records: list[EventRecord]) -> None:
-        """Give back messages that came after their receiver had left: they are visible at once."""
+        """Give back messages that are not handed out, so that they are visible at once."""
         for record in records:
             try:
                 self._requests.client.change_message_visibility(
@@ -280,7 +282,7 @@ class SqsFifoQueue(FifoQueue[M]):
             if await self.keep_undecodable(body, reason=reason, message_id=message_id):
                 await self._requests.delete(record["receiptHandle"])
         except (ConcurrencyError, ConfigurationError, UnavailableError) as error:
-            # It is still on its queue, and comes again.
+            # The message is still in its queue, and comes again.
             extra = {"action": "set_aside_failed", "error": type(error).__name__}
             logger.warning("An undecodable message stays: %s", error, extra=extra)
 
@@ -298,7 +300,7 @@ def _record(message: MessageTypeDef) -> EventRecord:
 def _firsts_of_groups(
     records: Iterable[EventRecord],
 ) -> tuple[list[EventRecord], list[EventRecord]]:
-    """Return the first record of each group, and those behind one of these."""
+    """Return the first record of each group, and all records behind these."""
     groups: set[str] = set()
     firsts: list[EventRecord] = []
     behind: list[EventRecord] = []
@@ -310,7 +312,7 @@ def _firsts_of_groups(
 
 
 def _resolve(poll: Future[list[EventRecord]], outcome: list[EventRecord] | Exception) -> bool:
-    """Hand over a poll's outcome, once; return False if its receiver has one, or has left."""
+    """Hand over a poll's outcome; return False if the receiver has one already, or has left."""
     try:
         if isinstance(outcome, Exception):
             poll.set_exception(outcome)

@@ -66,7 +66,7 @@ class SqsRequests:
 
     async def keep(self, body: str, *, reason: str, message_id: str | None) -> None:
         """Send a body for a person to read, in a group of its own if the queue has groups."""
-        own = digest("push-undecodable", message_id or body)  # the name under which they are stored
+        own = digest("push-undecodable", message_id or body)  # the kind of stored messages' ids
         is_fifo = self.name.endswith(".fifo")
         await self.send(
             body,
@@ -111,7 +111,7 @@ class SqsRequests:
         return _code(error) in _MISSING_CODES
 
     def misconfigured(self, error: Exception) -> ConfigurationError:
-        """Return the ConfigurationError for an error that a repetition cannot cure."""
+        """Return the ConfigurationError for an error that would come again if repeated."""
         if self.is_missing(error):
             return ConfigurationError(f"The queue {self.name} does not exist.")
         return ConfigurationError(f"The queue {self.name} cannot be used: {error}")
