@@ -1,6 +1,6 @@
 """A2A over HTTP: JSON-RPC and HTTP+JSON over the official SDK's routes.
 
-Named here are the paths that the application serves beside those of the protocol's bindings.
+This module names the paths that the application serves besides those of the protocol's bindings.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 
 HEALTH_PATH = "/healthz"
 JWKS_PATH = "/.well-known/jwks.json"
-"""The keys that push notifications are signed with, for their receivers."""
+"""Serves the public keys by which receivers check the signatures of push notifications."""
 LEGACY_CARD_PATHS = ("/.well-known/agent.json", "/agentCard")
 """The card's path until 0.2, and simple_a2a's; served with the legacy dialects."""
 PUBLIC_PATHS = frozenset({AGENT_CARD_WELL_KNOWN_PATH, *LEGACY_CARD_PATHS, HEALTH_PATH, JWKS_PATH})
 """Paths that ask for no credentials."""
 
 SUBMIT_PATH = "/api/a2a/tasks"
-"""The JSON-RPC endpoint once more, where clients of `tasks/submit` expect it."""
+"""A second path of the JSON-RPC endpoint, where clients of `tasks/submit` expect it."""
 JSONRPC_PATHS = frozenset({"", "/", SUBMIT_PATH})
 
 V0_3_PREFIX = "/v1/"

@@ -1,12 +1,12 @@
-"""The address of the agent: the URL under which the clients of a request reach it.
+"""The address of the agent: the URL under which the client of a request reaches it.
 
-Card and extended card ask here, in one order: `public_url` of the settings, else what API Gateway
-says about the request, else the URL of the request itself. Notifications name the same address as
-their issuer; PushFunction, which has no request, gets it by its settings.
+Card and extended card get it here: it is the settings' `public_url`, or else what API Gateway says
+about the request, or else the URL of the request itself. Notifications name the same address as
+their issuer; PushFunction, which has no request, gets it from its settings.
 
-API Gateway says it in the `requestContext` of its events. A client can write no part of that: the
-domain is the one by which the gateway has found the API, and what stands before the path is the
-stage. Behind the Lambda Web Adapter the context is a header, which the adapter sets for every
+API Gateway gives the address in the `requestContext` of its events. A client can write no part of
+that: the domain is the one by which the gateway has found the API, and the stage stands before the
+path. Behind the Lambda Web Adapter the context is a header, which the adapter sets for every
 request; only `from_adapter` reads it. Everywhere else it is a client's header like any other.
 """
 
@@ -26,7 +26,7 @@ from a2a_serverless.settings import Settings
 
 
 def _listed(form: str) -> re.Pattern[str]:
-    """Return the pattern of a header that has one value for each proxy, comma between them."""
+    """Return the pattern of a header with one value for each proxy, separated by commas."""
     return re.compile(rf"(?:{form})(?:\s*,\s*(?:{form}))*", re.ASCII | re.IGNORECASE)
 
 
@@ -42,16 +42,16 @@ _FORMS: Mapping[str, tuple[re.Pattern[str], str]] = {
     "x-forwarded-proto": (_listed("https?|wss?"), "http or https"),
     "x-forwarded-for": (_listed(r"[A-Za-z0-9._:\[\]%-]{1,255}"), "addresses"),
 }
-"""Headers that servers, proxies and frameworks read where an address is asked for."""
+"""Headers in which servers, proxies and frameworks look for an address."""
 
 _BASE_URL = "a2a_serverless.base_url"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost"})
 
 
 def malformed_header(headers: Iterable[tuple[str, str]]) -> str | None:
-    """Return a sentence about the first header that names no address; None without one.
+    """Return a sentence about the first malformed header of an address; None if there is none.
 
-    No client has to send such a header, and libraries raise all kinds of errors on it.
+    No client needs to send such a header, and libraries raise all kinds of errors on it.
     """
     for name, value in headers:
         form, meaning = _FORMS.get(name.lower(), (None, ""))
@@ -61,19 +61,19 @@ def malformed_header(headers: Iterable[tuple[str, str]]) -> str | None:
 
 
 def base_url(request: Request, settings: Settings) -> str:
-    """Return the URL under which a request's clients reach the agent, without a `/` at its end."""
+    """Return the URL under which a request's client reaches the agent, without a `/` at its end."""
     url: str = settings.public_url or request.scope.get(_BASE_URL) or str(request.base_url)
     return url.rstrip("/")
 
 
 def from_gateway(scope: Scope, context: Mapping[str, Any]) -> Scope:
-    """Return the scope of a request with the address that its `requestContext` says, if it does.
+    """Return the scope of a request with the address that its `requestContext` names, if it does.
 
-    The path in the context begins with the stage, the scope's does not. On a domain of one's own
-    that is mapped at its root they are the same.
+    The path in the context begins with the stage; the scope's path does not. On a custom domain
+    that is mapped at its root the two paths are the same.
 
-    The gateway of a deployment speaks https. The only other one is the local stack's: `http` is the
-    scheme of a domain that is this machine's own, under which no client reaches a deployment.
+    The gateway of a deployment speaks https. The only other gateway is the local stack's: a domain
+    that is this machine itself has the scheme `http`, and no client reaches a deployment under it.
     """
     domain, path = context.get("domainName"), context.get("path")
     if not isinstance(domain, str) or not isinstance(path, str) or not domain:
@@ -84,15 +84,15 @@ def from_gateway(scope: Scope, context: Mapping[str, Any]) -> Scope:
 
 
 def _before(path: str, whole: str) -> str:
-    """Return what `whole` has before `path`; a `/` at the end of either does not count."""
+    """Return what stands before `path` in `whole`; a `/` at the end of either does not count."""
     path, whole = path.rstrip("/"), whole.rstrip("/")
     return whole.removesuffix(path) if whole.endswith(path) else ""
 
 
 def from_adapter(app: ASGIApp) -> ASGIApp:
-    """Return the application for use behind the Lambda Web Adapter, whose header says the address.
+    """Return the application for use behind the Lambda Web Adapter, with the address in its header.
 
-    The application does not see the header: it has more about the caller than the address.
+    The application does not see the header, because that tells more about the caller.
     """
 
     async def addressed(scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,8 +109,8 @@ def from_adapter(app: ASGIApp) -> ASGIApp:
 def from_header(headers: Mapping[str, str], name: str) -> Mapping[str, Any]:
     """Return the JSON object in a header of the Lambda Web Adapter.
 
-    Outside of Lambda the header is the client's: it may hold anything, or be missing. What is no
-    object is an empty one here.
+    Outside of Lambda the header is the client's, and may hold anything or be missing. If it is not
+    a JSON object, an empty one is returned.
     """
     try:
         found = json.loads(headers.get(name, "{}"))

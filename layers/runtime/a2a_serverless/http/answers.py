@@ -1,7 +1,8 @@
-"""How long an answer may be that is given in one piece.
+"""How long an answer in one piece may be.
 
-Lambda takes an answer of 6 MB from a function, as JSON in which the body is one text: quotation
-marks and backslashes count twice. A longer one is lost, and its client gets a bare error.
+Lambda takes an answer of at most 6 MB from a function, as JSON in which the body is one string:
+quotation marks and backslashes count twice. A longer answer is lost, and its client gets an error
+without details.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from a2a.types import Message, Task
 from google.protobuf.json_format import MessageToDict
 
 MAX_ANSWER_BYTES: Final = 5_000_000
-"""The most bytes of one answer, as Lambda sends it; envelope and headers have the rest of 6 MB."""
+"""The most bytes of one answer as Lambda sends it; the rest of 6 MB is for envelope and headers."""
 
 _MOST_GROWTH: Final = 20
-"""Bytes that are sent for one of protobuf, at most: the names of enums are the longest."""
+"""The most bytes that are sent for one byte of protobuf; names of enum values grow the most."""
 
 
 def fitting(tasks: Sequence[Task | Message]) -> int:

@@ -1,4 +1,4 @@
-"""The FastAPI application: the SDK's routes over our handler, and what they leave out."""
+"""The FastAPI application: the SDK's routes over our handler, and what those routes leave out."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from a2a_serverless.wiring import Backends
 CARD_MAX_AGE_S = 300
 
 _STREAMS = (":stream", ":subscribe")
-"""The ends of the paths from which HTTP+JSON streams."""
+"""The ends of the paths whose answers are streams in HTTP+JSON."""
 
 _HTTP_ERRORS: Mapping[int, tuple[str, str, str]] = {
     404: (
@@ -68,7 +68,7 @@ _HTTP_ERRORS: Mapping[int, tuple[str, str, str]] = {
         "The path does not serve this HTTP method: the header Allow names those that it serves.",
     ),
 }
-"""By HTTP's status: the name of google.rpc.Code, the reason for the log, the client's sentence."""
+"""By HTTP status: the name of google.rpc.Code, the reason for the log, the client's sentence."""
 _OTHER_HTTP_ERROR = ("UNKNOWN", "HttpError", "The request cannot be answered.")
 
 _base_url: ContextVar[str] = ContextVar("a2a_serverless_base_url", default="https://localhost")
@@ -92,9 +92,9 @@ def create_app(
         extended_card: the card of A2A_EXTENDED_CARD, for authenticated callers.
 
     Raises:
-        ConfigurationError: A2A_AUTH does not say who may call, A2A_CONTEXT_VARIABLES names what is
-            no context variable, A2A_PUSH_ALLOWED_HOSTS what is no host, or A2A_CORS_ORIGINS what is
-            no origin.
+        ConfigurationError: A2A_AUTH does not say who may call, or A2A_CONTEXT_VARIABLES,
+            A2A_PUSH_ALLOWED_HOSTS or A2A_CORS_ORIGINS has an entry that is no context variable,
+            host or origin.
     """
     clock = backends.storage.clock
     authenticator = authenticator_of(settings, clock)
@@ -141,10 +141,10 @@ def _described_by(card: AgentCard) -> FastAPI:
 
 
 def _add_own_routes(app: FastAPI, backends: Backends) -> None:
-    """Add the paths beside the protocol's.
+    """Add the paths besides the protocol's.
 
-    Not as routes of FastAPI's own, which take a model of the answer: the first of these loads all
-    of pydantic.v1, a tenth of a cold start.
+    They are not FastAPI's own kind of routes, which make a model of the answer: the first of these
+    loads all of pydantic.v1, a tenth of a cold start.
     """
     app.add_route(HEALTH_PATH, _health, methods=["GET"], include_in_schema=False)
     if backends.push is not None:
@@ -161,7 +161,7 @@ def _add_protocol_routes(
 ) -> None:
     """Add the routes of the card and of both bindings, and describe them."""
     for route in card_routes:
-        if isinstance(route, Route):  # of which the SDK keeps GET alone
+        if isinstance(route, Route):  # the SDK keeps only GET of it
             app.add_route(route.path, _head_of(route.endpoint), ["HEAD"], include_in_schema=False)
     add_a2a_routes_to_fastapi(
         app,
@@ -176,7 +176,7 @@ def _add_protocol_routes(
 def _admit(
     app: FastAPI, settings: Settings, authenticator: Authenticator | None, clock: Clock
 ) -> None:
-    """Add what a request passes before its body is read; what is added last comes first."""
+    """Add the middleware that comes before a request's body is read; the last added comes first."""
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     if settings.requests_per_s:
         app.add_middleware(RateLimit, rate=settings.requests_per_s, clock=clock)
@@ -236,7 +236,7 @@ def _rest_routes(
 def _card_routes(
     card: AgentCard, deployed: Callable[[AgentCard], AgentCard], settings: Settings
 ) -> list[BaseRoute]:
-    """Return the card's routes; the card names the address under which it is asked for."""
+    """Return the card's routes; the card names the address at which the request reached it."""
     last_modified = formatdate(usegmt=True)
 
     async def at_this_address(card: AgentCard) -> AgentCard:
@@ -289,9 +289,9 @@ async def _http_exception(request: Request, error: HTTPException) -> JSONRespons
 
 
 def _methods_at(request: Request) -> list[str]:
-    """Return the methods of an unknown path that is known with others.
+    """Return the methods with which a request's path is known; empty for an unknown path.
 
-    The routes of tenants take each path of two segments, and know nothing of the others.
+    The routes of tenants match every path of two segments, but do not know the other routes.
     """
     asked: dict[str, Any] = {"type": "http", "path": request.scope["path"], "root_path": ""}
     asked["method"] = request.method
@@ -304,7 +304,7 @@ def _methods_at(request: Request) -> list[str]:
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    """Answer outside of all middleware, so that nothing gives 0.3 its form but this."""
+    """Answer an unforeseen error; outside of all middleware, so 0.3's form is made here."""
     answer = rest_error(internal_error(error, "http_request"))
     if v0_3_rest.is_0_3(request):
         content = v0_3_rest.with_code(bytes(answer.body))

@@ -31,15 +31,15 @@ async def cancel(
 ) -> Tail:
     """Cancel a task and return a tail that stands at its end (A2A 1.0.1, section 3.1.5).
 
-    The agent has `timeout_s` seconds to end the task; after that it is canceled without it, and
-    what the agent still writes is refused. A task that came to its end by itself stays as it is.
-    Repeating a cancel joins the one that is under way. `by` is the user who asks.
+    The agent has `timeout_s` seconds to end the task. After that the task is canceled without it,
+    and what the agent still writes is refused. A task that has come to another end stays as it is.
+    A repeated cancel joins the one that is under way. `by` is the user who asks.
 
     Raises:
         TaskNotFoundError: there is no such task.
-        TaskNotCancelableError: the task has ended, canceled ones included: 3.1.5 and the
-            conformance kit name every terminal state, and that is more than the "idempotent" of
-            3.3.1, which holds in that nothing changes.
+        TaskNotCancelableError: the task has ended, also if it was canceled: 3.1.5 and the
+            conformance kit name every terminal state. The cancel is still "idempotent", as 3.3.1
+            demands, because nothing changes.
     """
     storage = backends.storage.for_scope(scope)
     head = await storage.head(task_id)
@@ -53,7 +53,8 @@ async def cancel(
     except TaskTerminalStateError as error:
         raise TaskNotCancelableError from error
     faults.point("after-cancel-flag")
-    # A request of its own: an earlier one may have been dropped by a worker meanwhile.
+    # A number of its own: the queue must not drop this operation as a repetition of an earlier
+    # one, which a worker may have dropped meanwhile.
     params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
     operation = Operation.to_cancel(params, request_context=tracing.carried())
     await try_send(backends.operations.send(operation), "cancel", head, head.turn)

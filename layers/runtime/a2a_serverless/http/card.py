@@ -1,4 +1,4 @@
-"""The agent card: read from its file, and told where and how this deployment is reached."""
+"""The agent card: read from its file, and completed with how this deployment is reached."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FIRST_SEGMENTS = frozenset(
 def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     """Read a card from a file in the protocol's JSON, as its author writes it.
 
-    It need not have interfaces: the deployment knows its URLs. Where it has some, only their
+    The card need not have interfaces: the deployment knows its URLs. If it has some, only their
     bindings and versions are offered, under their tenants: a card without 0.3 offers only 1.0. A
     relative `path` starts at `folder`.
 
@@ -81,13 +81,13 @@ _NAMED_FIELDS = (
     r"at [\w.\[\]]+\.(\w+)$",
     r".*parse (\w+) field",
 )
-"""Where the parser's reason names the field, the best place first."""
+"""Patterns that find the field in the parser's reason, the most reliable first."""
 
 
 def _line(text: str, reason: str) -> str:
-    """Return ` (line N)`, the first line with the field that a reason names; empty for none.
+    """Return ` (line N)`, the first line with the field that a reason names; empty if unknown.
 
-    The reason of a text that is no JSON names the line itself.
+    If the text is not JSON, the reason itself names the line.
     """
     for pattern in _NAMED_FIELDS:
         found = re.search(pattern, reason)
@@ -98,7 +98,7 @@ def _line(text: str, reason: str) -> str:
 
 
 def _meant(reason: str, fields: str) -> str:
-    """Return which field an unknown one may stand for; empty if none of the known is like it."""
+    """Return the field that was probably meant by an unknown one; empty if none is similar."""
     unknown = re.search(_NAMED_FIELDS[0], reason)
     known = re.findall(r"'(\w+)'", fields)
     close = get_close_matches(unknown[1], known, 1) if unknown else []
@@ -106,7 +106,7 @@ def _meant(reason: str, fields: str) -> str:
 
 
 def load_extended_card(settings: Settings, *, folder: Path | None = None) -> AgentCard | None:
-    """Read the card of A2A_EXTENDED_CARD as `load_card` does; None where it is not set.
+    """Read the card of A2A_EXTENDED_CARD as `load_card` does; return None if it is not set.
 
     Raises:
         ConfigurationError: as `load_card`.
@@ -120,8 +120,9 @@ def deployed_card(card: AgentCard, settings: Settings, base: str) -> AgentCard:
     It names one URL for each binding and version: `base` for HTTP+JSON, whose clients append a
     path, and `base/` for JSON-RPC, whose clients send to the URL as it stands.
 
-    Security is what A2A_AUTH asks for, an extended card is promised where there is one, and push
-    notifications are offered where there is a queue for them, whatever the file says.
+    The file does not decide about the following: security is what A2A_AUTH asks for, an extended
+    card is promised if there is one, and push notifications are offered if there is a queue for
+    them.
     """
     deployed = deepcopy(card)
     del deployed.supported_interfaces[:]
@@ -154,8 +155,8 @@ def _ways(card: AgentCard) -> list[AgentInterface]:
 def _can_be_named(way: AgentInterface) -> bool:
     """Return True if clients of an interface can name its tenant, or need not.
 
-    Requests of 0.3 have no tenants. In HTTP+JSON it is the first segment of a path, and some of
-    these are taken.
+    Requests of 0.3 have no tenants. In HTTP+JSON the tenant is the first segment of the path, and
+    some first segments are taken.
     """
     if not way.tenant:
         return True
@@ -179,7 +180,7 @@ def _at(base: str, way: AgentInterface) -> AgentInterface:
 
 
 def _require_api_key(card: AgentCard) -> None:
-    """Require a key in either header: of two requirements one is enough."""
+    """Require a key in one of two headers: of several security requirements one is enough."""
     key = card.security_schemes["apiKey"].api_key_security_scheme
     key.location, key.name = "header", "X-API-Key"
     card.security_schemes["bearer"].http_auth_security_scheme.scheme = "Bearer"
@@ -197,7 +198,7 @@ def _require_token(card: AgentCard, settings: Settings) -> None:
 
 
 def missing_fields(card: AgentCard) -> list[str]:
-    """Return the required fields that the card lacks, interfaces aside (section 4.4.1)."""
+    """Return the required fields that the card lacks, except interfaces (section 4.4.1)."""
     whole = deepcopy(card)
     del whole.supported_interfaces[:]
     whole.supported_interfaces.extend(_interfaces(_ways(whole), _SOMEWHERE))

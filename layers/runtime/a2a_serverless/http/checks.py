@@ -1,9 +1,10 @@
-"""What a request may be: its JSON, and its values beside this agent's card and limits.
+"""Checks of a request: its JSON, and its values against this agent's card and limits.
 
-Nothing is read or written before. JSON is read more strictly than by the SDK, which turns the name
-of an unknown enum value into the value 0, so that a filter for a state that does not exist finds
-every task; drops characters that are not base64 from a file, so that the agent gets another file;
-accepts NaN, which it cannot print again; and shows clients its parser's own words.
+They come before anything is read or written. JSON is read more strictly than by the SDK. The SDK
+turns the name of an unknown enum value into the value 0, so that a filter for a state that does not
+exist finds every task. It drops characters that are not base64 from a file, so that the agent gets
+another file. It accepts NaN, which it cannot print again. And it shows clients its parser's own
+words.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ M = TypeVar("M", bound=AnyMessage)
 MAX_VALUES = 10_000
 """The most values of one body.
 
-Guard, dispatcher and answer take about 40 microseconds for each, and nothing else runs meanwhile.
+Guard, dispatcher and answer take about 40 microseconds for each value, during which nothing else
+runs.
 """
 
 _LINE_BREAKS = str.maketrans("", "", "\r\n")
 _BASE64 = re.compile(r"([A-Za-z0-9+/_-]*)(={0,2})")
-"""Digits of either alphabet, and padding."""
+"""Digits of one or the other base64 alphabet, and padding."""
 _TRUTH_VALUES = frozenset({"true", "false"})
-"""What a query parameter may say, in letters of either size; JSON has no texts for them."""
+"""Values of a boolean query parameter, in upper or lower case; in JSON they are not strings."""
 NOT_BASE64 = ("is not base64.", "Not base64 (RFC 4648).")
 
 AsksForHistory = SendMessageConfiguration | GetTaskRequest | ListTasksRequest
@@ -71,7 +73,7 @@ _LIMITS = {
 
 
 def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings) -> None:
-    """Refuse a message that no turn can be made of.
+    """Refuse a message that cannot become a turn.
 
     Raises:
         InvalidParamsError: a role that is not the client's (section 4.1.5), a part without content,
@@ -101,7 +103,7 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
 def history_length(request: AsksForHistory | None, settings: Settings) -> int:
     """Return the most messages that an answer's history may have (section 3.2.4).
 
-    That is A2A_MAX_HISTORY, or less where the `request` asks for less.
+    That is A2A_MAX_HISTORY, or less if the `request` asks for less.
 
     Raises:
         InvalidArgumentError: a negative number.
@@ -192,7 +194,7 @@ def read_json(body: bytes) -> Any:
 
 
 def _check_size(value: Any) -> None:
-    """Refuse so many values that protobuf's parser would block the event loop.
+    """Refuse a value with more than `MAX_VALUES` values: its parsing would block the event loop.
 
     Raises:
         InvalidParamsError: names the limit.
@@ -222,7 +224,7 @@ def check_query(query: Any) -> None:
 
 
 def check_values(value: Any, model: type[AnyMessage]) -> None:
-    """Refuse unknown enum values, malformed base64, no objects where one belongs, and so on.
+    """Refuse unknown enum values, malformed base64, other values where an object belongs, etc.
 
     Unknown fields are ignored (section 5.7).
 
@@ -242,7 +244,7 @@ def parsed(value: Any, model: type[M]) -> M:
     check_values(value, model)
     sentence = f"The body is not a {model.DESCRIPTOR.name}."
     if not isinstance(value, dict):
-        # ParseDict would take the letters of a text for names of unknown fields.
+        # ParseDict would take the characters of a string for names of unknown fields.
         raise InvalidParamsError(message=sentence)
     with refusing(sentence):
         return ParseDict(value, model(), ignore_unknown_fields=True)
@@ -250,13 +252,13 @@ def parsed(value: Any, model: type[M]) -> M:
 
 @contextmanager
 def refusing(sentence: str) -> Iterator[None]:
-    """Refuse with `sentence` what a library's parser in the block does not accept.
+    """Refuse with `sentence` a value that a library's parser in the block does not accept.
 
     Such parsers raise more than they document: ParseDict also raises OverflowError and
     AttributeError, the SDK's conversions also raise errors of pydantic, base64 and Unicode.
 
     Raises:
-        InvalidParamsError: has the sentence. One that the block itself raises is not changed.
+        InvalidParamsError: has the sentence; an InvalidParamsError of the block passes unchanged.
     """
     try:
         yield
@@ -267,9 +269,10 @@ def refusing(sentence: str) -> Iterator[None]:
 
 
 def is_base64(text: str, *, strict: bool = False) -> bool:
-    """Return True if all of `text` but its line breaks is base64, as ProtoJSON defines it.
+    """Return True if `text`, apart from its line breaks, is base64 as ProtoJSON defines it.
 
-    Either alphabet will do, with or without padding; `strict` asks for the first one, padded.
+    Either alphabet is accepted, with or without padding; `strict` requires the standard one with
+    padding.
     """
     found = _BASE64.fullmatch(text.translate(_LINE_BREAKS))
     if found is None:
@@ -282,7 +285,7 @@ def is_base64(text: str, *, strict: bool = False) -> bool:
 
 
 def refused_field(path: str, sentence: str, problem: str) -> InvalidParamsError:
-    """Return the error for the field at `path`, of which `sentence` is the message's predicate."""
+    """Return the error for the field at `path`; `sentence` follows the path in the message."""
     return invalid_params(f"{path} {sentence}", (path, problem))
 
 
@@ -315,13 +318,13 @@ def _wrong_in_field(
             yield path, NOT_BASE64
     elif field.message_type is not None and _is_ours(field.message_type):
         if value is not None and not isinstance(value, Mapping):
-            # ParseDict would take the letters of a text for names of unknown fields.
+            # ParseDict would take the characters of a string for names of unknown fields.
             yield path, ("must be an object.", "Not an object.")
         yield from _wrong_values(value, field.message_type, f"{path}.")
 
 
 def _is_value_of(enum: EnumDescriptor, value: Any) -> bool:
-    """Return True for a name or number of an enum, and for None, which sets nothing."""
+    """Return True if `value` is a name or number of an enum, or None, which sets nothing."""
     match value:
         case None:
             return True

@@ -38,10 +38,10 @@ _CHOSEN_ID = "a2a_serverless.chosen_id"
 _OWN_TENANT = "a2a_serverless.own_tenant"
 _REQUEST = "a2a_serverless.request"
 NAMED_TENANT = "a2a_serverless_named_tenant"
-"""In a request's state: the tenant that an HTTP+JSON request names beside its path."""
+"""In a request's state: the tenant that an HTTP+JSON request names in its query or body."""
 
 ENVELOPE = "a2a_serverless_envelope"
-"""In a request's state: the JSON-RPC request that it is, as the guard has read it."""
+"""In a request's state: the JSON-RPC request in its body, as the guard has parsed it."""
 
 MAX_TENANT = 256
 """Characters of a tenant's name."""
@@ -117,7 +117,7 @@ def names_version(request: Request) -> bool:
 
 
 def names_1_0(request: Request) -> bool:
-    """Return True for a request that says that it is of 1.0, or of a version not served."""
+    """Return True if the request says that it is of 1.0, or of a version that is not served."""
     try:
         return _minor(_version(request)) == PROTOCOL_VERSION_1_0
     except VersionNotSupportedError:
@@ -127,7 +127,7 @@ def names_1_0(request: Request) -> bool:
 def check_version(request: Request, spoken: str) -> None:
     """Refuse a request that is of another version than its operation (section 3.6.2).
 
-    One that names no version is of 0.3.
+    A request that names no version is of 0.3.
 
     Raises:
         VersionNotSupportedError: says which version the operation is of, and what is missing.
@@ -163,8 +163,8 @@ def _minor(version: str) -> str:
 def scope_of(context: ServerCallContext) -> Scope:
     """Return the scope of the call: its principal in its tenant (A2A 1.0.1, section 13.1).
 
-    A principal that has a tenant of its own is in it, whether the call names it or not. In any
-    other tenant it finds nothing, as in one that does not exist.
+    A principal that has a tenant of its own acts in it, even if the call does not name it. In any
+    other tenant it finds nothing, as if that tenant did not exist.
 
     Raises:
         InvalidArgumentError: the tenant's name is too long.
@@ -177,7 +177,7 @@ def scope_of(context: ServerCallContext) -> Scope:
 
 
 def check_may_open(context: ServerCallContext) -> None:
-    """Refuse a new task in a tenant that is not the caller's, in whose name the agent would act.
+    """Refuse a new task in another tenant than the caller's: the agent would act in its name.
 
     Raises:
         InvalidArgumentError: in the same words for a tenant that exists and one that does not.
@@ -216,7 +216,7 @@ def caller_of(context: ServerCallContext, carried: CarriedVariables | None) -> C
 
 
 def idempotency_key(context: ServerCallContext) -> str | None:
-    """Return the key by which a repetition is recognised; None when the caller gave none."""
+    """Return the key by which a repeated message is recognised; None when the caller gave none."""
     return _headers(context).get("idempotency-key") or None
 
 
@@ -237,22 +237,22 @@ def last_event_id(context: ServerCallContext) -> Cursor | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenId:
-    """The id that a client has given to its task, as only the legacy dialects allow."""
+    """The id that a client has given to its task; only the legacy dialects allow that."""
 
     task_id: str
     ttl_s: float | None = None
 
 
 def choose_id(context: ServerCallContext, task_id: str, *, ttl_s: float | None = None) -> None:
-    """Let the call's message go to the task `task_id`, which is created if there is none.
+    """Send the call's message to the task `task_id`, which is created if it does not exist.
 
-    `ttl_s` is how long a created task is kept, by default as long as any other.
+    `ttl_s` is how long a created task is kept; by default as long as any other.
     """
     context.state[_CHOSEN_ID] = ChosenId(task_id=task_id, ttl_s=ttl_s)
 
 
 def chosen_id(context: ServerCallContext) -> ChosenId | None:
-    """Return the id chosen by the client; None when the server chooses, which is the rule."""
+    """Return the id chosen by the client; None, as in most calls, when the server chooses."""
     chosen: ChosenId | None = context.state.get(_CHOSEN_ID)
     return chosen
 
@@ -269,7 +269,8 @@ _REQUEST_ID = re.compile(r"[0-9a-fA-F-]{1,64}")
 def function_deadline_ms(context: ServerCallContext) -> int | None:
     """Return the time of the function's end, in milliseconds since the epoch; None if unknown.
 
-    The Lambda Web Adapter says so in a header. Elsewhere a client could only shorten its own call.
+    The Lambda Web Adapter gives it in a header. Elsewhere a client may send that header, and can
+    only shorten its own call by it.
     """
     try:
         deadline_ms = int(_invocation(_headers(context))["deadline"])

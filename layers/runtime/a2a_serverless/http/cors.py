@@ -43,7 +43,7 @@ def origins_of(text: str) -> tuple[str, ...]:
 def browser_access(text: str) -> dict[str, Any]:
     """Return the arguments of Starlette's CORSMiddleware for a setting, see `origins_of`.
 
-    Cookies are not among what pages may send: no caller is known by one.
+    Pages may not send cookies, because callers are not recognised by cookies.
     """
     return {
         "allow_origins": origins_of(text),

@@ -1,7 +1,7 @@
 """Errors as clients see them: the protocol's own, and refusals before any operation.
 
-A refusal's reason is one of few fixed words. Nothing that its caller has sent gets into the log or
-into the answer, so that neither can be forged or made to show a credential.
+A refusal's reason is one of a few fixed words. Nothing that its caller has sent gets into the log
+or into the answer, so that a caller can neither forge them nor make them show a credential.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _FORMS: Mapping[int, tuple[str, str, int]] = {
     431: ("INVALID_ARGUMENT", "INVALID_REQUEST", _INVALID_REQUEST),
     503: ("UNAVAILABLE", "UNAVAILABLE", _SERVER_ERROR),
 }
-"""By HTTP's status: the name of google.rpc.Code, the reason for clients, JSON-RPC's code.
+"""By HTTP status: the name of google.rpc.Code, the reason for clients, JSON-RPC's code.
 
-Clients learn that their credentials were refused, and never why.
+Clients learn that their credentials were refused, but not why.
 """
 
 _COUNTED = "a2a_serverless_counted"
@@ -76,7 +76,7 @@ _SENTENCES: Mapping[type[Exception], str] = {
     errors.ConcurrencyError: _BUSY,
     errors.UnreadableTaskError: "The stored task is damaged: the operator can restore it.",
 }
-"""The sentence for the client of an internal error; without one its request has just failed."""
+"""The sentences for clients by the internal error; for others it is that the request failed."""
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def counted_errors() -> Iterator[None]:
 def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a handler's method an operation, called `action` in the log.
 
-    Its params' required fields are checked first, and it raises only the protocol's errors.
+    The required fields of its params are checked first, and it raises only the protocol's errors.
     """
 
     def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,14 +158,14 @@ def _in_json(path: str) -> str:
 
 
 def _task_id(params: Any) -> str:
-    """Return the id of the task that an operation's params name; empty where they name none."""
+    """Return the id of the task that an operation's params name; empty if they name none."""
     named = params.message if isinstance(params, SendMessageRequest) else params
     task_id: str = getattr(named, "task_id", getattr(named, "id", ""))
     return task_id
 
 
 def count_error(error: A2AError | ParseError) -> None:
-    """Count an error once, as a refusal or as our own fault, however it reaches the client."""
+    """Count an error once, as a refusal or as our own fault, in every form that clients get."""
     if getattr(error, _COUNTED, False):
         return
     setattr(error, _COUNTED, True)
@@ -176,13 +176,13 @@ def count_error(error: A2AError | ParseError) -> None:
 
 
 def log_refusal(reason: str) -> None:
-    """Log and count a request that is refused; `reason` is one of few fixed words."""
+    """Log and count a request that is refused; `reason` is one of a few fixed words."""
     logger.info("refused", extra={"action": "refused", "reason": reason})
     metrics.count("RequestsRefused", reason=reason)
 
 
 def internal_error(error: Exception, action: str, task_id: str = "") -> protocol.InternalError:
-    """Log `error`, and return one for the client that has only its correlation id."""
+    """Log `error`, and return an error for the client that only has its correlation id."""
     correlation_id = secrets.token_hex(8)
     logger.error(
         "%s failed: %s",
@@ -191,7 +191,7 @@ def internal_error(error: Exception, action: str, task_id: str = "") -> protocol
         exc_info=error,
         extra={
             "action": action,
-            "task_id": task_id if is_task_id(task_id) else "",  # the client's words, until then
+            "task_id": task_id if is_task_id(task_id) else "",  # any other is a client's text
             "correlation_id": correlation_id,
         },
     )
@@ -203,7 +203,7 @@ def internal_error(error: Exception, action: str, task_id: str = "") -> protocol
 
 
 def invalid_params(message: str, *problems: tuple[str, str]) -> InvalidParamsError:
-    """Return the error for fields of a request; each of `problems` is a field and its sentence."""
+    """Return the error for fields of a request; `problems` are pairs of field and sentence."""
     errors = [{"field": field, "message": problem} for field, problem in problems]
     return InvalidParamsError(message=message, data={"errors": errors})
 
@@ -225,12 +225,13 @@ def jsonrpc_error(
 ) -> JSONResponse:
     """Return an error in JSON-RPC's form (A2A 1.0.1, section 9.5).
 
-    `is_1_0`: its data are the details of 1.0. Before, they were those of the error itself, if any.
+    `is_1_0`: the error's `data` are the details of 1.0. Before 1.0 they were the error's own, if
+    any.
     """
     count_error(error)
     stated: A2AError | jsonrpc_models.JSONRPCError = error
     if isinstance(error, protocol.JSONParseError):
-        # The one error of the protocol that the SDK's table of JSON-RPC errors leaves out.
+        # The SDK's table of JSON-RPC errors leaves out this one error of the protocol.
         stated = jsonrpc_models.JSONParseError(message=error.message)
     content = build_error_response(request_id, stated)
     if not is_1_0:
@@ -243,7 +244,7 @@ def jsonrpc_error(
 def rest_error(error: A2AError | ParseError, *, status: int | None = None) -> JSONResponse:
     """Return an error in HTTP+JSON's form (A2A 1.0.1, section 11.6).
 
-    `status` overrides the HTTP status of the protocol's table, where HTTP itself has a better one.
+    `status` overrides the HTTP status of the protocol's table, if HTTP has a better one.
     """
     count_error(error)
     payload = build_rest_error_payload(error)
@@ -263,10 +264,10 @@ class RefusedError(Exception):
     """The request is refused before any operation sees it.
 
     Args:
-        reason: one of few fixed words, for the log and the metric: `Expired`, `UnknownKey`, …
-        status: of the answer, one of 400, 401, 403, 413, 414, 429, 431 and 503.
+        reason: one of a few fixed words, for the log and the metric: `Expired`, `UnknownKey`, …
+        status: the answer's: 400, 401, 403, 413, 414, 429, 431 or 503.
         message: a sentence for the client.
-        headers: of the answer, such as the challenge.
+        headers: the answer's, such as the challenge.
     """
 
     def __init__(
@@ -282,7 +283,7 @@ class RefusedError(Exception):
 def response_of(error: RefusedError, path: str) -> JSONResponse:
     """Log and count a refusal, and return its answer in the form of the path's binding.
 
-    In JSON-RPC the request's id is null, as the body was not read (JSON-RPC 2.0, section 5);
+    In JSON-RPC the request's id is null, because the body was not read (JSON-RPC 2.0, section 5);
     HTTP+JSON has the form of section 11.6. Both keep HTTP's own status, on which clients act.
     """
     log_refusal(error.reason)

@@ -27,10 +27,10 @@ from a2a_serverless.tasks.identity import is_unicode
 from a2a_serverless.wiring import aws_backends
 
 _EVERY_TYPE = [""]
-"""What Mangum looks for in the media type of an answer that it passes on as text: any.
+"""Mangum passes an answer on as text if its media type contains one of these: here, always.
 
-All that the application says is text, and a REST API without binary types would give base64 to the
-client as it stands.
+All answers of the application are text. A REST API without binary types would pass base64 on to the
+client undecoded.
 """
 
 LambdaHandler = Callable[[dict[str, Any], Any], dict[str, Any]]
@@ -57,7 +57,7 @@ def app_from_environment(entrypoint: Entrypoint, *, folder: Path) -> FastAPI:
 def lambda_handler(app: ASGIApp) -> LambdaHandler:
     """Return the handler of the events of a REST API.
 
-    The stage is in no path that the application sees, and in the address that its card names.
+    The application sees paths without the stage; the address that its card names has the stage.
     """
     adapter = Mangum(_as_served(app), lifespan="off", text_mime_types=_EVERY_TYPE)
 
@@ -73,13 +73,13 @@ def lambda_handler(app: ASGIApp) -> LambdaHandler:
 
 
 def _refusal(event: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the answer to an event of which Mangum can make no request; None to any other.
+    """Return the answer to an event that Mangum cannot turn into a request; None to any other.
 
-    Its headers name no host or port, or a text in it is not Unicode.
+    That is an event with a malformed header of an address, or with a text that is not Unicode.
     """
     headers = [*_lines(event.get("headers")), *_lines(event.get("multiValueHeaders"))]
     fields = [*headers, *_lines(event.get("multiValueQueryStringParameters"))]
-    path: str = event.get("path") or event.get("rawPath", "/")  # of an HTTP API, as it was once
+    path: str = event.get("path") or event.get("rawPath", "/")  # `rawPath`: of an HTTP API
     texts = [path, event.get("body") or "", *(text for field in fields for text in field)]
     if all(map(is_unicode, texts)):
         error = malformed(headers)
@@ -108,9 +108,10 @@ def _lines(fields: Mapping[str, str | Sequence[str]] | None) -> Iterator[tuple[s
 def observed(app: ASGIApp) -> ASGIApp:
     """Return the application with logs, metrics and address, for use behind the Lambda Web Adapter.
 
-    An environment is frozen as soon as the answer is complete: metrics are written with its end.
+    The environment is frozen as soon as the answer is complete, so the metrics are written with the
+    answer's end.
     """
-    # The adapter names the trace of each request; none belongs to the trace of the server's start.
+    # The adapter names each request's trace: no request belongs to the trace of the server's start.
     os.environ.pop(tracing.INVOCATION, None)
     app = from_adapter(app)
 
@@ -126,7 +127,7 @@ def observed(app: ASGIApp) -> ASGIApp:
 
 
 def _as_served(app: ASGIApp) -> ASGI:
-    """Return the application for scopes of Mangum, which it sees as a server would make them."""
+    """Return the application for scopes of Mangum; change them to those that a server makes."""
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         event = scope["aws.event"]

@@ -73,9 +73,10 @@ def jsonrpc_guard(
 ) -> Endpoint:
     """Refuse requests that the dispatcher would refuse uncounted and in its parser's words.
 
-    In this order: content type (-32005), JSON (-32700), envelope (-32600), method (-32601), the
-    method's version (-32009) and what that version asks of an envelope, extensions (-32008),
-    parameters (-32602). `legacy_methods`: those before 0.3, for requests that name no version.
+    It checks in this order: content type (-32005), JSON (-32700), envelope (-32600), method
+    (-32601), the method's version (-32009) and what that version demands of an envelope, extensions
+    (-32008), parameters (-32602). `legacy_methods`: the methods from before 0.3, for requests that
+    name no version.
     """
     checks = {**_JSONRPC_PARAMS, **v0_3.JSONRPC_PARAMS_SHARED}
 
@@ -132,10 +133,10 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
                 request = v0_3_rest.with_body(request, body)
             if check is not None:
                 check(body)
-            if not is_0_3:  # which has no tenants
+            if not is_0_3:  # 0.3 has no tenants
                 _name_tenant(request, body)
         except ContentTypeNotSupportedError as error:
-            # HTTP's own header is wrong here, and not a part of a message, which is a 400.
+            # HTTP's own header is wrong: 415. The same error for a part of a message is a 400.
             return rest_error(error, status=_HTTP_UNSUPPORTED_MEDIA_TYPE)
         except JSONParseError as error:
             return rest_error(InvalidRequestError(message=error.message))
@@ -147,7 +148,7 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
 
 
 def rewired(routes: Sequence[BaseRoute], wrap: Callable[[Route], Endpoint]) -> list[BaseRoute]:
-    """Return the routes, mounts included, with the endpoints that `wrap` makes of theirs."""
+    """Return the routes, including those of mounts, with their endpoints replaced by `wrap`."""
     again: list[BaseRoute] = []
     for route in routes:
         if isinstance(route, Mount):
@@ -183,7 +184,7 @@ def _check_envelope(envelope: Mapping[str, object]) -> None:
 def _check_method(request: Request, envelope: Mapping[str, object]) -> None:
     """Refuse an unknown method, or one of another version than the request.
 
-    1.0 and 0.3 share no name, so that each name tells its version.
+    1.0 and 0.3 share no name, so a method's name tells its version.
     """
     method = envelope["method"]
     if method in JsonRpcDispatcher.METHOD_TO_MODEL:
@@ -220,7 +221,7 @@ def _name_tenant(request: Request, body: Mapping[str, Any]) -> None:
     the body where there is one; the SDK's dispatcher reads only the path.
 
     Raises:
-        InvalidParamsError: it names several tenants, or one that is not a text.
+        InvalidParamsError: the request names several tenants, or one that is not a string.
     """
     path, query = request.path_params.get("tenant"), request.query_params.getlist("tenant")
     given = [name for name in (path, *query, body.get("tenant")) if name]
@@ -238,7 +239,7 @@ def request_id_of(envelope: Mapping[str, object]) -> str | int | None:
             return None
         case int() as number:
             return number
-        case str() as text if is_unicode(text):  # an answer could not repeat any other
+        case str() as text if is_unicode(text):  # an answer could not repeat another one
             return text
         case _:
             return None

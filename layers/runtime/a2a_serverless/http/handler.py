@@ -1,4 +1,4 @@
-"""The operations of A2A over a durable task: every process answers for every task."""
+"""The operations of A2A over durable tasks: any process can answer for any task."""
 
 # ruff: noqa: ARG002 - the SDK gives the signatures
 
@@ -64,9 +64,9 @@ from a2a_serverless.wiring import Backends
 Entrypoint = Literal["api", "stream"]
 """How the application's answers go out.
 
-`api`: each in one piece (Mangum), so that a stream ends after `blocking_limit_s`, with what there
-is. `stream`: as they are made (uvicorn); a stream ends after `stream_limit_s`. A blocking send
-waits for `blocking_limit_s` at both: a longer one would meet the time-outs of clients.
+`api`: each in one piece (Mangum), so that a stream ends after `blocking_limit_s` with the events
+until then. `stream`: as they are made (uvicorn); a stream ends after `stream_limit_s`. A blocking
+send waits for `blocking_limit_s` in both: a longer one would meet the time-outs of clients.
 """
 
 _GET_STREAMED = (
@@ -85,7 +85,7 @@ class DurableRequestHandler(RequestHandler):
     client leaves.
 
     Args:
-        extended_card: the card for authenticated callers, by the request that asks for it.
+        extended_card: returns the card for authenticated callers, given the request for it.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class DurableRequestHandler(RequestHandler):
     ) -> Task | Message:
         """Accept a message; wait for its turn unless told otherwise (sections 3.1.1, 3.2.2).
 
-        A turn that outlasts `blocking_limit_s` comes back as the working task.
+        If the turn takes longer than `blocking_limit_s`, return the task as it is, at work.
         """
         deadline = self._now() + self._settings.blocking_limit_s
         accepted = await self._accept(params, context)
@@ -183,7 +183,7 @@ class DurableRequestHandler(RequestHandler):
         return task
 
     async def find_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
-        """Return the task as it is now, or None where the caller sees no such task."""
+        """Return the task as it is now; None if the caller sees no such task."""
         with protocol_errors("get_task", params.id):
             length = self._length(params)
             return await self._storage(context).load_task(params.id, length)
@@ -260,7 +260,7 @@ class DurableRequestHandler(RequestHandler):
     # ------------------------------------------------------------------------------------------
 
     def _stream(self, opening: TailEvent, tail: Tail, context: ServerCallContext) -> TaskStream:
-        """Return the stream of a tail; one that is answered in pieces is counted."""
+        """Return the stream of a tail; it takes a lease if it is answered in pieces."""
         counted = self._backends.streams if self._entrypoint == "stream" else None
         return TaskStream(
             opening,
@@ -271,7 +271,7 @@ class DurableRequestHandler(RequestHandler):
         )
 
     def _stream_limits(self, context: ServerCallContext) -> Limits:
-        """Return the limits of a stream that is asked for now."""
+        """Return the limits of a stream that begins now."""
         limit_s = self._settings.stream_limit_s
         if self._entrypoint == "api":
             limit_s = self._settings.blocking_limit_s
@@ -287,10 +287,10 @@ class DurableRequestHandler(RequestHandler):
         return (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000
 
     def _check_fits(self, answer: Task | Message, task_id: str, advice: str) -> None:
-        """Refuse an answer that this entrypoint cannot give.
+        """Refuse an answer that is too large for this entrypoint.
 
         Raises:
-            AnswerTooLargeError: has the advice.
+            AnswerTooLargeError: with `advice` for the client.
         """
         if self._entrypoint == "api" and not fitting([answer]):
             raise AnswerTooLargeError(task_id, advice)

@@ -46,16 +46,16 @@ from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, messa
 from a2a_serverless.wiring import Backends
 
 REBASES = 8
-"""Tries of a follow-up on a task that is written at the same time."""
+"""Tries to append a message to a task that others write at the same time."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """A message's turn, the Task as of its acceptance, and a tail that goes on from it.
+    """A message's turn, the Task as of its acceptance, and a tail that goes on from there.
 
-    For a repeated message both stand at the newest commit instead.
+    For a repeated message, Task and tail are those of the newest commit instead.
     """
 
     turn: int
@@ -63,7 +63,7 @@ class Accepted:
     tail: Tail
 
     def is_answered(self, head: Head) -> bool:
-        """Return True if a blocking send returns: at an end or interruption (section 3.2.2)."""
+        """Return True if a blocking send returns at `head`: end or interruption (section 3.2.2)."""
         waits_for_client = is_interrupted(head.state) and head.turn == self.turn
         # A turn that was accepted while an attempt held the task inherits that attempt's state.
         return self.is_over(head) or (waits_for_client and head.attempts > 0)
@@ -74,9 +74,10 @@ class Accepted:
 
 
 class Intake:
-    """Accepts messages. Once a message is committed, no failure to send its operation is an error.
+    """Accepts messages. Once a message is committed, a failure to send its operation is no error.
 
-    The due index repairs a turn that was not sent; a client that repeats itself sends it again.
+    If a turn was not sent, the sweeper finds it in the due index, and a client that repeats its
+    message sends it again.
     """
 
     def __init__(self, backends: Backends, carried: CarriedVariables | None) -> None:
@@ -86,15 +87,15 @@ class Intake:
     async def accept(self, request: SendMessageRequest, context: ServerCallContext) -> Accepted:
         """Commit `request`, which is not mutated, and send its turn to the workers.
 
-        Its push configuration is stored with it. A repeated message stores none: the first one's
-        is in force.
+        Its push configuration is stored with it. A repeated message stores none: that of the first
+        message stays in force.
 
         Raises:
             TaskNotFoundError: the message names a task that does not exist.
             ContextMismatchError: it names another context than its task (section 3.4.3).
             TaskTerminalStateError, TaskNotAcceptingMessagesError: the task takes no message.
             IdempotencyConflictError: the caller's key belongs to another message.
-            NewerReleaseError: only a newer release can change the task, or can read whether the
+            NewerReleaseError: only a newer release can change the task, or can tell whether the
                 message is the one that its key belongs to.
             InvalidArgumentError: the push configuration does not fit, or there is no room for it.
         """
@@ -199,9 +200,9 @@ async def try_send(
 ) -> bool:
     """Wait until an operation is sent; return False if it could not be.
 
-    Log it as `send_turn` or `send_cancel`, or as `send_turn_failed` or `send_cancel_failed`. A
-    failure is no error of the request, whose commit stands: the due index has the turn, and a
-    cancel's flag its deadline.
+    Log it as `send_turn` or `send_cancel`, or as `send_turn_failed` or `send_cancel_failed`. The
+    request does not fail with it, because its commit stands: the due index has the turn, and the
+    flag of a cancel has its deadline.
     """
     action = f"send_{kind}"
     extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": turn}
@@ -232,9 +233,9 @@ def inline_push(request: SendMessageRequest) -> TaskPushNotificationConfig | Non
 
 
 def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:
-    """Return the key of a creation: the caller's, else the message's in a named context.
+    """Return the key of a creation: the caller's, or the message's in a context that it names.
 
-    Clients use one messageId for many messages: a copy has the same content too.
+    Some clients use one messageId for many messages, so the message's key includes its content.
     """
     message = request.message
     if key is None and message.context_id:
@@ -245,10 +246,10 @@ def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:
 async def _opened_before(
     storage: DurableStorage, request: SendMessageRequest, key: str | None
 ) -> Head | None:
-    """Return HEAD of the task that a copy of the message opened under the last release's id.
+    """Return HEAD of the task that a copy of the message has opened by the last release's rules.
 
     That release left the scope out of the id, and the content out of a message's key. The look-up
-    is one read of a keyed creation, in the caller's own scope; it goes with the next release.
+    costs a keyed creation one read, in the caller's own scope; the next release can drop it.
     """
     message = request.message
     former_key = _header_key(key) or digest("message-key", message.message_id)
@@ -273,10 +274,10 @@ def _addressed(request: SendMessageRequest, task_id: str) -> SendMessageRequest:
 
 
 def _repeats_outcome(head: Head, request: SendMessageRequest) -> bool:
-    """Return True if a message to a task of the client's own id only asks for its outcome again.
+    """Return True if a message to a task with a client's own id only asks for its outcome again.
 
-    That is the last message of a task that has ended, or the first one of a task that waits. A
-    later answer that says the same as the one before it is an answer: a second "yes".
+    That is a copy of the last message of a task that has ended, or of the first message of a task
+    that waits. A later message with the same content is a new answer, such as a second "yes".
     """
     is_same = content_digest(request.message) == head.content_digest
     return is_same and not head.turn_is_open and (head.is_terminal or head.turn == 1)
@@ -285,7 +286,8 @@ def _repeats_outcome(head: Head, request: SendMessageRequest) -> bool:
 def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> int | None:
     """Return the turn that a copy of this follow-up has opened; None for a new message.
 
-    Clients use one messageId for many messages: without a key, a copy has the same content too.
+    Some clients use one messageId for many messages: without a key, a copy must also have the same
+    content.
     """
     has_key_of_latest = key is not None and key_digest(key) == head.key_digest
     is_same = (

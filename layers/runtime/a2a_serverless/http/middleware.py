@@ -1,4 +1,4 @@
-"""Middleware beside authentication: limits of requests, and the headers of answers."""
+"""Middleware besides authentication: limits of requests, and the headers of answers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _HEADERS_TOO_LARGE = 431
 class HeaderLimit:
     """Refuses requests with more than `limit` bytes of headers (431), or of path and query (414).
 
-    So it does with headers about hosts and proxies that name none (400). It comes before
-    authentication, so that no long credentials are read, and before all that asks for an address.
+    It also refuses malformed headers about hosts and proxies (400). It comes before authentication,
+    so that no long credentials are read, and before any code that looks for an address.
     """
 
     def __init__(self, app: ASGIApp, *, limit: int) -> None:
@@ -57,7 +57,7 @@ class HeaderLimit:
 
 
 def malformed(headers: Iterable[tuple[str, str]]) -> RefusedError | None:
-    """Return the refusal of a request whose headers name no host or proxy where they should."""
+    """Return the refusal of a request with a malformed header about hosts or proxies; or None."""
     problem = malformed_header(headers)
     return None if problem is None else RefusedError("MalformedHeader", _BAD_REQUEST, problem)
 
@@ -65,8 +65,8 @@ def malformed(headers: Iterable[tuple[str, str]]) -> RefusedError | None:
 class BodyLimit:
     """Refuses bodies of more than `limit` bytes with 413, before or while they are read.
 
-    The application's own endpoints read the body outside of any exception handler, so that the
-    refusal arrives here.
+    The application's own endpoints read the body outside of any exception handler, so the exception
+    for a body that is too long arrives here.
     """
 
     def __init__(self, app: ASGIApp, *, limit: int) -> None:
@@ -107,19 +107,19 @@ class BodyLimit:
 
 
 class RateLimit:
-    """Refuses what a caller sends beyond `rate` requests per second with 429.
+    """Refuses a caller's requests beyond `rate` per second with 429.
 
-    A caller has a bucket that holds two seconds' worth and fills at `rate`; where callers are not
-    known they are one. The buckets are this process's: in Lambda each environment has its own, and
-    what bounds all of them together is the throttling of the API and the reserved concurrency of
-    the functions.
+    A caller has a bucket that holds two seconds' worth of requests and fills at `rate`; if callers
+    are not known, they share one. The buckets belong to this process: in Lambda each environment
+    has its own. All environments together are limited by the throttling of the API and the reserved
+    concurrency of the functions.
 
     Args:
         rate: requests per second and caller.
     """
 
     MAX_BUCKETS = 10_000
-    """The most buckets; beyond it the one that was not used for longest is dropped: full again."""
+    """The most buckets; beyond it the least recently used is dropped, and so is full again."""
 
     def __init__(self, app: ASGIApp, *, rate: float, clock: Clock) -> None:
         self._app = app
@@ -140,7 +140,7 @@ class RateLimit:
         await response_of(error, scope["path"])(scope, receive, send)
 
     def _take(self, caller: str) -> float:
-        """Take one request out of the caller's bucket; 0, or the seconds until there is one."""
+        """Take one request out of the caller's bucket; return 0, or the seconds until one is in."""
         now = self._clock.monotonic()
         left, at = self._buckets.pop(caller, (self._size, now))
         left = min(self._size, left + (now - at) * self._rate)
@@ -154,12 +154,12 @@ class RateLimit:
 class ErrorForm:
     """Gives every error under a path the form of another version, unless its request is of 1.0.
 
-    It stands before all that refuses requests, so that an unknown path, a body that is too long and
-    a missing key are answered in this form, too.
+    It stands before everything that refuses requests, so that an unknown path, a body that is too
+    long and a missing key are answered in this form, too.
 
     Args:
         under: the beginning of the paths.
-        formed: returns the body of an error, JSON in the form of HTTP+JSON 1.0, in that form.
+        formed: takes an error's body in the form of HTTP+JSON 1.0, and returns it in the other one.
     """
 
     def __init__(self, app: ASGIApp, *, under: str, formed: Callable[[bytes], bytes]) -> None:
@@ -194,8 +194,9 @@ class Negotiation:
 
     One rule gives every answer its type. A stream is `text/event-stream`. A result of HTTP+JSON 1.0
     is `application/a2a+json` (section 11.1), unless its caller sends `application/json`, or accepts
-    it and not the other. All else is `application/json`: JSON-RPC, 0.3, errors, the card. What the
-    SDK's routes make has these types already; only the caller's choice is left to this class.
+    only `application/json` of the two. All other answers are `application/json`: JSON-RPC, 0.3,
+    errors, the card. Answers of the SDK's routes have these types already; this class only applies
+    the caller's choice.
 
     `A2A-Extensions` names the card's extensions that the caller has declared.
     """

@@ -1,7 +1,7 @@
-"""The OpenAPI description of the routes, where the SDK's own leaves gaps.
+"""The OpenAPI description of the routes, which fills the gaps of the SDK's own.
 
-It describes bodies, but neither what is in paths and queries, nor that `/v1` speaks 0.3, nor what
-is answered: each operation gets a name, a summary, and every status with its media types here.
+The SDK describes bodies, but neither paths and queries, nor that `/v1` speaks 0.3, nor the answers.
+This module gives each operation a name, a summary, and every status with its media types.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _SUMMARIES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("get", "/extendedAgentCard"): ("GetExtendedAgentCard", "The card for authenticated callers"),
     ("get", "/card"): ("GetExtendedAgentCard", "The card for authenticated callers"),
 }
-"""By method and path, without the prefix of 0.3: the operation's name, and what it does."""
+"""By method and path (without the prefix of 0.3): the operation's name, and what it does."""
 
-_TOO_LONG: Final = 413  # of which Python's name has changed
+_TOO_LONG: Final = 413  # Python's name for it has changed
 _ALWAYS: Final = (400, 414, 431, 500)
 _REFUSED: Final = (401, 403, 429, 503)
-"""Statuses of every path but the public ones."""
+"""Statuses of every path except the public ones."""
 _REASONS: Mapping[int, str] = {
     400: "The request is malformed, or the task's state or the agent's card rules it out",
     401: "Credentials are missing or refused",
@@ -159,7 +159,7 @@ def _responses(path: str, verb: str) -> dict[str, Any]:
 
 
 def _media_types(path: str) -> tuple[str, ...]:
-    """Return those of results; `middleware.Negotiation` has the rule."""
+    """Return the media types of results, by the rule of `middleware.Negotiation`."""
     if path in JSONRPC_PATHS:
         return _JSON, _STREAM
     if path.endswith((":stream", ":subscribe")):

@@ -1,7 +1,7 @@
 """The push configurations of a task, and the public keys for their receivers.
 
 Token and credentials are stored and never returned. Clients see a configuration's ids, its URL and
-its authentication scheme; to replace a configuration is to give the secrets again.
+its authentication scheme. A client that replaces a configuration has to send the secrets again.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ _LEGACY_GET = "tasks/pushNotificationConfig/get"
 """The method of 0.3, which need not say which configuration it means."""
 
 PUSH_SCHEMES = ("Basic", "Bearer")
-"""Schemes of HTTP authentication that a receiver may have, in any case (RFC 9110, section 11.1).
+"""Schemes of HTTP authentication for receivers; case does not matter (RFC 9110, section 11.1).
 
-They are those of IANA's registry, as the protocol asks, whose credentials are a fixed text. The
-others answer a challenge or sign each request, for which a client's configuration is not enough.
+The protocol asks for schemes of IANA's registry. These are the ones whose credentials are a fixed
+text. The others answer a challenge or sign each request, for which the values of a configuration
+are not enough.
 """
 
 _KEPT_S = 60.0
@@ -62,7 +63,7 @@ _PAUSE_S = 1.0
 class Receivers:
     """The receivers of the caller's tasks (A2A 1.0.1, sections 3.1.7 to 3.1.10).
 
-    Every operation raises PushNotificationNotSupportedError where the card does not offer push
+    Every operation raises PushNotificationNotSupportedError if the card does not offer push
     (section 3.3.4), and TaskNotFoundError for a task that the caller does not see.
 
     Raises:
@@ -77,9 +78,9 @@ class Receivers:
     async def create(
         self, config: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Register a receiver, or replace the one with the same id; an id is made when absent.
+        """Register a receiver, or replace the one with the same id; make an id if there is none.
 
-        It is notified of what is committed from now on: of a task that has ended, nothing.
+        It is notified of what is committed from now on. If the task has ended, that is nothing.
 
         Raises:
             InvalidParamsError: names each field that cannot be used; nothing was stored.
@@ -95,11 +96,11 @@ class Receivers:
     async def get(
         self, request: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Return one configuration; a client of 0.3 that names none gets the first.
+        """Return one configuration; for a client of 0.3 that names none, the first one.
 
         Raises:
             TaskNotFoundError: the configuration does not exist (section 3.1.8).
-            UnreadablePushError: it is damaged.
+            UnreadablePushError: the configuration is damaged.
         """
         _check_push(self._card)
         storage = self._storage(context)
@@ -117,7 +118,7 @@ class Receivers:
     ) -> ListTaskPushNotificationConfigsResponse:
         """List the task's configurations by id; all of them unless `page_size` limits them.
 
-        One that is damaged is left out.
+        A damaged configuration is left out.
 
         Raises:
             InvalidArgumentError: a negative page size.
@@ -138,7 +139,7 @@ class Receivers:
     async def delete(
         self, request: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Forget a configuration; one that is not there is deleted already (section 3.1.10)."""
+        """Forget a configuration; do nothing if it does not exist (section 3.1.10)."""
         _check_push(self._card)
         storage, _ = await self._storage_with(request.task_id, context)
         await storage.delete_push(request.task_id, request.id)
@@ -149,7 +150,7 @@ class Receivers:
         Raises:
             InvalidParamsError: names each field that cannot be used.
             TaskNotFoundError: the message names a task that the caller does not see.
-            InvalidArgumentError: it would open a task in a tenant that is not the caller's.
+            InvalidArgumentError: the message would open a task in a tenant of others.
         """
         _check_push(self._card)
         config = request.configuration.task_push_notification_config
@@ -158,12 +159,12 @@ class Receivers:
         if config.task_id not in ("", task_id):
             problem = "It must be absent or name the message's task."
             raise _refused_config([("taskId", problem)], at=_INLINE)
-        # No name server is asked for a task that the caller does not see, or may not open.
+        # First the task: the host is not looked up if the caller cannot see or open the task.
         if task_id:
             await self._storage_with(task_id, context)
         else:
             check_may_open(context)
-        # A name server that does not answer is no reason to refuse a message.
+        # A message is not refused because a name server does not answer.
         await self._check_url(config.url, at=_INLINE, must_resolve=False)
 
     async def _check_url(self, url: str, *, at: str = "", must_resolve: bool = True) -> None:
@@ -190,7 +191,8 @@ class Receivers:
 def without_secrets(push: Push, context: ServerCallContext) -> TaskPushNotificationConfig:
     """Return a configuration without its secrets.
 
-    Field by field, so that a field which the protocol adds later is not returned by accident.
+    It is copied field by field, so that a field that the protocol adds later is not returned by
+    accident.
     """
     config, authentication = push.config, None
     if config.HasField("authentication"):
@@ -234,12 +236,12 @@ def _check_push(card: AgentCard) -> None:
 
 
 def _check_config(config: TaskPushNotificationConfig, *, at: str = "") -> None:
-    """Refuse a push configuration that makes no valid request; its URL is not looked up.
+    """Refuse a push configuration that cannot make a valid request; do not look up its URL.
 
     `at` is its place in the request: the prefix of its fields' names.
 
     Raises:
-        InvalidParamsError: names each field, never its value, which may be a secret.
+        InvalidParamsError: names each such field, but not its value, which may be a secret.
     """
     found = [*problems(config), *_scheme_problems(config)]
     if found:
@@ -266,8 +268,8 @@ def _sentence(why: str) -> str:
 class KeySet:
     """Serves the JWK set (RFC 7517, section 5), which holds no private key.
 
-    Receivers may keep it for `JWKS_MAX_AGE_S`, and this process keeps it for less; a new key signs
-    only when both times are over. The first key signs at once: an empty set is not kept.
+    Receivers may keep it for `JWKS_MAX_AGE_S`, and this process keeps it for less. A new key signs
+    only after both times. The very first key signs at once, because an empty set is not kept.
     """
 
     def __init__(self, keys: KeyStore, clock: Clock) -> None:

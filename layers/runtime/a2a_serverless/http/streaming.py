@@ -3,11 +3,11 @@
 The SDK turns events into responses and knows no ids. So the handler puts the cursor of each event
 into a note, a context variable, just before it yields the event, and `with_event_ids` takes it out
 when the item that the SDK made of the event comes out of the response. Both sides are in step,
-because the SDK makes one item of one event and fetches none ahead but the first. In the same way
+because the SDK makes one item of each event and fetches only the first one ahead. In the same way
 the handler says which event is the last of its turn, which 0.3 tells its clients, and why a stream
-ends early, in a comment behind its last event.
+ends early, which a comment after its last event says.
 
-Lines end with LF: there are clients that split a stream at two of them, and find no other ends.
+Lines end with LF, because some clients only find the end of an event at two LF.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from a2a_serverless.tasks.events import Cursor
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Marked = Callable[[str], str]
-"""Returns an event's JSON as that of the last one."""
+"""Takes an event's JSON, and returns it with the mark of a turn's last event."""
 
 _LINE_END = "\n"
 
 _UNICODE_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
-"""Line ends to Unicode, and to the SDK's client, but not to server-sent events, as JSON escapes."""
+"""JSON escapes of the characters that end a line in Unicode, and in the SDK's client, but not in
+server-sent events."""
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class _Note:
     """What the handler says of its stream."""
 
     cursor: Cursor | None = None
-    """That of the event on its way out; None when its item has taken it."""
+    """The cursor of the event that was yielded last; None once its item has taken it."""
     is_last: bool = False
     """Whether that event is the last of its turn."""
     remark: str = ""
@@ -90,7 +91,7 @@ def with_event_ids(
         except StopAsyncIteration:
             return response
         except (A2AError, ParseError) as error:
-            # The 0.3 dialect starts its stream before it knows whether there is one.
+            # The dialect of 0.3 begins its stream before it knows whether the request succeeds.
             return rest_error(error)
         response.body_iterator = _numbered(first, items, note, marked)
         return response
@@ -116,10 +117,10 @@ async def _numbered(
 
 
 def _framed(item: Any, note: _Note, marked: Marked | None) -> dict[str, Any]:
-    """Return the fields of an item, with the note's cursor as its id, Unicode's line ends escaped.
+    """Return an item's fields, with the note's cursor as its id, and Unicode's line ends escaped.
 
-    An item of an EventSourceResponse may have any of its forms. The note gives its cursor once: an
-    error that follows is no event and gets none.
+    An item may have any of the forms that EventSourceResponse allows. The note gives its cursor
+    only once: an error that follows is no event and gets no id.
     """
     fields = _fields(item)
     if note.cursor is not None:

@@ -20,15 +20,15 @@ TOO_MANY: Final = (
 """The comment at the end of a stream above the limit."""
 
 _GRACE_S: Final = 15.0
-"""Seconds that a lease outlasts its stream, in which the function ends it, and gives it back."""
+"""Seconds of a lease beyond its stream's end, in which the function ends and gives it back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """When a stream ends by itself, in monotonic seconds.
 
-    It waits for nothing after `deadline`; what a finished turn owes goes out up to `stop`, a margin
-    before the function ends.
+    It does not wait after `deadline`. The events of a finished turn are still sent up to `stop`, a
+    margin before the function ends.
     """
 
     deadline: float
@@ -40,8 +40,8 @@ class TaskStream:
 
     Args:
         caller: the client's identity; empty where callers are not known.
-        leases: of open streams; None where the answer goes out in one piece, so that none is open.
-        flush_s: the seconds for which the workers' chunks wait for company.
+        leases: the leases of open streams; None if the answer goes out in one piece.
+        flush_s: the seconds from a commit of chunks to the next one, as the workers are set.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class TaskStream:
     async def events(self, until: Callable[[Head], bool], limits: Limits) -> AsyncIterator[Event]:
         """Yield the events, each announced by its cursor, until HEAD satisfies `until`.
 
-        A stream takes a lease before it waits for the first time. Without one it ends there, with
-        a remark: what was committed until then has been delivered, so that a client that comes
-        back gets on.
+        A stream takes a lease before it waits for the first time. If it gets none, it ends there
+        with a remark. What was committed until then has been delivered, so that a client that comes
+        back makes progress.
         """
         announce(self._opening.cursor)
         yield self._opening.event
@@ -95,7 +95,7 @@ class TaskStream:
         return self._lease is not None
 
     async def _give_back(self) -> None:
-        """Give the lease back, also where the client has left, and the stream is cancelled."""
+        """Give the lease back, even if the client has left and the stream is cancelled."""
         if self._leases is not None and self._lease is not None:
             await asyncio.shield(asyncio.ensure_future(self._leases.give_back(self._lease)))
             self._lease = None

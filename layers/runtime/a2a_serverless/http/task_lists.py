@@ -1,7 +1,7 @@
 """ListTasks, whose answer shows each task with the fields that GetTask shows of it.
 
-The SDK writes out every empty field of a listed task, and none of one that is got. So the endpoints
-of both bindings are those of this module.
+The SDK writes out every empty field of a task in ListTasks, but none in GetTask. So this module has
+endpoints of its own for both bindings.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TaskLists:
 
 
 def shown(found: ListTasksResponse) -> dict[str, Any]:
-    """Return the JSON of a page: its own fields always, those of a task where they hold something.
+    """Return the JSON of a page: all its own fields, but only those of a task that are not empty.
 
     Artifacts that were not asked for are not in `found` (A2A 1.0.1, section 3.1.4).
     """

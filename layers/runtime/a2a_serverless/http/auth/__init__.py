@@ -1,4 +1,4 @@
-"""Authentication: every path asks for credentials but the few that are public."""
+"""Authentication: every path except a few public ones requires credentials."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Authenticator(Protocol):
 class Authentication:
     """Lets only authenticated requests through to paths that are not public.
 
-    What it lets through is answered with `Cache-Control: no-store`: a cache between us and the
-    clients does not take `X-API-Key` into account, and would give one caller's answer to another.
+    The answers have `Cache-Control: no-store`: a cache between us and the clients does not look at
+    `X-API-Key`, and would give one caller's answer to another.
 
     Args:
         authenticator: None lets every request through, without a principal.

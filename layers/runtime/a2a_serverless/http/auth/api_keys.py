@@ -1,8 +1,8 @@
 """API keys: each has a name, which identifies its holder.
 
-Keys come from a secret of Secrets Manager, or from the environment where there is none. The process
-keeps only their SHA-256. That is enough for keys of 20 random characters or more, which cannot be
-guessed; a slow hash would only make refused requests expensive.
+Keys come from a secret of Secrets Manager, or from the environment if there is no secret. The
+process keeps only their SHA-256. That is enough for keys of 20 random characters or more, which
+cannot be guessed; a slow hash would only make refused requests expensive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from a2a_serverless.http.context import Principal
 from a2a_serverless.http.errors import RefusedError
 
 MIN_LENGTH = 20
-"""Characters of a key: 20 random ones of 64 are 120 bits."""
+"""The fewest characters of a key: 20 characters, each one of 64 at random, are 120 bits."""
 
 MAX_AGE_S = 300.0
 """Seconds that a key may still be accepted after it was removed from the secret."""
@@ -50,7 +50,7 @@ class KeyRing:
     def name_of(self, key: str) -> str | None:
         """Return the name of a key's holder; None for an unknown key.
 
-        Takes the same time for every key: all digests are compared, each in constant time.
+        It takes the same time for every key: all digests are compared, each in constant time.
         """
         sha256 = hashlib.sha256(key.encode()).digest()
         found = None
@@ -68,7 +68,7 @@ class KeyRing:
 
         Raises:
             ConfigurationError: the text has another form. One sentence says in which entry, and
-                shows neither key nor name: a key may stand by mistake where a name belongs.
+                shows neither key nor name: a user may have put a key where a name belongs.
         """
         return cls(
             (_checked_name(name, place), _sha256(key, place))
@@ -82,7 +82,7 @@ class ApiKeys:
 
     Args:
         text: the keys as the process starts.
-        read: reads them again; None where they do not change. Raises UnavailableError.
+        read: reads the keys again, or raises UnavailableError; None if they do not change.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class ApiKeys:
         try:
             return KeyRing.parse(await self._read())
         except ConfigurationError as error:
-            # A secret that was broken by mistake must not lock all callers out: the old keys stay.
+            # A malformed new secret must not lock all callers out: the old keys stay in force.
             raise UnavailableError(str(error)) from error
 
 
@@ -147,10 +147,10 @@ def _pairs(text: str) -> list[tuple[str, Any]]:
         listed = (entry.partition("=") for entry in re.split(r"[,\s]+", text) if entry)
         return [(name, key) for name, _, key in listed]
     try:
-        # As pairs: a dict would silently drop a key of a name that occurs twice.
+        # As pairs: if a name occurs twice, a dict would silently drop one of its keys.
         pairs: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError):
-        # Without its cause: the parser's error holds the text, and the keys in it.
+        # Without the cause: the parser's error holds the text, and so the keys.
         raise ConfigurationError("The API keys are not valid JSON.") from None
     return pairs
 

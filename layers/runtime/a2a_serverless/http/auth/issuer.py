@@ -36,7 +36,7 @@ ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
     ("EC", "P-521"): ("ES512",),
     ("OKP", "Ed25519"): ("EdDSA",),
 }
-"""The algorithms by a key's type and curve (RFC 7518, RFC 8037); no symmetric ones."""
+"""The algorithms by a key's type and curve (RFC 7518, RFC 8037), without symmetric ones."""
 
 ALLOWED = frozenset(name for names in ALGORITHMS.values() for name in names)
 
@@ -55,7 +55,7 @@ class SigningKeys:
         self._keys = [found for jwk in keys[:MAX_KEYS] for found in _usable(jwk)]
 
     def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """Return the key with an id; without an id, the only key of the algorithm. Else None."""
+        """Return the key with the id `kid`; without a `kid` the algorithm's only key; or None."""
         fitting = [key for key in self._keys if key.algorithm_name == algorithm]
         if kid is None:
             return fitting[0] if len(fitting) == 1 else None
@@ -66,7 +66,7 @@ class Issuer:
     """An issuer's keys, read again when they are old and when a token names an unknown one.
 
     Args:
-        issuer: as it stands in `iss`; its discovery document names the keys' URL.
+        issuer: as it is in the claim `iss`; its discovery document names the keys' URL.
         jwks_url: the keys' URL, for an issuer without a discovery document.
 
     Raises:
@@ -118,7 +118,7 @@ class Issuer:
 
 
 def _client(issuer: str) -> httpx.AsyncClient:
-    # A proxy of the environment leads outside, not to an issuer on this machine.
+    # A proxy named in the environment cannot reach an issuer on this machine.
     is_outside = urlsplit(issuer).hostname not in _LOOPBACK
     return httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=is_outside, verify=_tls())
 

@@ -43,9 +43,9 @@ _REASONS: Mapping[type[jwt.PyJWTError], str] = {
 class Tokens:
     """Authenticates by a valid token of the issuer for this audience.
 
-    The principal is the token's subject: for the grant `client_credentials` the client (RFC 9068).
-    The keys come from the issuer only; those that a token brings along (`jwk`, `jku`, `x5c`, `x5u`)
-    are ignored.
+    The principal is the token's subject; for the grant `client_credentials` that is the client (RFC
+    9068). The keys come only from the issuer; keys that a token itself names (`jwk`, `jku`, `x5c`,
+    `x5u`) are ignored.
 
     Raises:
         ConfigurationError: issuer or audience is missing, or a URL is not https.
@@ -144,7 +144,7 @@ def _presented(headers: Headers) -> str:
 def _header(token: str) -> dict[str, Any]:
     """Return the token's header if its form, algorithm and type are allowed."""
     if token.count(".") != _SEGMENTS - 1:
-        raise _invalid("MalformedToken")  # an encrypted one has five segments
+        raise _invalid("MalformedToken")  # an encrypted token has five segments
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, RecursionError) as error:
@@ -159,7 +159,7 @@ def _header(token: str) -> dict[str, Any]:
 
 
 def _is_text(value: object) -> bool:
-    """Return True if a claim is Unicode text: JSON can escape halves of characters, too."""
+    """Return True if a claim is Unicode text; JSON can also express lone surrogates."""
     return isinstance(value, str) and is_unicode(value)
 
 

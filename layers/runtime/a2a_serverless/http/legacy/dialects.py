@@ -2,13 +2,13 @@
 
 `tasks/send`, `tasks/sendSubscribe`, `tasks/get`, `tasks/cancel`, `tasks/resubscribe` and
 `tasks/pushNotification/set` and `get` are those of A2A 0.1; `tasks/list` and
-`tasks/pushNotification/delete` and `list` are what its client simple_a2a has beyond it;
-`tasks/submit` and `tasks/status` are a dialect that submits under an id of its own and asks for the
-result later. All of them serve only requests that name no version, which is what sets their clients
-apart; a request with `A2A-Version` is answered as without this module.
+`tasks/pushNotification/delete` and `list` are additions of its client simple_a2a; `tasks/submit`
+and `tasks/status` are a dialect whose clients submit a task under an id of their own and ask for
+the result later. All of them serve only requests that name no version, by which their clients are
+recognised; a request with `A2A-Version` is answered as if this module did not exist.
 
-Three of the names live on in 0.3. There the answer is 0.3's with the names of 0.1 beside it, so
-that either client finds its own.
+Three of the names are also methods of 0.3. Their answer is that of 0.3 with the names of 0.1 beside
+it, so that clients of both find their own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Result = Json | list[Json] | AsyncIterator[Json] | None
 _LISTED = 100
 """The most tasks of `tasks/list`, whose answer has no place for a page token."""
 _LISTED_WITH_PUSH = 20
-"""The most tasks of `tasks/pushNotification/list`: the configurations of each are a read."""
+"""The most tasks of `tasks/pushNotification/list`: each costs a read of its configurations."""
 
 _ROLES = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
 
@@ -133,7 +133,7 @@ class LegacyDialects:
         return (shapes.own_events(event) async for event in events)
 
     async def _get(self, params: Params, context: ServerCallContext) -> Result:
-        # As in 0.3, where 0 messages of the history mean all of them.
+        # As in 0.3, where a history length of 0 means all messages.
         length = params.get("historyLength")
         is_all = type(length) is int and length == 0
         asked = {"id": _task_id(params), "historyLength": None if is_all else length}
@@ -171,7 +171,7 @@ class LegacyDialects:
         return push_config(made)
 
     async def _push_get(self, params: Params, context: ServerCallContext) -> Result:
-        """Return the task's configuration of 0.1; None where it has none, as in 0.1."""
+        """Return the task's configuration of 0.1; None, as in 0.1, if it has none."""
         return next(iter(await self._pushes(_task_id(params), context)), None)
 
     async def _push_delete(self, params: Params, context: ServerCallContext) -> Result:
@@ -182,7 +182,7 @@ class LegacyDialects:
         return None
 
     async def _push_list(self, params: Params, context: ServerCallContext) -> Result:
-        """Return those of the caller's newest tasks, or of the task that is named."""
+        """Return the configurations of the caller's newest tasks, or of the task that is named."""
         if params.get("id", params.get("taskId")) is not None:
             return await self._pushes(_task_id(params), context)
         request = ListTasksRequest(page_size=_LISTED_WITH_PUSH, history_length=0)
@@ -211,7 +211,7 @@ class LegacyDialects:
         return {"task": submitted(task)}
 
     async def _finished(self, request: SendMessageRequest, context: ServerCallContext) -> Task:
-        """Return the task after its turn, also where the agent answered only with a Message."""
+        """Return the task after its turn, even if the agent has answered with a Message alone."""
         answer = await self._handler.on_message_send(request, context)
         if isinstance(answer, Task):
             return answer
@@ -225,7 +225,7 @@ async def _answer(request_id: Any, result: Result) -> Response:
     if result is None or isinstance(result, dict | list):
         return JSONResponse(_envelope(request_id, result))
     try:
-        first = await anext(result)  # an error at its start becomes an answer, not an event
+        first = await anext(result)  # an error at the start becomes the answer, not an event
     except StopAsyncIteration:
         first = None
 
@@ -305,12 +305,12 @@ def request_of(params: Mapping[str, Any]) -> SendMessageRequest:
 
 
 def _or(given: Any, default: Any) -> Any:
-    """Return what was given, or `default` where that is nothing: None or an empty text."""
+    """Return what was given, or `default` if that is None or an empty text."""
     return default if given is None or given == "" else given
 
 
 def _config_of(params: Params, name: str) -> Json | None:
-    """Return the push configuration in the params in the form of 1.0; None where there is none.
+    """Return the push configuration in the params in the form of 1.0; None if there is none.
 
     simple_a2a has other names than 0.1: `webhookUrl`, and one scheme in `authenticationInfo`.
     """

@@ -1,6 +1,6 @@
 """What clients from before A2A 0.2 read: tasks, events, push configurations, notifications.
 
-It knows no web framework: PushFunction takes the form of a notification from here.
+It imports no web framework, because PushFunction uses it for the form of notifications.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from a2a_serverless.tasks.head import is_terminal
 Json = dict[str, Any]
 
 _STATES_OF_0_1 = {"rejected": "failed", "auth-required": "input-required"}
-"""States that 0.1 lacks, by the one of 0.1 on which its clients do the right thing."""
+"""For each state that 0.1 lacks, the state of 0.1 on which its clients do the right thing."""
 
 
 class Shapes:
@@ -33,7 +33,7 @@ class Shapes:
     One instance serves one answer: it numbers the artifacts, which have no ids in 0.1.
 
     Args:
-        is_0_1: whether the client can only be one of 0.1, which knows fewer states.
+        is_0_1: True if the client is certainly of 0.1, which knows fewer states.
     """
 
     def __init__(self, *, is_0_1: bool = False) -> None:
@@ -68,7 +68,7 @@ class Shapes:
     def own_events(self, event: Event) -> Json:
         """Convert an event of `tasks/sendSubscribe`, where a pause is `final`, too.
 
-        The Task that opens the stream reads as a status.
+        The Task that opens the stream has `final` as well: clients of 0.1 read it as a status.
         """
         shape = self.events(event)
         if isinstance(event, Task | TaskStatusUpdateEvent):
@@ -94,7 +94,7 @@ class Shapes:
 def submitted(task: Task) -> Json:
     """Convert a task for `tasks/submit` and `tasks/status`: its state and newest artifact.
 
-    The status message of an agent that made no artifact takes the artifact's place.
+    If the agent made no artifact, its status message takes the artifact's place.
     """
     shape = Shapes(is_0_1=True).task(task)
     artifact = shape["artifacts"][-1] if "artifacts" in shape else None
@@ -116,7 +116,7 @@ def push_config(config: TaskPushNotificationConfig) -> Json:
 def notification(event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> Json:
     """Convert an event for a webhook: as in a stream of `tasks/sendSubscribe`, without envelope.
 
-    An artifact is told by its `artifactId` alone: its number is one of the stream's.
+    An artifact can only be recognised by its `artifactId`: its number only counts within a stream.
     """
     shape = Shapes(is_0_1=True).own_events(event)
     if "artifact" in shape:

@@ -1,6 +1,7 @@
 """Bodies and params of A2A 0.3, checked before the SDK's compatibility layer reads them.
 
-And the mark at the end of its streams, which that layer sets only where the task has ended.
+This module also sets `final` on the last event of a turn, which that layer sets only if the task
+has ended.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def check_params(params: Any) -> None:
 
 
 def _check_body(body: Any) -> None:
-    """Refuse such a message in the body of an HTTP+JSON request.
+    """Refuse a message in the body of an HTTP+JSON request as `check_params` does.
 
     HTTP+JSON of 0.3 has other names of fields than JSON-RPC of 0.3.
     """
@@ -50,7 +51,7 @@ def _check_body(body: Any) -> None:
                     message="A file must have either fileWithUri or fileWithBytes."
                 )
         message = FromProto.message_send_params(request)
-        # The SDK's 0.3 has the base64 of a file in this field, and not its bytes.
+        # The SDK's 0.3 keeps a file's base64 in this field, and not its bytes.
         _check_files(message, "request.content.file.fileWithBytes")
         _to_1_0(message)
 
@@ -58,8 +59,8 @@ def _check_body(body: Any) -> None:
 def _check_query(params: Any) -> None:
     """Refuse invalid params of `tasks/get`.
 
-    The compatibility layer would log them as a failure, and answer with the parser's words, or with
-    an internal error where a number is too large.
+    The compatibility layer would log them as a failure, and answer with the parser's words, or, if
+    a number is too large, with an internal error.
 
     Raises:
         InvalidParamsError: the params are invalid.
@@ -79,7 +80,7 @@ def _check_task(params: Any) -> None:
 def _check_push_params(params: Any) -> None:
     """Refuse invalid params of `tasks/pushNotificationConfig/set`.
 
-    The compatibility layer would log and return them, and the secrets in them.
+    The compatibility layer would log and return them, including their secrets.
 
     Raises:
         InvalidParamsError: the params are invalid.
@@ -90,7 +91,7 @@ def _check_push_params(params: Any) -> None:
 
 
 def _check_push_body(body: Any) -> None:
-    """Refuse such a body of HTTP+JSON."""
+    """Refuse a body of HTTP+JSON as `_check_push_params` does."""
     with _conversion("push configuration"):
         request = ParseDict(
             body, pb2_v03.CreateTaskPushNotificationConfigRequest(), ignore_unknown_fields=True
@@ -102,7 +103,7 @@ def _check_push_body(body: Any) -> None:
 def _check_push_query(params: Any, *, names_config: bool = False) -> None:
     """Refuse invalid params of the other methods of push configurations.
 
-    `names_config`: the params have to name a configuration, as they do for delete.
+    `names_config`: the params have to name a configuration, as for `delete`.
 
     Raises:
         InvalidParamsError: the params are invalid.
@@ -112,7 +113,7 @@ def _check_push_query(params: Any, *, names_config: bool = False) -> None:
     if names_config or is_named:
         model = types_v03.DeleteTaskPushNotificationConfigParams
     with _conversion("request"):
-        model.model_validate(params).model_dump_json()  # refuses what is not Unicode
+        model.model_validate(params).model_dump_json()  # refuses text that is not Unicode
 
 
 def _conversion(kind: str) -> AbstractContextManager[None]:
@@ -124,9 +125,9 @@ def _to_1_0(params: types_v03.MessageSendParams) -> None:
 
 
 def _check_files(params: types_v03.MessageSendParams, path: str) -> None:
-    """Refuse a file whose base64 is not padded, or not of the alphabet with + and /.
+    """Refuse a file whose base64 has no padding, or characters outside the alphabet with + and /.
 
-    The conversion to 1.0 leaves out other characters, which would shorten the file.
+    The conversion to 1.0 would leave out such characters, and so shorten the file.
     """
     for part in params.message.parts:
         file = getattr(part.root, "file", None)
@@ -149,7 +150,7 @@ JSONRPC_PARAMS_SHARED: Mapping[str, Callable[[Any], object]] = {
     "tasks/cancel": _check_task,
     "tasks/resubscribe": _check_task,
 }
-"""The same for methods that 0.1 has too, with other params."""
+"""The same for methods that 0.1 has as well, but with other params."""
 
 REST_BODIES: Mapping[str, Callable[[Any], object]] = {
     "/v1/message:send": _check_body,
@@ -173,7 +174,7 @@ def final_in_jsonrpc(data: str) -> str:
 
 
 def final_in_rest(data: str) -> str:
-    """Return an event of 0.3 over HTTP+JSON in the same way."""
+    """Return an event of 0.3 over HTTP+JSON with `final`, as `final_in_jsonrpc` does."""
     event = json.loads(data)
     if "statusUpdate" not in event:
         return data

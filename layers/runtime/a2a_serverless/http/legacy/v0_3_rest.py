@@ -2,9 +2,8 @@
 
 Bodies: a message may have `parts` with their `kind`, as over JSON-RPC, instead of `content`; a push
 configuration may come as it is returned, as the JavaScript SDK sends it, instead of inside a
-CreateTaskPushNotificationConfigRequest. Errors have `code` and `message` at their top as well,
-where the JavaScript SDK looks for them, whatever has refused the request. A push configuration can
-be deleted.
+CreateTaskPushNotificationConfigRequest. All errors have `code` and `message` at their top as well,
+where the JavaScript SDK looks for them. A push configuration can be deleted.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Form = Callable[[Json, str], Json]
-"""Returns a body, of a request with this task in its path, as the SDK's server reads it."""
+"""Takes a body and the task in the request's path; returns the body for the SDK's server."""
 
 _PUSH_CONFIGS: Final = "/v1/tasks/{id}/pushNotificationConfigs"
 _KINDS: Final = ("text", "data", "file")
@@ -49,7 +48,7 @@ def _message_form(body: Json, _: str) -> Json:
     """Return a body whose message has `content`.
 
     Raises:
-        InvalidParamsError: the message has neither `content` nor `parts`, or parts of no kind.
+        InvalidParamsError: the message has neither `content` nor `parts`, or a part has no kind.
     """
     name = "message" if "message" in body else "request"
     message = body.get(name)
@@ -69,7 +68,7 @@ def _message_form(body: Json, _: str) -> Json:
 
 
 def _with_kind(part: Any) -> Any:
-    """Return a part with its kind, which the field that it has shows."""
+    """Return a part with its kind, which follows from the field that it has."""
     if not isinstance(part, dict) or "kind" in part:
         return part
     kinds = [kind for kind in _KINDS if kind in part]
@@ -96,11 +95,11 @@ FORMS: Mapping[str, Form] = {
     "/v1/message:stream": _message_form,
     _PUSH_CONFIGS: _push_form,
 }
-"""By route, for the bodies that have several forms."""
+"""The `Form` of each route whose body has several forms."""
 
 
 def check_query(query: Mapping[str, str]) -> None:
-    """Refuse a number in a form that 1.0 reads, and the SDK's 0.3 does not.
+    """Refuse a number in a form that 1.0 can read and the SDK's 0.3 cannot.
 
     Raises:
         InvalidParamsError: the number has an exponent.
@@ -125,9 +124,9 @@ def is_0_3(request: Request) -> bool:
 
 
 def with_code(body: bytes) -> bytes:
-    """Return the body of an error, the protocol's or HTTP's, with code and message at its top, too.
+    """Return the body of an error, the protocol's or HTTP's, with code and message at its top.
 
-    The code is that of JSON-RPC (0.3, section 8); HTTP's own errors have none of it.
+    The code is that of JSON-RPC (0.3, section 8); HTTP's own errors have no such code.
     """
     content = json.loads(body)
     error = content["error"]
