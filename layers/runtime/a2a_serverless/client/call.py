@@ -1,4 +1,4 @@
-"""One call of a resuming client, over all its tries: what it asks for, and what its user has."""
+"""One call of a resuming client, over all its tries: its request, and what the user has got."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from a2a_serverless.client.retries import STEADY_S, Patience
 IDEMPOTENCY_KEY = "Idempotency-Key"
 LAST_EVENT_ID = "Last-Event-ID"
 STATE_LAST_EVENT_ID = "last_event_id"
-"""In the state of a caller's call context: the id of the last event that the caller got."""
+"""The key in the state of a call context, for the id of the last event that the caller got."""
 
 SHORTEST_POLL_S = 0.5
 LONGEST_POLL_S = 5.0
 POLL_SHARE_OF_WAIT = 0.1
-"""A poll for the end of a blocking send comes after a tenth of the time waited so far."""
+"""The share of the time waited so far after which the next poll for a turn's end comes."""
 
 _TERMINAL = frozenset(
     {
@@ -46,9 +46,9 @@ _INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_ST
 
 @dataclass(kw_only=True)
 class Call:
-    """One call of the user's, over all its tries, and what the user has got of it.
+    """One call of the user, over all its tries, and what the user has got of it.
 
-    `request` is the message of a send, None in a subscription.
+    `request` is the message of a send; None for a subscription.
     """
 
     client: Client
@@ -63,17 +63,17 @@ class Call:
     _newest: StreamResponse | None = None
     _state: int = TaskState.TASK_STATE_UNSPECIFIED
     _is_answered: bool = False
-    """Whether the answer came in one piece."""
+    """True if the answer came in one piece."""
     _asks: bool = False
-    """Whether the turn has ended with a question; then no stream of it has more to show."""
+    """True if the turn has ended with a question; then a stream of it has nothing more to show."""
 
     @property
     def is_unanswered(self) -> bool:
-        """Return True if the message was sent, and nothing has come for it."""
+        """Return True if the message was sent, and no answer has come."""
         return self.request is not None and self._newest is None
 
     def is_over(self, *, cut: bool) -> bool:
-        """Return True if nothing more is to come; `cut` says that no clean end was seen."""
+        """Return True if nothing more will come; `cut`: the stream had no clean end."""
         if self._is_answered or self._state in _TERMINAL:
             return True
         if self.request is None:
@@ -101,7 +101,7 @@ class Call:
         except UnsupportedOperationError:
             if not is_resumed:
                 raise
-            # A server without Last-Event-ID has no stream of a task that has ended.
+            # A server that ignores Last-Event-ID refuses to stream a task that has ended.
             ended = StreamResponse(task=await self._get_task())
             if ended.task.status.state not in _TERMINAL:
                 raise
@@ -141,7 +141,7 @@ class Call:
     def _context(self, name: str = "", value: str | None = None) -> ClientCallContext:
         """Return the caller's context with one header replaced, for one request."""
         given = self.context.service_parameters or {}
-        # Of a compressed stream the ids could not be read.
+        # The ids of a compressed stream could not be read.
         headers = (
             {} if header_of(self.context, "Accept-Encoding") else {"Accept-Encoding": "identity"}
         )
@@ -153,8 +153,8 @@ class Call:
     def _is_news(self, event_id: str | None, event: StreamResponse) -> bool:
         """Return True if the user does not have `event`.
 
-        An id that the user has is that of the event itself, or of the Task as of that event.
-        Without ids it can only be seen that a Task is the same as the one before it.
+        If the user has an event with the same id, `event` is that one, or the Task as of that one.
+        Without ids, only a Task that equals the event before it can be recognised as old.
         """
         if event_id is not None:
             return event_id not in self._seen
@@ -185,7 +185,7 @@ class Call:
     # -- answers in one piece ------------------------------------------------------------------
 
     async def _in_one_piece(self, event: StreamResponse, watch: Watch) -> StreamResponse:
-        """Return the answer to a message that was sent without a stream, its turn being over.
+        """Return the answer to a message that was sent without a stream; wait for its turn's end.
 
         Raises:
             ValueError: the SDK's client uses another httpx client.
@@ -204,7 +204,7 @@ class Call:
         return StreamResponse(task=await self._answered())
 
     async def _answered(self) -> Task:
-        """Wait for the end of the turn, and return the Task of that time."""
+        """Wait for the end of the turn, and return the Task as it is then."""
         begun = self.patience.now()
         while True:
             waited_s = self.patience.now() - begun
@@ -227,10 +227,10 @@ class Call:
 
 
 def _check_opening(event_id: str | None, event: StreamResponse) -> None:
-    """Refuse a resumed stream of which cannot be said what lies between it and the one before.
+    """Refuse a resumed stream if it is unknown what was lost between it and the one before.
 
     Raises:
-        A2AClientError: it has neither ids nor a Task.
+        A2AClientError: the stream has no ids, and does not begin with a Task.
     """
     if event_id is None and not event.HasField("task"):
         raise A2AClientError(
@@ -240,6 +240,6 @@ def _check_opening(event_id: str | None, event: StreamResponse) -> None:
 
 
 def header_of(context: ClientCallContext, name: str) -> str | None:
-    """Return a header that the caller has set; None without it. Case does not matter."""
+    """Return a header that the caller has set; None if it is not set. Case does not matter."""
     given = context.service_parameters or {}
     return next((text for key, text in given.items() if key.lower() == name.lower()), None)

@@ -1,7 +1,7 @@
-"""The ids of server-sent events, which the SDK's client reads over.
+"""The ids of server-sent events, which the SDK's client skips.
 
-httpx calls `watch_response` with every response. One whose request was made under a `Watch` gets
-its body's ids noted there while the SDK reads it.
+httpx calls `watch_response` with every response. If the request was made under a `Watch`, the ids
+in the response's body are noted there while the SDK reads it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _current: ContextVar[Watch | None] = ContextVar("a2a_serverless_client_watch", d
 
 
 def watch_responses_of(http: httpx.AsyncClient) -> None:
-    """Let watches see the responses of `http`; its other users notice nothing."""
+    """Let watches see the responses of `http`, without any effect on its other users."""
     hooks = http.event_hooks["response"]
     if watch_response not in hooks:
         hooks.append(watch_response)
 
 
 async def watch_response(response: httpx.Response) -> None:
-    """Show `response` to the watch under which it was asked for, if there is one."""
+    """Show `response` to the watch under which its request was made, if there is one."""
     watch = _current.get()
     if watch is not None:
         watch.see(response)
@@ -46,7 +46,7 @@ class Watch:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Watch what is asked for inside of the block, in its task and in those it starts."""
+        """Watch the requests made inside the block, in its asyncio task and in those it starts."""
         token = _current.set(self)
         try:
             yield
@@ -75,7 +75,7 @@ class Watch:
 
 
 class _Read(httpx.AsyncByteStream):
-    """A response's body, of which the parser gets each piece before the SDK does."""
+    """A response's body; the parser gets each piece before the SDK does."""
 
     def __init__(self, body: httpx.AsyncByteStream, parser: _Parser) -> None:
         self._body = body
@@ -85,7 +85,7 @@ class _Read(httpx.AsyncByteStream):
         async for piece in self._body:
             self._parser.feed(piece)
             yield piece
-        # The SDK takes a carriage return at the end for a whole line end.
+        # The SDK treats a carriage return at the end of the stream as a complete line end.
         self._parser.feed(b"", is_last=True)
 
     async def aclose(self) -> None:

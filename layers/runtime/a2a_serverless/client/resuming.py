@@ -1,4 +1,4 @@
-"""A client whose streams and sends outlast what cuts them.
+"""A client whose streams and sends go on after a cut connection.
 
     http = httpx.AsyncClient(headers={"X-API-Key": key}, timeout=60)
     config = ClientConfig(httpx_client=http, supported_protocol_bindings=["JSONRPC", "HTTP+JSON"])
@@ -6,8 +6,8 @@
     async for event in client.send_message(request):
         ...
 
-It uses nothing of the SDK but its public interfaces. The ids of a stream's events, which the SDK
-reads over, come from the httpx client: that is why `resuming` asks for it.
+It uses only public interfaces of the SDK. The ids of a stream's events, which the SDK skips, come
+from the httpx client: that is why `resuming` needs it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ from a2a_serverless.client.retries import (
 )
 
 TIMEOUT = httpx.Timeout(10.0, read=40.0)
-"""Of an httpx client made here: longer than servers work on a send, or say nothing in a stream."""
+"""The time-outs of an httpx client made here. Reading may take longer than servers work on a send,
+and longer than they are silent in a stream."""
 
 
 def resuming(
     client: Client, httpx_client: httpx.AsyncClient, retries: Retries | None = None
 ) -> ResumingClient:
-    """Return `client` with calls that outlast cut connections; see `ResumingClient`.
+    """Return `client` with calls that survive cut connections; see `ResumingClient`.
 
     Args:
         client: made by the SDK's `ClientFactory`, for JSON-RPC or HTTP+JSON. Its interceptors, and
@@ -105,10 +106,10 @@ class ResumingClient(Client):
     """The SDK's client, whose `send_message` and `subscribe` go on where they were cut.
 
     **Streams.** Events arrive once and in order, until the task ends. The stream of a message also
-    ends where the task waits for its client (A2A 1.0, sections 3.1.2 and 3.1.6). A cut may be a
-    server's time limit, a lost connection, a redeploy, or a refusal for the time being (429 and 503
-    with `Retry-After`). The next stream is asked for with `Last-Event-ID`, the id of the last event
-    that the caller has. The Task that it opens with is the one as of that event, and is dropped.
+    ends when the task waits for its client (A2A 1.0, sections 3.1.2 and 3.1.6). A cut may be a
+    server's time limit, a lost connection, a redeploy, or a temporary refusal (429 and 503 with
+    `Retry-After`). The next stream is requested with `Last-Event-ID`, the id of the last event that
+    the caller has. It opens with the Task as of that event, which is dropped.
 
     *A Task in the middle of a stream replaces what came before it.* It comes when the server
     cannot continue after an event: another server that gives its events no ids or ignores
@@ -118,19 +119,19 @@ class ResumingClient(Client):
 
     **Sends.** Each message has the header `Idempotency-Key`: that of the caller's
     `ClientCallContext.service_parameters`, or a random one. A message whose answer was lost is sent
-    again with the same key and messageId: see `Retries.repeat_sends`. Where the wrapped client does
-    not stream, a task that comes back still at work is asked for until its turn ends, and the Task
-    of that time is the one event of the call. With `return_immediately` it is not waited for.
+    again with the same key and messageId: see `Retries.repeat_sends`. If the wrapped client does
+    not stream, and the task comes back still at work, the task is polled until its turn ends, and
+    the Task as it is then is the only event of the call. `return_immediately` switches this off.
 
     **After the client's own restart.** While a stream runs, the id of the last event is in the
     `state` of the caller's call context, under `last_event_id`. `subscribe` with the header
     `Last-Event-ID` in `service_parameters` continues after it; the Task as of then comes first.
 
-    Errors that another try cannot help are raised at once. All other methods are those of the
-    wrapped client.
+    Errors that would come again are raised at once. All other methods are those of the wrapped
+    client.
 
     Raises:
-        GaveUpError: from an iterator; the time of `Retries` is over. It says how to go on.
+        GaveUpError: from an iterator, when the time of `Retries` is over. It says how to go on.
     """
 
     def __init__(
@@ -198,7 +199,7 @@ class ResumingClient(Client):
             ) from failure
 
     def _check_repeatable(self, call: Call, failure: Exception | None) -> None:
-        """Raise if the message may not be sent again, as the server may have accepted it."""
+        """Raise if the message must not be sent again because the server may have accepted it."""
         if self._retries.repeat_sends or not call.is_unanswered:
             return
         if failure is None or (is_passing(failure) and not was_not_accepted(failure)):

@@ -18,20 +18,20 @@ from a2a_serverless.clock import Clock, SystemClock
 
 FIRST_WAIT_S = 0.2
 STEADY_S = 5.0
-"""A stream that was open for so long counts as progress, though nothing happened in it."""
+"""Seconds after which an open stream counts as progress, even without an event."""
 
 INTERNAL_ERRORS = 3
-"""Tries without progress that may end in the server's own error, until it is the call's."""
+"""Tries without progress that may end in the server's internal error, before the call raises it."""
 
 _PASSING = frozenset({408, 425, 429, 502, 503, 504})
 _NOT_ACCEPTED = frozenset({429, 503})
-"""Of these, what says that the request was not worked on."""
+"""Those of `_PASSING` that say that the server has not worked on the request."""
 
 
 class GaveUpError(A2AClientError):
     """The call was given up; the task may go on at the server.
 
-    The message says how to go on, for which the attributes are made. `__cause__` is the last error.
+    The message says how to go on by means of the attributes. `__cause__` is the last error.
 
     Attributes:
         task_id: the task; empty if no answer to the message has come.
@@ -67,14 +67,14 @@ class Retries:
     Args:
         give_up_after_s: seconds without progress after which a call is given up. Progress is an
             event that the caller has not seen, or a stream that was open for `STEADY_S`.
-        longest_wait_s: between two tries; waits double from `FIRST_WAIT_S` on. A server's
-            Retry-After may ask for more.
-        time_limit_s: seconds after which a call is given up whatever happens; None for no limit.
-        repeat_sends: whether a message is sent again when its answer was lost. It counts once at
-            servers that honour the header `Idempotency-Key`; at others it might be worked on
-            twice. With False such a call is given up; what was refused as too many or as
-            unavailable, or found no connection, is sent again all the same.
-        clock: what the waits are measured with.
+        longest_wait_s: seconds between two tries, at most; waits double from `FIRST_WAIT_S` on. A
+            server's Retry-After may ask for more.
+        time_limit_s: seconds after which a call is given up in any case; None for no limit.
+        repeat_sends: whether a message is sent again when its answer was lost. Servers that honour
+            the header `Idempotency-Key` count it once; others might work on it twice. With False
+            such a call is given up. A message that was refused as one too many or as unavailable,
+            or for which there was no connection, is sent again in either case.
+        clock: measures the waits.
         draw: gives numbers from 0 to 1, by which waits are spread.
     """
 
@@ -100,7 +100,7 @@ class Patience:
         self.progress()
 
     def progress(self) -> None:
-        """Begin anew: the next failure is the first one."""
+        """Begin anew: the next failure counts as the first one."""
         self._newest = self._clock.monotonic()
         self._tries = 0
         self._internal = 0
@@ -116,11 +116,11 @@ class Patience:
         return self._begun + self._retries.time_limit_s - self._clock.monotonic()
 
     async def before_next_try(self, failure: Exception | None) -> None:
-        """Wait as long as the number of tries and `failure` ask for; None is a stream's end.
+        """Wait as long as the number of tries and `failure` demand; None stands for a stream's end.
 
         Raises:
             ExhaustedError: the call is to be given up.
-            Exception: `failure`, if trying again cannot help.
+            Exception: `failure` itself, if trying again cannot help.
         """
         if failure is not None and not is_passing(failure):
             self._internal += 1
@@ -219,7 +219,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _response(error: BaseException) -> httpx.Response | None:
-    """Return the HTTP response that the SDK has made `error` of."""
+    """Return the HTTP response from which the SDK has made `error`."""
     found = (e.response for e in _causes(error) if isinstance(e, httpx.HTTPStatusError))
     return next(found, None)
 
