@@ -1,1 +1,1 @@
-"""The contracts of a2akit over the engine: for embedders and tests; the engine imports none."""
+"""The contracts of a2akit over the engine, for embedders and tests; the engine uses none."""

@@ -1,6 +1,6 @@
 """The Broker contract of a2akit: at-least-once delivery, one operation per task at a time.
 
-A thin view of a queue of operations, which the engine uses without it.
+A thin view of the queue of operations. The engine uses the queue itself.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class OperationHandle:
     def attempt(self) -> int:
         """Return the deliveries of the operation so far, from 1.
 
-        SQS also counts receives that never ran (throttling): attempts of the agent are counted in
-        HEAD, not here.
+        SQS also counts receives whose invocation never ran (throttling). Attempts of the agent are
+        counted in HEAD, not here.
         """
         return self._delivery.attempt
 
@@ -50,7 +50,8 @@ class OperationHandle:
         An expired delivery has been given back already: nothing happens.
 
         Raises:
-            UnavailableError: no answer within the retry budget; the visibility gives it back.
+            UnavailableError: no answer within the retry budget; the operation comes back when its
+                visibility ends.
         """
         await self._delivery.nack(delay_s=delay_seconds)
 
@@ -67,8 +68,8 @@ class OperationHandle:
 class Broker:
     """A queue of operations with one group per task.
 
-    At most one operation of a task is in processing: the next one is delivered when the previous
-    was acknowledged or given back, or when its visibility ran out.
+    At most one operation of a task is processed at a time: another delivery of the task follows
+    when it was acknowledged or given back, or when its visibility ran out.
 
     Args:
         queue: takes the operations, in memory or on SQS.
@@ -78,10 +79,10 @@ class Broker:
         self.queue = queue
 
     async def check(self) -> None:
-        """Return if the queues exist; else a start can stop with one sentence.
+        """Check that the queues exist, so that a start can stop with one sentence.
 
         Raises:
-            ConfigurationError: one does not exist; the sentence names it.
+            ConfigurationError: a queue does not exist; the sentence names it.
         """
         await self.queue.check()
 
@@ -95,7 +96,7 @@ class Broker:
         """Enqueue the run of a turn; a repetition of the same send is dropped.
 
         Raises:
-            UnavailableError: the queue did not take it; the due index will repair the turn.
+            UnavailableError: the queue did not take it; the sweeper will send the turn again.
             ConfigurationError: there is no such queue, or it refuses this process.
         """
         await self.queue.send(
@@ -124,7 +125,7 @@ class Broker:
         return await self.queue.keep_undecodable(body, reason=reason)
 
     async def shutdown(self) -> None:
-        """Stop receiving: `receive_task_operations` ends after the operations it has handed out."""
+        """Stop receiving: `receive_task_operations` ends instead of returning another operation."""
         await self.queue.shutdown()
 
     async def receive_task_operations(self) -> AsyncIterator[OperationHandle]:
@@ -136,8 +137,8 @@ class Broker:
     def decode_record(self, record: Mapping[str, Any]) -> OperationHandle:
         """Return the delivery behind a record that an event source passed to the worker function.
 
-        `record` has the form of an SQS event's. The event source deletes records that were
-        not reported as failed, so that an `ack` of such a handle may do nothing.
+        `record` has the form of a record in an SQS event. `ack` of such a handle may do nothing,
+        because the event source deletes records that were not reported as failed.
 
         Raises:
             UndecodableMessageError: the record does not hold an operation; report it failed.

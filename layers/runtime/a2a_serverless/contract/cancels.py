@@ -38,8 +38,8 @@ class CancelScope:
     async def release(self) -> None:
         """Stop watching; the flag stays. Idempotent.
 
-        When the last scope of the process is released, nothing runs on in the background: Lambda
-        freezes what does.
+        After the last scope of the process is released, nothing runs on in the background, where
+        Lambda would freeze it.
         """
         await self._watch.remove(self._watched)
 
@@ -93,9 +93,9 @@ class CancelRegistry:
         return await self._storage.is_cancelled(task_id)
 
     def on_cancel(self, task_id: str) -> CancelScope:
-        """Return a scope that is set once the flag is seen, also when it was raised before.
+        """Return a scope that is set once the flag is seen, also if it was raised before.
 
-        A backend failure never sets it: the deadline is the safety net.
+        A failure of the backend does not set it: then the cancel's deadline ends the task.
         """
         scope = CancelScope(self._watch(), self._key(task_id))
         self._shared.scopes.add(scope)
@@ -109,7 +109,7 @@ class CancelRegistry:
         await self._storage.clear_cancel(task_id, incarnation=incarnation)
 
     async def overdue(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
-        """Return flags of all scopes whose deadline has passed, the longest overdue first."""
+        """Return the flags of all scopes whose deadline has passed, the longest overdue first."""
         return await self._storage.overdue_cancels(now_ms, limit=limit)
 
     def _watch(self) -> Watch:

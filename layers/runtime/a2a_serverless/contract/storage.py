@@ -45,7 +45,7 @@ class Storage:
     """The authoritative store of tasks, seen through one scope.
 
     Every read is consistent with the writes before it, and every object returned is the caller's
-    own copy. Nothing outside of the scope exists.
+    own copy. Tasks outside of the scope are not found.
     """
 
     BLIND_ATTEMPTS: ClassVar[int] = 16
@@ -120,7 +120,7 @@ class Storage:
             try:
                 return (await self._storage.commit(head, commit)).version
             except ConcurrencyError as lost:
-                # A request to cancel moves no version: the write is made again, knowing of it.
+                # A request to cancel moves no version: the write is tried again, aware of it.
                 is_expected = expected_version in (None, lost.current_version)
                 if not is_expected or attempt == self.BLIND_ATTEMPTS:
                     raise

@@ -1,7 +1,7 @@
 """An agent of Google's ADK as an A2A agent: `agent = AdkExecutor(LlmAgent(...), "my_app")`.
 
-The ADK's own executor runs it, with a session that is the conversation: its events and its state.
-A long-running tool pauses the task (input-required), as the ADK has it.
+The ADK's own executor runs the agent. The ADK's session, with its events and its state, is the
+conversation. A long-running tool pauses the task (input-required), as in the ADK.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _ASKS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_ST
 
 
 class AdkExecutor(AgentExecutor):
-    """Runs an agent in a session of each turn's own, which begins as the last ended turn left it.
+    """Runs an agent; each turn has its own session, which begins as the last ended turn left it.
 
     Args:
         agent: the root agent.
-        app_name: of the runner.
-        executor_options: of the ADK's executor, such as `config` or `force_new_version`.
-        **runner_options: of the runner, such as `plugins` or `artifact_service`.
+        app_name: the runner's.
+        executor_options: those of the ADK's executor, such as `config` or `force_new_version`.
+        **runner_options: those of the runner, such as `plugins` or `artifact_service`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AdkExecutor(AgentExecutor):
 class ConversationSessions(InMemorySessionService):  # type: ignore[misc] # its environment has the types
     """The session of one turn's conversation: in memory, until the turn's ending stores it.
 
-    State of the prefixes `user:` and `app:` stays in the conversation, too.
+    State with the prefixes `user:` and `app:` is kept in the conversation as well.
     """
 
     def __init__(self, conversation: Conversation) -> None:
@@ -85,18 +85,18 @@ class ConversationSessions(InMemorySessionService):  # type: ignore[misc] # its 
         self._session: Session | None = None
 
     async def create_session(self, **named: Any) -> Session:
-        """Create the session as it was kept; the ADK's executor does so once in each turn."""
+        """Create the session as it was kept; the ADK's executor calls this once in each turn."""
         named["state"] = {**self._state, **(named.get("state") or {})}
         made = self._session = await super().create_session(**named)
-        # Past the session's own way: their changes of the state are in it already.
+        # Not by `append_event`: the state already contains the changes of these events.
         stored = self.sessions[made.app_name][made.user_id][made.id]
-        # As JSON: only there is a file's content decoded.
+        # Parsed from JSON text: only then is a file's content decoded.
         kept = (AdkEvent.model_validate_json(json.dumps(each)) for each in self._messages.begin())
         stored.events.extend(kept)
         return await self._now(made)
 
     async def keep(self, *, asks: bool) -> None:
-        """Keep the session with the turn's ending, which is next.
+        """Keep the session with the turn's ending, which has to follow.
 
         Raises:
             StateTooLargeError: as `TaskContext.update_context`.

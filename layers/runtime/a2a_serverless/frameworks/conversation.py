@@ -1,8 +1,8 @@
 """What a framework keeps of a conversation from turn to turn.
 
-It is the state of the turn's context, so that its key is the caller's scope and the contextId: two
-callers who choose one contextId share nothing. It is stored with the ending of a turn: a turn that
-dies starts anew from what the last ended turn left.
+It is stored as the state of the turn's context, under the caller's scope and the contextId: two
+callers who choose the same contextId share nothing. It is stored with the ending of a turn: a turn
+that dies starts over from what the last ended turn has stored.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 from a2a_serverless.worker import FinalError, TaskContext
 
 MOST_WAITING: Final = 16
-"""The questions of a conversation whose tasks are remembered: those that were asked last.
+"""The most waiting tasks that a conversation remembers: those that asked last.
 
-There is no sign of a task that was canceled while it waited, so that older ones have to go.
+The conversation does not learn that a task was canceled while it waited, so older ones are dropped.
 """
 
 
@@ -24,14 +24,14 @@ There is no sign of a task that was canceled while it waited, so that older ones
 class Conversation:
     """The state of one turn's conversation.
 
-    A task that waits for an answer has a part of its own: two tasks of a conversation can wait at
-    once, and a third one can go on.
+    A task that waits for an answer has its own part of the state, so that two tasks of a
+    conversation can wait at once while a third one goes on.
     """
 
     ctx: TaskContext
     framework: str
     ended: Any | None
-    """What the tasks that have ended left; None: none has."""
+    """What the tasks that have ended have left; None: no task has ended."""
     waiting: Any | None
     """What this task left with its question; None on its first turn."""
     others: dict[str, Any]
@@ -42,7 +42,7 @@ class Conversation:
         """Return the conversation of a turn.
 
         Raises:
-            FinalError: its state was stored by something else than this framework's adapter.
+            FinalError: the state was not stored by this framework's adapter.
         """
         state = await ctx.load_context() or {"framework": framework, "ended": None, "waiting": {}}
         if not isinstance(state, dict) or state.get("framework") != framework:
@@ -55,7 +55,7 @@ class Conversation:
         return cls(ctx, framework, state["ended"], waiting, others)
 
     async def wait(self, waiting: Any) -> None:
-        """Keep what this task needs when its question is answered; ask it next.
+        """Keep what this task needs when its question is answered. Ask the question next.
 
         Raises:
             StateTooLargeError: as `TaskContext.update_context`.
@@ -64,7 +64,7 @@ class Conversation:
         await self._store(self.ended, last | {self.ctx.task_id: waiting})
 
     async def end(self, ended: Any) -> None:
-        """Keep what the conversation's next task begins with; end this one next.
+        """Keep what the conversation's next task begins with. End this task next.
 
         Raises:
             StateTooLargeError: as `TaskContext.update_context`.
@@ -78,10 +78,10 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The messages of a conversation, JSON values, as one turn begins with them.
+    """The messages of a conversation, as JSON values, with which one turn begins.
 
-    Those of a task that waits are kept apart from those of tasks that have ended, and follow them:
-    what ends meanwhile is lost to neither.
+    The messages of a task that waits are kept apart from those of tasks that have ended, and follow
+    them: so the messages of a task that ends meanwhile are not lost.
     """
 
     ended: list[Any]
@@ -102,8 +102,9 @@ class Messages:
     def waiting(self, now: list[Any]) -> dict[str, Any]:
         """Return what to keep of `now` for a task that waits.
 
-        A framework that has shortened or summed up the messages has rewritten them: they are kept
-        as they are then, and replace the others when the task ends.
+        If the framework has shortened or summed up the messages, it has also rewritten those of
+        ended tasks: then all messages are kept as they are, and replace the others when the task
+        ends.
         """
         count = len(self.ended)
         if self.is_rewritten or now[:count] != self.ended:
@@ -127,7 +128,7 @@ def is_consent(answer: Any) -> bool:
 
 
 async def ask(ctx: TaskContext, question: Any) -> None:
-    """End the turn with a question: a text, or any JSON value, which goes out as data, too."""
+    """End the turn with a question: a text, or any JSON value, which is also sent as data."""
     if isinstance(question, str):
         await ctx.request_input(question)
     else:

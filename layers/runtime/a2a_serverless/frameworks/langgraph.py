@@ -35,7 +35,7 @@ class LangGraphWorker(Worker):
     Override `begin` and `finish` for a graph whose state has no `messages`.
 
     Args:
-        graph: compiled; a checkpointer that it was compiled with is not used.
+        graph: a compiled graph; if it was compiled with a checkpointer, that is not used.
 
     Raises:
         ConfigurationError: the graph has a DeltaChannel, whose value is spread over checkpoints.
@@ -55,11 +55,11 @@ class LangGraphWorker(Worker):
         return {_MESSAGES: [HumanMessage(ctx.user_text)]}
 
     async def finish(self, ctx: TaskContext, values: Any) -> None:  # noqa: ARG002 - for overriding
-        """End a task whose graph has ended, given its state; by default without a further word."""
+        """End a task whose graph has ended, given its state; by default without further output."""
         await ctx.respond()
 
     async def handle(self, ctx: TaskContext) -> None:
-        """Run the graph until it ends or asks, and keep its thread with that ending."""
+        """Run the graph until it ends or asks, and keep its thread with the turn's ending."""
         conversation = await Conversation.load(ctx, "langgraph")
         thread = Thread(ctx.context_id)
         thread.restore(conversation.waiting or conversation.ended)
@@ -86,8 +86,8 @@ class LangGraphWorker(Worker):
 class Thread:
     """The checkpoints of one conversation during one turn.
 
-    They are in memory, and what is needed to go on is dumped at the end of the turn: the last
-    checkpoint of the graph, and of its subgraphs while it waits.
+    They are kept in memory. At the end of the turn, what is needed to go on is dumped: the last
+    checkpoint of the graph and, while it waits, of its subgraphs.
     """
 
     def __init__(self, context_id: str) -> None:
@@ -107,11 +107,11 @@ class Thread:
                 self.saver.put_writes(placed, pairs, task_id)
 
     def dump(self, *, has_ended: bool = False) -> dict[str, str]:
-        """Return the thread as JSON; once the graph has ended, without what only resumes it."""
+        """Return the thread as JSON; if the graph has ended, without what is only for resuming."""
         latest: dict[str, CheckpointTuple] = {}
         for each in self.saver.list(self.config):  # of each namespace the newest first
             namespace = each.config["configurable"]["checkpoint_ns"]
-            # A subgraph's run has an id behind the colon; one with a memory of its own has none.
+            # A subgraph's run has an id behind a colon; a subgraph with its own memory has no id.
             if not (has_ended and ":" in namespace):
                 latest.setdefault(namespace, each)
         kept = [
@@ -129,7 +129,7 @@ class Thread:
     def join(self, dumped: dict[str, str]) -> None:
         """Add the messages of tasks that have ended while this one waited; its own come last.
 
-        What else the graph's state has is this task's.
+        All other values of the graph's state stay as this task has left them.
         """
         ended = next(kept for kept in self._loads(dumped) if not kept["namespace"])
         last = self.saver.get_tuple(self.config)
@@ -153,7 +153,7 @@ class Thread:
 
 
 async def _stream(ctx: TaskContext, graph: Graph, given: Any, config: RunnableConfig) -> None:
-    """Run the graph, and send the text of its models; a blank line parts two messages."""
+    """Run the graph, and send its models' text; two messages are separated by a blank line."""
     before = None
     async for token, _ in graph.astream(given, config, stream_mode="messages"):
         if isinstance(token, AIMessage) and token.text:

@@ -30,8 +30,8 @@ class OpenAIAgentsWorker(Worker):
     """Runs an agent once for each message.
 
     Args:
-        agent: that begins each run.
-        run_config: for each run, such as `RunConfig(tracing_disabled=True)`.
+        agent: the agent that begins each run.
+        run_config: the configuration of each run, such as `RunConfig(tracing_disabled=True)`.
     """
 
     def __init__(self, agent: Agent[Any], run_config: RunConfig | None = None) -> None:
@@ -39,7 +39,7 @@ class OpenAIAgentsWorker(Worker):
         self._run_config = run_config
 
     async def finish(self, ctx: TaskContext, output: Any) -> None:
-        """End a task with the final output: a text was streamed, anything else goes out as data."""
+        """End a task with the final output: a text was streamed already, other output is data."""
         if isinstance(output, str):
             await ctx.respond()
         else:
@@ -50,9 +50,9 @@ class OpenAIAgentsWorker(Worker):
         return items
 
     async def handle(self, ctx: TaskContext) -> None:
-        """Run the agent until it ends or asks, and keep its session with that ending.
+        """Run the agent until it ends or asks, and keep its session with the turn's ending.
 
-        Of several calls that need approval one is asked for at a time.
+        If several calls need approval, the user is asked about one at a time.
         """
         conversation = await Conversation.load(ctx, "openai-agents")
         messages = Messages.of(conversation.ended, conversation.waiting)
@@ -74,7 +74,7 @@ class OpenAIAgentsWorker(Worker):
             await self.finish(ctx, run.final_output)
 
     async def _answered(self, run: dict[str, Any], answer: Any) -> Any:
-        """Return the run's state, with the call that was asked for approved or refused."""
+        """Return the run's state, with the call that was asked about approved or refused."""
         state = await RunState.from_json(self._agent, run)
         asked = state.get_interruptions()[0]
         if is_consent(answer):
@@ -89,7 +89,7 @@ class ConversationSession(SessionABC):  # type: ignore[misc] # its environment h
 
     Args:
         session_id: the contextId.
-        items: those of the conversation so far.
+        items: the items of the conversation so far.
     """
 
     def __init__(self, session_id: str, items: list[Any]) -> None:

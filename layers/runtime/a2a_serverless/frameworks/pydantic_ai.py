@@ -54,7 +54,7 @@ class PydanticAIWorker(Worker):
         return messages
 
     async def handle(self, ctx: TaskContext) -> None:
-        """Run the agent until it ends or asks, and keep its messages with that ending.
+        """Run the agent until it ends or asks, and keep its messages with the turn's ending.
 
         Questions of one run are asked one after the other; the run goes on when all are answered.
         """
@@ -87,7 +87,7 @@ def _dumped(messages: list[ModelMessage]) -> list[Any]:
 
 
 def _asked(requests: DeferredToolRequests) -> list[dict[str, Any]]:
-    """Return the calls that wait, as JSON."""
+    """Return the deferred calls as JSON."""
     calls = [(call, True) for call in requests.approvals] + [(c, False) for c in requests.calls]
     return [
         {
@@ -105,12 +105,12 @@ def _question(call: ToolCallPart) -> dict[str, Any]:
 
 
 def _take_answer(waiting: dict[str, Any], answer: Any) -> None:
-    """Move the question that was asked to those that are answered."""
+    """Move the question that was asked last to the answered ones."""
     waiting["answers"].append({**waiting["asked"].pop(0), "answer": answer})
 
 
 def _results(waiting: dict[str, Any]) -> DeferredToolResults:
-    """Return what the calls of a run have come to."""
+    """Return the results of a run's deferred calls."""
     results = DeferredToolResults()
     for given in waiting["answers"]:
         answer = given["answer"]

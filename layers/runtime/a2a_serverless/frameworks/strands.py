@@ -23,21 +23,21 @@ class StrandsWorker(Worker):
     """Runs an agent once for each message.
 
     Args:
-        make_agent: returns a new agent; one object is one conversation, so that each turn has its
-            own. `callback_handler=None` keeps it from printing.
+        make_agent: returns a new agent. An agent object is one conversation, so each turn has its
+            own. `callback_handler=None` keeps the agent from printing.
     """
 
     def __init__(self, make_agent: Callable[[], Agent]) -> None:
         self._make_agent = make_agent
 
     async def finish(self, ctx: TaskContext, agent: Agent) -> None:  # noqa: ARG002 - for overriding
-        """End a task whose agent has answered; by default without a further word."""
+        """End a task whose agent has answered; by default without further output."""
         await ctx.respond()
 
     async def handle(self, ctx: TaskContext) -> None:
-        """Run the agent until it ends or asks, and keep its snapshot with that ending.
+        """Run the agent until it ends or asks, and keep its snapshot with the turn's ending.
 
-        Of several interrupts one is asked for at a time.
+        If there are several interrupts, the user is asked about one at a time.
         """
         conversation = await Conversation.load(ctx, "strands")
         waiting, ended = conversation.waiting, conversation.ended or {}
