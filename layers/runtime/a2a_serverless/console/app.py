@@ -44,7 +44,7 @@ STATIC: Final = Path(__file__).parent / "static"
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _HEADERS: Final = {
-    # No script but ours, no style but ours, nothing from elsewhere, in no frame.
+    # Only our own scripts and styles, nothing from other servers, and not inside a frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
     " img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none';"
     " frame-ancestors 'none'",
@@ -61,9 +61,9 @@ class Console:
     """The console of one place.
 
     Args:
-        inspector: what is looked at.
+        inspector: reads the tasks of the place.
         url: the console's own address, without a `/` at its end; its port is the last part.
-        endpoint: the agent's URL, without a `/` at its end; empty: it cannot be tried.
+        endpoint: the agent's URL, without a `/` at its end; empty: the agent cannot be tried.
         card: the agent's card, if this process serves it.
     """
 
@@ -117,7 +117,7 @@ class Console:
     def owns(self, scope: Scope) -> bool:
         """Return True if a request is the console's, and not the agent's.
 
-        Of `/` a browser gets the console, and a client the agent.
+        At `/` a browser gets the console, and a client gets the agent.
         """
         if scope["type"] != "http":
             return False
@@ -128,7 +128,7 @@ class Console:
         return path == BASE or path.startswith(f"{BASE}/")
 
     async def _open(self, request: Request) -> Response:
-        """Exchange the token of the printed URL for a cookie; show the tasks to who has one."""
+        """Exchange the token of the printed URL for a cookie; with a cookie, lead to the tasks."""
         token = request.query_params.get("token", "")
         if not token and self.sessions.is_person(request.cookies):
             return _to(f"{BASE}/tasks")
@@ -140,7 +140,7 @@ class Console:
         return answer
 
     def _for_people(self, answer: Endpoint) -> Endpoint:
-        """Return a page for who has the cookie. A write also has to come from our own page."""
+        """Answer only requests with the cookie; a write also has to come from our own page."""
 
         async def guarded(request: Request) -> Response:
             if not self.sessions.is_person(request.cookies):
@@ -162,7 +162,7 @@ class Console:
         return (self._url, f"http://localhost:{port}", f"http://[::1]:{port}")
 
     def _for_commands(self, answer: Endpoint) -> Endpoint:
-        """Return an answer in JSON for who has the token of commands."""
+        """Answer in JSON, and only requests with the token for commands."""
 
         async def guarded(request: Request) -> Response:
             if not self.sessions.is_command(request.headers.get("authorization", "")):
@@ -195,7 +195,7 @@ class Console:
         events = self._inspector.events(
             asked["id"], asked["scope"], is_followed=bool(asked.get("follow"))
         )
-        first = await anext(events, None)  # a task that is not there is an error, and no stream
+        first = await anext(events, None)  # a task that does not exist is an error, not a stream
         return StreamingResponse(_lines(first, events), media_type="application/jsonl")
 
     async def _lines(self, request: Request) -> Response:
@@ -214,7 +214,7 @@ class Console:
         return JSONResponse({"is_deleted": is_deleted})
 
     def _set_aside(self, request: Request) -> Letters:
-        """Return what was set aside in the queue that a command names.
+        """Return the messages set aside in the queue that a command names.
 
         Raises:
             ConfigurationError: there is no such queue.
@@ -250,12 +250,12 @@ class Console:
 
 
 class Beside:
-    """An ASGI application that has the console beside the agent's own.
+    """An ASGI application that serves the console beside the agent.
 
     Args:
         agent: the application of the agent.
-        console: which requests are the console's.
-        guarded: the application of the console, behind what else guards it.
+        console: decides which requests are the console's.
+        guarded: the application of the console, behind its other guards.
     """
 
     def __init__(self, agent: Any, console: Console, guarded: Any) -> None:
@@ -269,7 +269,7 @@ class Beside:
 
 
 class _Safe:
-    """Gives every answer the headers that keep a hostile artifact from running anything."""
+    """Gives every answer the headers that keep a hostile artifact from running code."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

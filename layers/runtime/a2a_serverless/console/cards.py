@@ -1,4 +1,4 @@
-"""The agent card as clients get it, and what is wrong in it for them."""
+"""The agent card as clients get it, and its faults."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ANSWER_S: Final = 10.0
 
 
 async def fetched(endpoint: str) -> tuple[AgentCard | None, str]:
-    """Return the card of an endpoint; None and the reason where there is none.
+    """Return the card of an endpoint; None and the reason if there is none.
 
-    Fields that this release does not know are left out, as any client leaves them out.
+    Fields that this release does not know are left out, as clients do.
     """
     try:
         async with httpx.AsyncClient(trust_env=False, timeout=_ANSWER_S) as client:
@@ -34,7 +34,7 @@ async def fetched(endpoint: str) -> tuple[AgentCard | None, str]:
 
 
 def faults_of(card: AgentCard) -> Iterator[str]:
-    """Yield what is wrong in a card: what the protocol demands, and what clients stumble over."""
+    """Yield the faults of a card: what breaks the protocol, and what clients stumble over."""
     for name in missing_fields(card):
         yield f"{name} is missing, and the protocol demands it."
     if not card.supported_interfaces:

@@ -1,4 +1,4 @@
-"""A task's log as a conversation: messages, artifacts as they stand, and what came in between."""
+"""A task's log as a conversation: messages, artifacts as they are now, and statuses between."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from a2a_serverless.tasks.progress import Progress, progress_in
 PartKind: TypeAlias = Literal["text", "markdown", "json", "image", "file", "link", "elsewhere"]
 
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Images that are shown; all others, SVG among them, are files."""
+"""Types of images that are shown; all others, including SVG, are files."""
 MOST_TEXT: Final = 200_000
-"""Characters of one text that a page shows."""
+"""The most characters of one text that a page shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class ShownPart:
     kind: PartKind
     text: str = ""
     html: Markup | None = None
-    """Of Markdown."""
+    """The text as HTML, if it is Markdown."""
     name: str = ""
     size: int = 0
     index: int = 0
@@ -52,7 +52,7 @@ class ShownPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """One thing of a conversation."""
+    """One message, artifact or status of a conversation."""
 
     kind: Literal["user", "agent", "artifact", "state", "note", "progress"]
     at: int | None
@@ -67,8 +67,9 @@ class Said:
 def conversation(log: Log) -> list[Said]:
     """Return the conversation of a log that was read from its beginning.
 
-    Artifacts stand where they were begun, and have what they have now: chunks of attempts that a
-    restart has discarded are not shown. Of a turn's progress the last one is shown, as a bar.
+    An artifact stands at the place where it was begun, with its content as it is now: chunks of
+    attempts that a restart has discarded are not shown. Only the last progress of a turn is shown,
+    as a bar.
     """
     artifacts = dict(log.fold().artifacts)
     places = _places(log, artifacts)
@@ -97,7 +98,7 @@ def conversation(log: Log) -> list[Said]:
 
 
 def _tell_status(said: list[Said], change: StatusChanged, record: Record) -> None:
-    """Add a status's message, its bar in the place of the turn's earlier one, and its end."""
+    """Add a status's message, the bar instead of the turn's earlier one, and the task's end."""
     status, progress = change.status, progress_in(change.metadata)
     if progress is not None:
         of_turn = list(takewhile(lambda one: one.kind != "user", reversed(said)))
@@ -112,7 +113,7 @@ def _tell_status(said: list[Said], change: StatusChanged, record: Record) -> Non
 
 
 def _places(log: Log, artifacts: dict[str, Artifact]) -> dict[str, int]:
-    """Return the version at which each artifact was begun that still stands."""
+    """Return the version at which each of the remaining artifacts was begun."""
     begun: dict[str, int] = {}
     for record in log.records:
         for entry in record.entries:
@@ -149,7 +150,7 @@ def _note(kind: Literal["state", "note"], title: str, record: Record) -> Said:
 
 
 def shown_parts(parts: Sequence[Part]) -> Iterator[ShownPart]:
-    """Yield parts; texts of one kind that follow each other, such as chunks, are one."""
+    """Yield parts; join texts of one kind that follow each other, such as chunks."""
     texts: list[str] = []
     is_markdown = False
     for index, part in enumerate(parts):
@@ -192,5 +193,5 @@ def _other(part: Part, index: int) -> ShownPart:
 
 
 def media_type(part: Part) -> str:
-    """Return the media type of a part without parameters, in small letters."""
+    """Return the media type of a part in lower case, without parameters."""
     return str(part.media_type).partition(";")[0].strip().lower()

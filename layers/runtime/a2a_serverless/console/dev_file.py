@@ -1,6 +1,6 @@
 """The file in which a running `dev` tells this user's commands where it is, and their token.
 
-It is readable by its user alone, in a folder that is, too.
+Only its user can read the file and its folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from a2a_serverless.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-"""Rights that neither the file nor its folder may give."""
+"""Permissions of group and others, which neither the file nor its folder may give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RunningDev:
 
 
 def dev_file() -> Path:
-    """Return the file's path: of the dev that this user has started last."""
+    """Return the path of the file, which is about the dev that this user has started last."""
     base = os.environ.get("XDG_RUNTIME_DIR") or str(Path.home() / ".cache")
     return Path(base) / "a2a-serverless" / "dev.json"
 
@@ -41,7 +41,7 @@ def dev_file() -> Path:
 def announced(dev: RunningDev) -> Iterator[None]:
     """Write the file, and remove it at the end of the block, if it is still this dev's.
 
-    Where it cannot be written a warning says so: only the commands that look for it miss it.
+    If it cannot be written, a warning says so; only the commands that look for it need it.
     """
     path, text = dev_file(), json.dumps({"url": dev.url, "token": dev.token})
     try:
@@ -57,7 +57,7 @@ def announced(dev: RunningDev) -> Iterator[None]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Put a file of this user's alone in the place of one that is there."""
+    """Write a file that only this user can read, in place of an existing one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.chmod(0o700)
     new = path.with_name(f"dev-{os.getpid()}.json")
@@ -68,10 +68,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def running_dev() -> RunningDev | None:
-    """Return the dev that the file names; None without a file.
+    """Return the dev that the file names; None if there is no file.
 
     Raises:
-        ConfigurationError: the file is not this user's alone, or damaged.
+        ConfigurationError: others can read or write the file, or it is damaged.
     """
     path = dev_file()
     try:

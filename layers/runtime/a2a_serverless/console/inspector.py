@@ -1,4 +1,4 @@
-"""What an operator asks of tasks: one interface, over a table or over a running `dev`."""
+"""What an operator asks about tasks: one interface, over a table or over a running `dev`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in
 """The states that a task can have, by their plain names."""
 
 PAGE: Final = 50
-"""Tasks of one page, unless another number is asked for."""
+"""The tasks of one page, unless the caller asks for another number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,11 @@ class TaskQuery:
     scope: str | None = None
     state: str | None = None
     since_ms: int | None = None
-    """Of one scope: changed since; of all scopes: created since. None: any, or the last day."""
+    """With a scope: tasks changed since then, None: all. Without: created since then, None: in the
+    last day."""
     limit: int = PAGE
     token: str = ""
-    """Where the page before ended; empty: from the newest on."""
+    """The place where the page before ended; empty: from the newest on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class EventLine:
 
 
 class Inspector(ABC):
-    """Looks at tasks of all scopes, and does to them what an operator may.
+    """Looks at tasks of all scopes, and does with them what an operator may do.
 
     Every method raises:
         ConfigurationError: one sentence says what cannot be reached, and what to do.
@@ -83,7 +84,7 @@ class Inspector(ABC):
 
     @abstractmethod
     async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
-        """Return the task of that scope; without one the tasks with this id, by scope."""
+        """Return the task of `scope`; without a scope, all tasks with this id, ordered by scope."""
 
     @abstractmethod
     def events(
@@ -92,7 +93,7 @@ class Inspector(ABC):
         """Yield the task's events from the first one on; `is_followed`: until it has ended.
 
         Raises:
-            TaskNotFoundError: there is no such task, or no longer.
+            TaskNotFoundError: there is no such task, or it has been deleted meanwhile.
         """
 
     @abstractmethod
@@ -104,12 +105,12 @@ class Inspector(ABC):
         """Return one page of tasks; it looks at a bounded number, and may have fewer than asked.
 
         Raises:
-            PageTokenError: the token was not made for such a list.
+            PageTokenError: the token was made for another kind of list.
         """
 
     @abstractmethod
     async def count(self, scope: str, state: str) -> int:
-        """Return how many tasks of a scope are in a state; each index entry of it is read."""
+        """Return how many tasks of a scope are in a state; this reads an index entry for each."""
 
     async def counts(self, scope: str) -> Mapping[str, int]:
         """Return the number of a scope's tasks by state."""
@@ -126,7 +127,7 @@ class Inspector(ABC):
 
     @abstractmethod
     async def resend(self, task_id: str, scope: str) -> bool:
-        """Make an open turn due now: the next sweep sends it. False if it has moved meanwhile.
+        """Make an open turn due now, so that the next sweep sends it; False if HEAD has moved.
 
         Raises:
             TaskNotFoundError: there is no such task.
@@ -137,7 +138,9 @@ class Inspector(ABC):
     async def count_data(
         self, scope: str, context_id: str | None = None, *, after: str = ""
     ) -> Counted:
-        """Count the next of what a scope has, or one of its contexts; `after`: the step before's.
+        """Count the next part of a scope's data, or of one of its contexts.
+
+        `after` is the one that the step before returned; empty for the first step.
 
         Raises:
             UnavailableError: AWS did not answer in time.
@@ -145,7 +148,7 @@ class Inspector(ABC):
 
     @abstractmethod
     async def delete_data(self, scope: str, context_id: str | None = None) -> Deleted:
-        """Delete some of what a scope has, or one of its contexts; call it until it is done.
+        """Delete a part of a scope's data, or of one of its contexts; call it until it is done.
 
         Raises:
             UnavailableError: AWS did not answer in time; call it again.
@@ -153,4 +156,4 @@ class Inspector(ABC):
 
     @abstractmethod
     def letters(self, aside: Aside) -> Letters | None:
-        """Return what was set aside in a queue; None if it is known that there is none."""
+        """Return the messages set aside in a queue; None if there is no such queue."""

@@ -1,4 +1,4 @@
-"""What was set aside where no function looks: seen by a person, and deleted one by one."""
+"""Messages that were set aside in queues without a consumer, for a person to see and delete."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 
 Aside: TypeAlias = Literal["dead_letter_queue", "undecodable_queue", "push_dead_letter_queue"]
-"""A queue of what was set aside, by the setting that names it."""
+"""A queue of messages that were set aside, by the setting that names the queue."""
 
 ASIDE: Final[Mapping[Aside, str]] = {
     "dead_letter_queue": "operations whose deliveries ran out",
     "undecodable_queue": "messages that cannot be read",
     "push_dead_letter_queue": "notifications that were given up",
 }
-"""What each of them holds, for sentences."""
+"""What each of these queues holds, for sentences."""
 
 _HELD_S: Final = 20
 """Seconds for which a look hides the messages from other looks."""
 _AT_ONCE: Final = 10
 _MOST: Final = 1_000
-"""Messages that a look takes at most."""
+"""The most messages that a look takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Letter:
     """Milliseconds since the epoch."""
     body: str
     attributes: Mapping[str, str]
-    """Such as `reason`: why it was set aside."""
+    """Its attributes, such as `reason`: why it was set aside."""
 
 
 class Letters(ABC):
@@ -51,7 +51,7 @@ class Letters(ABC):
 
     @abstractmethod
     async def all(self) -> list[Letter]:
-        """Return the messages, the oldest first; they are visible to others again at once."""
+        """Return the messages, the oldest first; afterwards others can see them again at once."""
 
     @abstractmethod
     async def delete(self, message_id: str) -> bool:
@@ -61,9 +61,9 @@ class Letters(ABC):
 def letters_of(
     aside: Aside, settings: Settings, backends: Backends | None = None
 ) -> Letters | None:
-    """Return what was set aside in the memory of `backends`, else in the queue of `settings`.
+    """Return the messages set aside in the memory of `backends`, or in the queue of `settings`.
 
-    None if there is no such queue.
+    Return None if there is no such queue.
     """
     if backends is not None and isinstance(backends.operations, MemoryQueue):
         return _in_memory(aside, backends)
@@ -72,7 +72,7 @@ def letters_of(
 
 
 def _in_memory(aside: Aside, backends: Backends) -> Letters | None:
-    """Return those of a queue in memory, which has no dead letters: it delivers without end."""
+    """Return the messages of a queue in memory; it has no dead letters, as it delivers for ever."""
     operations = backends.operations
     if aside == "undecodable_queue" and isinstance(operations, MemoryQueue):
         return MemoryLetters(lambda: operations.undecodable, operations.forget_undecodable)
@@ -88,11 +88,11 @@ def _in_memory(aside: Aside, backends: Backends) -> Letters | None:
 
 
 class MemoryLetters(Letters):
-    """Those of queues in this process's memory.
+    """The messages set aside in a queue of this process's memory.
 
     Args:
-        kept: returns them.
-        forget: removes the one with an id; False if there is none.
+        kept: returns the messages.
+        forget: removes the message with an id; returns False if there is none.
     """
 
     def __init__(self, kept: Callable[[], list[Kept]], forget: Callable[[str], bool]) -> None:
@@ -124,11 +124,11 @@ class _Held:
 
 
 class SqsLetters(Letters):
-    """Those of a queue.
+    """The messages set aside in a queue of SQS.
 
     Args:
-        queue: its URL or name.
-        name: what it holds, for sentences.
+        queue: the queue's URL or name.
+        name: what the queue holds, for sentences.
     """
 
     def __init__(self, queue: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Lines of the functions' logs about a task: where they are read, and those that `dev` keeps."""
+"""Lines of the functions' logs about a task: how they are read, and those that `dev` keeps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any, Final
 from a2a_serverless.observability.logs import ContextFields
 
 _KEPT: Final = 20_000
-"""Lines that `dev` keeps: the newest."""
+"""The number of lines that `dev` keeps: the newest ones."""
 _OURS: Final = "a2a_serverless"
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; all else of one are the fields of its line."""
+"""The attributes that every log record has; all others of a record are fields of its line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +35,14 @@ class Logs(ABC):
     """The lines that the functions of one place have logged."""
 
     is_at_hand: bool
-    """True if a look costs nothing: pages take one unasked."""
+    """True if reading them costs nothing, so that pages read them without being asked."""
 
     @abstractmethod
     def about(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
         """Yield the lines about a task from a time on, in order.
 
         Raises:
-            ConfigurationError: they cannot be read; one sentence says why.
+            ConfigurationError: the logs cannot be read; one sentence says why.
         """
 
 
@@ -57,12 +57,12 @@ class KeptLines(logging.Handler, Logs):
         self.addFilter(ContextFields())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record that is about a task; texts of exceptions are not kept."""
+        """Keep a record that is about a task, without the text of an exception."""
         if not hasattr(record, "task_id"):
             return
         try:
             self._lines.append(_line(record))
-        except Exception:  # noqa: BLE001 - as every handler: a bad line stops no work
+        except Exception:  # noqa: BLE001 - as in every handler: a bad line must not stop any work
             self.handleError(record)
 
     async def about(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
@@ -78,11 +78,11 @@ class KeptLines(logging.Handler, Logs):
 
 @contextmanager
 def kept_lines() -> Iterator[KeptLines]:
-    """Keep what the runtime logs about tasks in the block, also what is not printed."""
+    """Keep what the runtime logs about tasks during the block, even what is not printed."""
     ours, kept, printing = logging.getLogger(_OURS), KeptLines(), logging.getLogger().handlers[:]
     level, as_before = ours.level, _AsBefore(ours.getEffectiveLevel())
     for handler in printing:
-        handler.addFilter(as_before)  # what is printed stays the same
+        handler.addFilter(as_before)  # so that the same lines are printed
     ours.addHandler(kept)
     ours.setLevel(min(logging.INFO, ours.getEffectiveLevel()))
     try:
@@ -97,7 +97,7 @@ def kept_lines() -> Iterator[KeptLines]:
 class _AsBefore(logging.Filter):
     """Passes the records that the runtime's loggers passed at their former level.
 
-    A logger that has a level of its own decides by it, as before.
+    A logger with a level of its own still decides by that level.
     """
 
     def __init__(self, level: int) -> None:
@@ -123,5 +123,5 @@ def _line(record: logging.LogRecord) -> LogLine:
 
 
 def _simple(value: object) -> object:
-    """Return a value as JSON has it."""
+    """Return a value in the form that it has in JSON."""
     return value if isinstance(value, str | int | float | bool | None) else str(value)

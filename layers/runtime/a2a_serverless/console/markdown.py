@@ -1,4 +1,4 @@
-"""Markdown of agents as HTML that runs nothing: no HTML of theirs, no images, no strange links."""
+"""Agents' Markdown as harmless HTML: without HTML of their own, images, or unsafe links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SCHEMES: Final = ("http://", "https://", "mailto:")
 
 
 def _image(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
-    """Show an image as its text: nothing is loaded from elsewhere."""
+    """Show an image as its text, so that nothing is loaded from other servers."""
     token = tokens[index]
     text = token.content or str(token.attrs.get("src", ""))
     return f'<span class="remote">image: {escapeHtml(text)}</span>'
@@ -31,7 +31,7 @@ _PARSER: Final = _parser()
 
 
 def html_of(text: str) -> Markup:
-    """Return Markdown as HTML. Links open in a page of their own that knows nothing of this one."""
+    """Return Markdown as HTML. Links open in a new page, which learns nothing about this one."""
     tokens = _PARSER.parse(text)
     for token in tokens:
         for child in token.children or ():

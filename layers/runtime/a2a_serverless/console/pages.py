@@ -1,4 +1,4 @@
-"""The pages of the console, rendered here; htmx asks again for the part that is live."""
+"""The pages of the console, rendered on the server; htmx reloads the live part of a page."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Pages:
     """The pages about one place.
 
     Args:
-        inspector: what is looked at.
-        endpoint: the agent's URL; empty: it cannot be tried.
+        inspector: reads the tasks of the place.
+        endpoint: the agent's URL; empty: the agent cannot be tried.
         card: the agent's card, if this process serves it.
     """
 
@@ -96,7 +96,7 @@ class Pages:
     # -- tasks -------------------------------------------------------------------------------
 
     async def tasks(self, request: Request) -> Response:
-        """Show one page of tasks; with `live` their rows alone."""
+        """Show one page of tasks; with `live`, only their rows."""
         asked = request.query_params
         scope = asked.get("scope", "").strip()
         user = asked.get("user", "").strip()
@@ -137,7 +137,7 @@ class Pages:
         )
 
     async def find(self, request: Request) -> Response:
-        """Lead to the task with an id; to the choice, where several owners have one."""
+        """Redirect to the task with an id; if several owners have one, to a choice between them."""
         task_id = request.query_params.get("id", "").strip()
         found = await self._inspector.timelines(task_id) if is_task_id(task_id) else []
         if len(found) == 1:
@@ -149,7 +149,7 @@ class Pages:
     # -- one task ----------------------------------------------------------------------------
 
     async def task(self, request: Request) -> Response:
-        """Show a task from one of its sides."""
+        """Show one of the pages about a task."""
         return await self._shown(request, "task.html")
 
     async def live(self, request: Request) -> Response:
@@ -164,7 +164,7 @@ class Pages:
         return await self._shown(request, "live.html")
 
     async def _mark(self, head: Head, pushes: list[Push]) -> str:
-        """Return what changes with anything that a task's page shows."""
+        """Return a text that changes whenever something on a task's page changes."""
         moved = [f"{push.version}.{push.failures}.{push.refusals}" for push in pushes]
         logs = self._inspector.logs
         if pushes and logs is not None and logs.is_at_hand:
@@ -211,7 +211,7 @@ class Pages:
         )
 
     async def _with_logs(self, shown: Timeline, request: Request) -> Timeline:
-        """Join the deliveries from the logs, where they are at hand or the person asks for them."""
+        """Add the deliveries from the logs, if these are at hand or the person asks for them."""
         logs = self._inspector.logs
         if logs is None or not shown.webhooks:
             return shown
@@ -242,7 +242,7 @@ class Pages:
         return {"talk": await asyncio.to_thread(conversation, log), "damage": ""}
 
     async def part(self, request: Request) -> Response:
-        """Return the content of a file in an artifact: an image that is safe, else a download."""
+        """Return the content of a file in an artifact: a safe image as such, others as download."""
         path = request.path_params
         log = await self._inspector.log(path["id"], path["scope"])
         artifacts = [] if log is None else list(log.fold().artifacts.values())
@@ -288,7 +288,7 @@ class Pages:
     # -- try it ------------------------------------------------------------------------------
 
     async def trying(self, request: Request) -> Response:
-        """Show the form to send with, and what has come of a call."""
+        """Show the form for sending, and what a call has brought so far."""
         call = self._call(request)
         return page(
             "try.html",
@@ -301,7 +301,7 @@ class Pages:
         )
 
     async def wire(self, request: Request) -> Response:
-        """Return what has come of a call; 204 while there is nothing new."""
+        """Return what a call has brought so far; 204 while there is nothing new."""
         call = self._call(request)
         if call is None:
             return Response(status_code=404)
@@ -310,7 +310,7 @@ class Pages:
         return page("wire.html", call=call, scope=await self._scope_of(call))
 
     async def send(self, request: Request) -> Response:
-        """Begin a call with what the form has."""
+        """Begin a call with the values of the form."""
         form = await form_of(request)
         text, task_id = form.get("text", ""), form.get("task", "")
         if not text or not self._trying.endpoint or (task_id and not is_task_id(task_id)):
@@ -321,7 +321,7 @@ class Pages:
         return RedirectResponse(f"{BASE}/try/{call.id}", 303)
 
     async def on_call(self, request: Request) -> Response:
-        """Cut a call, go on after it, or cancel its task, if the form says that it is meant."""
+        """Cut a call, resume it, or cancel its task, if the form says that this was confirmed."""
         call = self._call(request)
         if call is None:
             return RedirectResponse(f"{BASE}/try", 303)
@@ -349,7 +349,7 @@ class Pages:
     # -- card -------------------------------------------------------------------------------------
 
     async def card(self, _: Request) -> Response:
-        """Show the card as clients get it, and what is wrong in it."""
+        """Show the card as clients get it, and its faults."""
         card, text = self._card, ""
         if self._trying.endpoint:
             card, text = await fetched(self._trying.endpoint)

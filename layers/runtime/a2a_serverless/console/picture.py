@@ -12,7 +12,7 @@ from a2a_serverless.inspect.wording import delivery, duration, outcome, sentence
 
 WIDTH: Final = 960
 LEFT: Final = 96
-"""Where lanes begin; their names are before it."""
+"""The x at which lanes begin; their names stand to the left of it."""
 LANE: Final = 34
 BAR: Final = 20
 TOP: Final = 22
@@ -31,7 +31,7 @@ class Bar:
     y: float
     width: float
     look: str
-    """Its class in the style sheet."""
+    """The bar's class in the style sheet."""
     title: str
     label: str = ""
 
@@ -49,7 +49,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """The name of a lane, and the middle of it."""
+    """The name of a lane, and the y of its middle."""
 
     name: str
     y: float
@@ -79,7 +79,7 @@ class _Scale:
 
 
 def picture(shown: Timeline, now_ms: int) -> Picture | None:
-    """Return the picture of a task as of now; None where its commits have no times."""
+    """Return the picture of a task as of now; None if its commits have no times."""
     times = [commit.at for commit in shown.commits if commit.at is not None]
     if not times:
         return None
@@ -160,7 +160,7 @@ def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
 
 
 def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[Bar]:
-    """Yield the time that the next attempt waits behind each that has failed."""
+    """Yield a bar for the wait between each failed attempt and the next one."""
     for one, after in zip(hook.deliveries, (*hook.deliveries[1:], None), strict=True):
         if one.wait_ms is not None:
             until = min(one.at + one.wait_ms, end if after is None else after.at)
@@ -169,7 +169,7 @@ def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[Bar]:
 
 
 def _deliveries(shown: Timeline, scale: _Scale) -> Iterator[Mark]:
-    """Yield a mark for each place at which there are attempts that have ended alike."""
+    """Yield one mark for all deliveries at the same place that have ended alike."""
     for lane, hook in enumerate(shown.webhooks, _HOOKS):
         places: dict[tuple[int, str], list[Delivery]] = {}
         for one in hook.deliveries:
@@ -182,7 +182,7 @@ def _deliveries(shown: Timeline, scale: _Scale) -> Iterator[Mark]:
 
 
 def _commits(shown: Timeline, scale: _Scale) -> Iterator[Mark]:
-    """Yield a mark for each place at which there are commits: a page has thousands of them."""
+    """Yield one mark for all commits at the same place: a task may have thousands of them."""
     places: dict[int, list[int]] = {}
     for commit in shown.commits:
         if commit.at is not None:

@@ -1,4 +1,4 @@
-"""The page on which all that a caller has is deleted: counted, confirmed, then step by step."""
+"""The page that deletes all data of a caller: it counts, asks, and then deletes step by step."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from a2a_serverless.storage.deletion import Counted
 from a2a_serverless.tasks.identity import Scope, is_task_id
 
 COUNTS: Final = 10
-"""Steps of counting for one page: of a thousand tasks; beyond that it says that there are more."""
+"""Steps of counting for one page: a thousand tasks. Beyond that the page says there are more."""
 
 Page = Callable[..., Response]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whose:
-    """Whose data it is, as a form or a link names it."""
+    """The owner of the data, as a form or a link names it."""
 
     user: str
     tenant: str
@@ -32,7 +32,7 @@ class Whose:
 
     @classmethod
     def of(cls, asked: Mapping[str, str]) -> Whose:
-        """Return what the fields of a form or a link name."""
+        """Return the owner that the fields of a form or a link name."""
         return cls(**{name: asked.get(name, "").strip() for name in ("user", "tenant", "scope")})
 
     @property
@@ -42,17 +42,17 @@ class Whose:
 
     @property
     def name(self) -> str:
-        """Return what is to be typed."""
+        """Return the name that the person has to type."""
         return self.user or self.scope
 
     @property
     def fields(self) -> dict[str, str]:
-        """Return the fields that name it again."""
+        """Return the fields of a form that name this owner."""
         return {name: value for name, value in asdict(self).items() if value}
 
     @property
     def link(self) -> str:
-        """Return the fields as a query."""
+        """Return the fields as the query of a link."""
         return urlencode(self.fields)
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ class Purging:
     """Counts and deletes for the pages of one place.
 
     Args:
-        inspector: what is looked at.
+        inspector: counts and deletes the data.
         page: renders a template.
     """
 
@@ -83,13 +83,13 @@ class Purging:
         yield "POST", "/purge", self.step
 
     async def shown(self, request: Request) -> Response:
-        """Show how much there is, and the form that confirms."""
+        """Show how much data there is, and the form to confirm."""
         whose = Whose.of(request.query_params)
         whose.check()
         return self._answer(whose, counted=await self._counted(whose))
 
     async def step(self, request: Request) -> Response:
-        """Delete a step, if the name was typed; the page that returns asks for the next one."""
+        """Do a step of deleting if the name was typed; the returned page requests the next step."""
         form = await form_of(request)
         whose = Whose.of(form)
         whose.check()

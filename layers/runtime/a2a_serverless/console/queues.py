@@ -1,4 +1,4 @@
-"""The page of what is due, and of what was set aside: seen, and deleted after a confirmation."""
+"""The page of turns that are due and messages that were set aside, which it can also delete."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.errors import A2AServerlessError
 
 SHOWN: Final = 50
-"""Turns and messages of one list."""
+"""The most turns or messages of one list."""
 
 DELETABLE: Final[tuple[Aside, ...]] = ("undecodable_queue", "push_dead_letter_queue")
-"""The sweeper decides on dead letters."""
+"""The queues whose messages can be deleted; on dead letters the sweeper decides."""
 
 Page = Callable[..., Response]
 
@@ -41,7 +41,7 @@ class Queues:
     """Shows what is due and what was set aside for the pages of one place.
 
     Args:
-        inspector: what is looked at.
+        inspector: reads what is due and what was set aside.
         base: the path of the console.
         page: renders a template.
     """
@@ -57,7 +57,7 @@ class Queues:
         yield "POST", "/queues/{queue}/delete", self.delete
 
     async def shown(self, request: Request) -> Response:
-        """Show what is due, and each queue."""
+        """Show the turns that are due, and each queue."""
         storage = self._inspector.storage
         now = storage.clock.now_ms()
         return self._page(

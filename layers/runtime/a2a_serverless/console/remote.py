@@ -1,4 +1,4 @@
-"""The inspector of a running `dev`: its tasks are in its memory, so it is asked over HTTP."""
+"""The inspector of a running `dev`, over HTTP, because the tasks of `dev` are in its memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ANSWER_S: Final = 60.0
 
 
 class RemoteInspector(Inspector):
-    """Asks a running `dev`."""
+    """Reads the tasks of a running `dev`."""
 
     has_logs = True
 
@@ -143,7 +143,7 @@ class RemoteInspector(Inspector):
 
 
 class _RemoteLetters(Letters):
-    """Those of a running `dev`; `ask` asks it."""
+    """The messages set aside in a running `dev`; `ask` makes the requests."""
 
     def __init__(self, ask: Callable[..., Awaitable[httpx.Response]], aside: Aside) -> None:
         self._ask = ask
@@ -158,7 +158,7 @@ class _RemoteLetters(Letters):
 
 
 def _context(context_id: str | None) -> dict[str, str]:
-    """Return the parameter of a context; none for all of them: an empty one is no context."""
+    """Return the parameter that names a context; no parameter if all contexts are meant."""
     return {} if context_id is None else {"context": context_id}
 
 

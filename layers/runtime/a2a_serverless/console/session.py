@@ -1,7 +1,7 @@
-"""Who may use the console: the person whom its URL was printed for, and this user's commands.
+"""Who may use the console: the person for whom its URL was printed, and this user's commands.
 
-The URL has a token that is good once. It is exchanged for a cookie that no script reads and that no
-other site's page sends. Commands send a token of their own, which no browser has.
+The URL has a token that is valid once. It is exchanged for a cookie that scripts cannot read and
+pages of other sites cannot send. Commands send a token of their own, which no browser has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Sessions:
     """The tokens and cookies of one console.
 
     Args:
-        port: on which it is served: cookies know no ports, so the name has it.
+        port: the console's port. Cookies are not bound to a port, so the cookie's name has it.
     """
 
     def __init__(self, port: int) -> None:
@@ -56,5 +56,5 @@ class Sessions:
 
 
 def _digest(token: str) -> bytes:
-    """Return what is kept of a token: comparing digests tells nothing about it."""
+    """Return the digest that is kept of a token; comparing digests reveals nothing about it."""
     return hashlib.sha256(token.encode()).digest()

@@ -1,4 +1,4 @@
-"""A deployed stack as an operator reaches it: its names by its outputs, and its logs."""
+"""A deployed stack as an operator reaches it: the names in its outputs, and its logs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ async def read_stack(name: str) -> DeployedStack:
     """Return a stack of the region that boto3 takes from the environment.
 
     Raises:
-        ConfigurationError: there is none of the name there, it cannot be read, or is not ours.
+        ConfigurationError: there is no stack of this name there, it cannot be read, or it was not
+            made from our template.
     """
     region = os.environ.get("AWS_DEFAULT_REGION", "this region")
     try:
@@ -79,7 +80,7 @@ class StackLogs(Logs):
     """The log group of a stack, in CloudWatch.
 
     Args:
-        stack: whose functions log into it.
+        stack: the stack whose functions log into the group.
     """
 
     is_at_hand = False

@@ -43,23 +43,23 @@ from a2a_serverless.wiring import Backends
 
 DAY_MS: Final = 24 * HOUR_MS
 STEPS: Final = 50
-"""Looks at an hour that one page of all tasks takes at most, each at as many tasks as it shows."""
+"""The most reads for one page of all tasks; each looks at as many tasks as the page shows."""
 _PLACE: Final = re.compile(
     r"(?P<hour>[0-9]{1,7})/(?P<before>([0-9]{15}#[A-Za-z0-9._:-]{1,100}#[A-Za-z0-9_-]{22})?)"
 )
 OPERATOR: Final = "operator"
-"""Who has asked for a cancel, in the task's HEAD."""
+"""The user who has asked for a cancel, as HEAD then names it."""
 
 
 class StoredInspector(Inspector):
     """Reads a storage.
 
     Args:
-        storage: in any scope.
-        settings: its deployment's.
-        place: what it is, for sentences.
-        backends: with the queue, for a cancel; None: only the table can be reached.
-        logs: of its functions; None: they cannot be reached.
+        storage: the storage, in any scope.
+        settings: the settings of its deployment.
+        place: what the storage is, for sentences.
+        backends: the backends with the queue, for a cancel; None: only the table can be reached.
+        logs: the logs of its functions; None: they cannot be reached.
     """
 
     def __init__(
@@ -142,9 +142,9 @@ class StoredInspector(Inspector):
         return Rows(rows=tuple(map(row_of, heads)), next_token=token)
 
     async def _of_all(self, query: TaskQuery) -> Rows:
-        """Return tasks from hour to hour, the newest first; the token is where to go on.
+        """Return tasks hour by hour, the newest first; the token is the place to go on from.
 
-        What one page reads is bounded by `STEPS`, however many tasks there are.
+        One page reads at most `STEPS` times, however many tasks there are.
         """
         now = self.storage.clock.now_ms()
         since = now - DAY_MS if query.since_ms is None else query.since_ms
@@ -196,7 +196,7 @@ class StoredInspector(Inspector):
 
 
 def _place_in(token: str) -> tuple[int, str] | None:
-    """Return the hour and the place in it at which a page begins; None without a token."""
+    """Return the hour, and the place in it, at which a page begins; None if there is no token."""
     if not token:
         return None
     match = _PLACE.fullmatch(token)

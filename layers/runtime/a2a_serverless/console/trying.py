@@ -1,7 +1,7 @@
-"""Calls to the agent as any client would make them, with all that goes over the wire.
+"""Calls to the agent as a client makes them, with everything that goes over the wire.
 
-A call runs on while its page shows what has come so far. It can be cut, as a lost connection would
-be, and resumed after the last event that has come.
+A call runs on while its page shows what has come so far. It can be cut, as by a lost connection,
+and resumed after the last event that has come.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, Final, Literal
 import httpx
 
 _KEPT: Final = 20
-"""Calls that are remembered."""
+"""The number of calls that are remembered."""
 _LINES: Final = 4_000
-"""Lines of one call that are remembered."""
+"""The number of lines of one call that are remembered."""
 _LONG: Final = 20_000
-"""Characters of a line that are remembered."""
+"""The number of characters of a line that are remembered."""
 _WAIT_S: Final = 330.0
-"""Longer than the longest stream."""
+"""The time-out of requests in seconds: longer than the longest stream."""
 _TASK: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 Look = Literal["sent", "came", "said"]
@@ -43,17 +43,17 @@ class Call:
     is_open: bool = True
     running: asyncio.Task[None] | None = None
     key: str = field(default="", repr=False)
-    """What the operator has given: the calls that follow on this one send it, too."""
+    """The credentials that the operator has given; calls that follow this one send them as well."""
     count: int = 0
-    """Lines so far, also those that are forgotten."""
+    """Lines so far, including those that are forgotten."""
 
     def add(self, look: Look, text: str) -> None:
-        """Remember a line of the wire."""
+        """Remember a line that went over the wire."""
         self.lines.append((look, text[:_LONG]))
         self.count += 1
 
     def cut(self) -> None:
-        """Drop the connection, as a network may."""
+        """Drop the connection, as if the network had failed."""
         if self.running is not None:
             self.running.cancel()
 
@@ -62,7 +62,7 @@ class Trying:
     """Makes calls to one agent.
 
     Args:
-        endpoint: its URL, without a `/` at its end.
+        endpoint: the agent's URL, without a `/` at its end.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -70,7 +70,7 @@ class Trying:
         self._calls: dict[str, Call] = {}
 
     def call(self, call_id: str) -> Call | None:
-        """Return a call that is remembered."""
+        """Return a call; None if it is not remembered."""
         return self._calls.get(call_id)
 
     def send(self, text: str, *, key: str, task_id: str = "", streams: bool = True) -> Call:
@@ -171,7 +171,7 @@ def _take(call: Call, line: str) -> None:
 
 
 def _note(call: Call, said: object) -> None:
-    """Remember task and state of what has come."""
+    """Remember the task and its state from an event that has come."""
     if not isinstance(said, dict):
         return
     for value in (said, *said.values()):
