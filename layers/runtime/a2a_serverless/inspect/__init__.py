@@ -1,1 +1,1 @@
-"""What a person who looks at a task wants to know, made of what is stored. Pure."""
+"""What a person who looks at a task wants to know, derived from what is stored. Pure."""

@@ -123,7 +123,7 @@ def _progress(progress: Progress | None) -> dict[str, float] | None:
 
 
 def _change(change: Change) -> dict[str, Any]:
-    """Return a change; what says nothing about it is left out."""
+    """Return a change; fields that do not apply to it are left out."""
     values = {
         "name": change.name,
         "subject": change.subject,

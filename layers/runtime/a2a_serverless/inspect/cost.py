@@ -1,8 +1,9 @@
-"""The write units of DynamoDB that a task's commits have cost, reckoned from their sizes. Pure.
+"""The write units of DynamoDB that a task's commits have cost, computed from their sizes. Pure.
 
-An item of up to 1 KB costs one unit, each begun KB one more; a transaction costs twice that. An
-entry of an index costs one unit when it is put and one when it is removed; docs/cost.md has what
-was counted. Renewed leases, cancels, webhooks and reads are not in it: the log does not have them.
+An item costs one unit for each KB, also for one that is only begun; a transaction costs twice that.
+An entry of an index costs one unit when it is put and one when it is removed; docs/cost.md has the
+measured numbers. Renewed leases, cancels, webhooks and reads are not included, because the log does
+not have them.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES
 
 WRITE_UNIT_DOLLARS: Final = 0.625 / 1_000_000
-"""On demand, us-east-1, November 2026: aws.amazon.com/dynamodb/pricing/on-demand."""
+"""The on-demand price in us-east-1, November 2026: aws.amazon.com/dynamodb/pricing/on-demand."""
 
 _UNIT: Final = 1024
 _TRANSACTION: Final = 2
 _PART_BYTES: Final = 340_000
 _EVENT_BYTES: Final = 300
-"""Keys and attributes of an EVENT item beside its body."""
+"""Bytes of an EVENT item's keys and attributes besides its body."""
 _HEAD_BYTES: Final = 800
-"""HEAD without its status."""
+"""Bytes of HEAD without its status."""
 _INDEXES: Final = 5
-"""Entries of the indexes that a creation puts: four of HEAD, and the first commit's in by-id."""
+"""Index entries that a creation puts: four of HEAD, and that of the first commit in by-id."""
 _MOVED: Final = 2
-"""Removing an entry of an index and putting the next one."""
+"""Units for removing an entry of an index and putting the next one."""
 
 
 def write_units(record: Record, *, is_claim: bool) -> int:
-    """Return what a commit has cost.
+    """Return the write units that a commit has cost.
 
     Args:
         record: the commit.
-        is_claim: True if it is the first one of its attempt, which moves the turn's due time.
+        is_claim: True if it is the first commit of its attempt, which moves the turn's due time.
     """
     size = len(encode_entries(record.entries))
     sizes = [min(_PART_BYTES, size - start) for start in range(0, max(1, size), _PART_BYTES)]

@@ -1,7 +1,7 @@
-"""What happened to a task, event by event: what its turns, commits and HEAD say, in order. Pure.
+"""What happened to a task, event by event, as its turns, commits and HEAD tell it in order. Pure.
 
-Only what is stored is told. A process that died without a trace in the log, such as one between a
-commit and the acknowledgement of its message, is not.
+Only what is stored is told. A process that died without a trace in the log, for example between a
+commit and the acknowledgement of its message, does not appear.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ What: TypeAlias = Literal[
 ]
 
 LONG_WAIT_MS = 1_000
-"""A longer wait for a worker is told."""
+"""The wait for a worker, in milliseconds, above which it is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """One thing that happened. What does not apply is 0, None or empty."""
+    """One thing that happened. Fields that do not apply are 0, None or empty."""
 
     what: What
     at: int | None = None
     """Milliseconds since the epoch; None: unknown."""
     version: int = 0
-    """The commit that says so; 0: HEAD does."""
+    """The commit that tells it; 0: HEAD tells it."""
     turn: int = 0
     attempt: int = 0
     worker: str = ""
@@ -55,7 +55,7 @@ class Happening:
     discards: tuple[int, ...] = ()
     """Versions whose changes were taken back."""
     missing: tuple[int, int] = (0, 0)
-    """First and last version that are not there."""
+    """The first and the last version of those that are missing."""
     count: int = 0
 
 
@@ -76,7 +76,7 @@ def story_of(
     told = [one for turn in turns for one in _of_turn(head, turn, discards)]
     told += _of_entries(records)
     told += _holes(records)
-    told.sort(key=lambda one: one.version)  # stable: of one version as they were found
+    told.sort(key=lambda one: one.version)  # stable: those of one version keep their order
     if head.cancel is not None:
         told.insert(_place_of(told, head.cancel.at), _asked(head))
     return tuple(told)
@@ -169,14 +169,14 @@ def _asked(head: Head) -> Happening:
 
 
 def _place_of(told: list[Happening], at: int) -> int:
-    """Return the place behind all that happened before `at`."""
+    """Return the place in `told` after everything that happened until `at`."""
     return next(
         (place for place, one in enumerate(told) if one.at is not None and one.at > at), len(told)
     )
 
 
 def kind_name(kind: bytes) -> str:
-    """Return the kind of an entry as a character, or as `0x…` where it is none of ASCII's."""
+    """Return the kind of an entry as a character, or as `0x…` if it is not ASCII."""
     return kind.decode() if kind.isascii() else f"0x{kind.hex()}"
 
 

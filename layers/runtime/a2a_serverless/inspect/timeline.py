@@ -1,6 +1,6 @@
-"""A task's life as HEAD and log tell it: who has it, and what each committed version did.
+"""A task's life as HEAD and log tell it: which worker has it, and what each version did.
 
-Contents are left out: a message, a part or metadata is named, and its bytes are counted.
+Contents are left out: messages, parts and metadata are only named, and their bytes counted.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Change:
 
     name: ChangeName
     size: int
-    """In bytes, as it is stored."""
+    """The bytes of the entry as it is stored."""
     subject: str = ""
     """The id of a message or artifact, a state, the kind of an unknown entry."""
     by: str = ""
     """The user who sent a message; empty if unknown."""
     is_last: bool = False
-    """It is the last chunk of its artifact."""
+    """True if it is the last chunk of its artifact."""
     is_critical: bool = False
-    """Without knowing it the task cannot be understood."""
+    """True if a reader that does not know the entry cannot understand the task."""
     base: int | None = None
     """The version that a restart goes back to."""
     discards: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ class Change:
     references: int = 0
     """Parts whose content is stored elsewhere."""
     progress: Progress | None = None
-    """What a status tells of the work that is done."""
+    """The progress that a status tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +83,14 @@ class Committed:
     at: int | None
     """Milliseconds since the epoch; None: by a release without times."""
     worker: str
-    """The process whose attempt wrote it; empty outside of attempts, or if none is named."""
+    """The process whose attempt wrote it; empty outside of attempts, or if it is not named."""
     ended: AttemptEnd | None
     """The attempt that ended with this version: the one before, or the one that wrote it."""
     ended_itself: bool
-    """It is the one that wrote it."""
+    """True if `ended` is the attempt that wrote this version."""
     changes: tuple[Change, ...]
     units: int
-    """Write units of DynamoDB, reckoned from its size."""
+    """Write units of DynamoDB, computed from its size."""
     after_ms: int | None
     """Milliseconds since the commit before; None for the first, and where a time is unknown."""
 
@@ -105,7 +105,7 @@ class Holder:
     """The attempt that has the open turn."""
 
     worker: str
-    """Its process; empty: a release that names none."""
+    """Its process; empty: its release does not name the process."""
     since: int | None
     """The time of its claim, in milliseconds since the epoch."""
 
@@ -114,14 +114,14 @@ class Holder:
 class Timeline:
     """A task and its committed versions. Times are milliseconds since the epoch.
 
-    None is what could not be read, where nothing else is said.
+    If a field's docstring does not say otherwise, None means that the value could not be read.
     """
 
     task_id: str
     scope: str
     context_id: str | None
     state: str | None
-    """As in logs and metrics, such as `working`."""
+    """The state's name as in logs and metrics, such as `working`."""
     created_at: int | None
     changed_at: int | None
     """The time of the newest commit."""
@@ -130,18 +130,18 @@ class Timeline:
     turn: int | None
     turn_is_open: bool
     progress: Progress | None
-    """What the last status of the open turn tells; None: nothing, or the turn is over."""
+    """The progress in the last status of the open turn; None: it has none, or no turn is open."""
     attempts: int | None
     """Attempts started on the turn."""
     holder: Holder | None
     """None: no attempt has the turn."""
     given_back: AttemptEnd | None
-    """The attempt that has given back the open turn; None: none, or another one has it."""
+    """The attempt that has given back the open turn; None: there is none, or another took over."""
     due_at: int | None
-    """None also if the task is not due."""
+    """The time at which the sweeper looks at the task; None also if it does not have to."""
     size: int | None
     cancel: CancelMark | None
-    """None also without a request."""
+    """The request to cancel the task; None also if there is none."""
     sends: int
     """Copies of the current turn that the sweeper has sent."""
     commits: tuple[Committed, ...]
@@ -150,11 +150,11 @@ class Timeline:
     story: tuple[Happening, ...]
     """What happened, in order."""
     unreadable: tuple[str, ...]
-    """What could not be read, a clause each."""
+    """What could not be read, as clauses."""
 
     @property
     def units(self) -> int:
-        """Return the write units of all commits that are there."""
+        """Return the write units of all commits that could be read."""
         return sum(commit.units for commit in self.commits)
 
 
@@ -172,7 +172,7 @@ def timeline(
         head: the task's HEAD.
         records: its commits in order; some may be missing.
         missing: names of `head`'s fields that could not be read.
-        unreadable: what else could not be read, a clause each.
+        unreadable: what else could not be read, as clauses.
         pushes: the task's push configurations.
     """
     discards = discards_of(records, _DISCARDABLE)
@@ -208,9 +208,9 @@ def timeline(
 
 
 def with_logs(shown: Timeline, lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Timeline:
-    """Return a timeline whose webhooks have the deliveries that lines of the log tell of.
+    """Return a timeline whose webhooks have the deliveries that lines of the log report.
 
-    `lines` have their time in milliseconds since the epoch, and their fields.
+    Each of `lines` is its time in milliseconds since the epoch, and its fields.
     """
     return replace(shown, webhooks=with_deliveries(shown.webhooks, deliveries_of(lines)))
 
@@ -226,7 +226,7 @@ def _holder(head: Head, records: Iterable[Record]) -> Holder | None:
 
 
 def _progress(records: Iterable[Record]) -> Progress | None:
-    """Return what the last status tells; None after a restart, which begins the work anew."""
+    """Return the progress in the last status; None after a restart, where the work begins anew."""
     told: Progress | None = None
     for record in records:
         for entry in record.entries:
@@ -271,7 +271,7 @@ _DISCARDABLE: Final = (StatusChanged, ArtifactWritten, MetadataMerged, MessageAp
 
 
 def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
-    """Return an entry without its content; `discards` is what it takes back, if it restarts."""
+    """Return an entry without its content; `discards`: the versions that a restart takes back."""
     size = len(encode_entries((entry,)))
     match entry:
         case TurnOpened(request, caller, references):

@@ -28,14 +28,14 @@ class Attempt:
     number: int
     """From 1, within its turn."""
     worker: str
-    """Its process; empty: a release that names none."""
+    """Its process; empty: its release does not name the process."""
     started_at: int | None
     """The time of its claim."""
     versions: tuple[int, ...]
     """Its commits: the first one is its claim."""
     last_at: int | None
     over_at: int | None
-    """The time at which the log knows that it is over; None: it has the turn, or unknown."""
+    """The time of the commit that shows its end; None: it has the turn, or the time is unknown."""
     outcome: Outcome
     reason: str = ""
     correlation_id: str = ""
@@ -57,12 +57,12 @@ class Turn:
     """One user message and the agent's work on it. Times as in `Attempt`."""
 
     number: int
-    """The version at which its message was accepted; 0: that commit is not there."""
+    """The version at which its message was accepted; 0: that commit is missing."""
     by: str
     """The user who sent the message; empty if unknown."""
     opened_at: int | None
     began_at: int | None
-    """The time at which it became the current turn; None also while it waits for another one."""
+    """The time at which it became the current turn; None also if it still waits for another one."""
     ended_at: int | None
     ended: int | None
     """The version that ended it; None: it is open."""
@@ -70,7 +70,7 @@ class Turn:
 
     @property
     def waited_ms(self) -> int | None:
-        """Return the time from its begin to its first attempt; None: no attempt, or no times."""
+        """Return the milliseconds until its first attempt; None: no attempt, or an unknown time."""
         start = self.attempts[0].started_at if self.attempts else None
         return None if start is None or self.began_at is None else start - self.began_at
 
@@ -148,7 +148,7 @@ def turns_of(head: Head, records: Iterable[Record]) -> tuple[Turn, ...]:
 
 
 class _Walk:
-    """Follows the log and keeps the turn that is the current one, as the rules do."""
+    """Follows the log, and knows at each commit which turn is the current one, as the rules do."""
 
     def __init__(self) -> None:
         self.turns: list[_Turn] = []
@@ -184,7 +184,7 @@ class _Walk:
         turn.attempts.append(_Attempt(token=token, records=[record], worker=record.worker))
 
     def _open_turn(self) -> _Turn:
-        """Return the current turn; a new one where the commit that opened it is not there."""
+        """Return the current turn; a new one if the commit that opened it is missing."""
         if self.current is None or self.current.ended is not None:
             self.current = _Turn()
             self.turns.append(self.current)
@@ -205,7 +205,7 @@ _End: TypeAlias = tuple[Outcome, int | None, AttemptEnd | None]
 
 
 def _replaced(before: _Attempt, claim: Record) -> _End:
-    """Return how an attempt ended from which `claim` has taken the turn."""
+    """Return the end of the attempt from which `claim` has taken the turn."""
     end = claim.ended
     if end is None or end.token != before.token:
         return "unknown", claim.at, None
@@ -213,7 +213,7 @@ def _replaced(before: _Attempt, claim: Record) -> _End:
 
 
 def _over(running: _Attempt, record: Record) -> _End:
-    """Return how the last attempt of a turn ended, which `record` ends."""
+    """Return the end of the last attempt of a turn; `record` ended the turn."""
     if record.ended is not None and record.ended.token == running.token:
         return ("lost" if record.ended.reason == LOST else "failed"), record.at, record.ended
     return ("ended the turn" if record.token == running.token else "cut short"), record.at, None

@@ -1,6 +1,6 @@
-"""The webhooks of a task: how far each is, and its deliveries from the logs. Pure.
+"""The webhooks of a task: how far each has got, and its deliveries from the logs. Pure.
 
-An item has the last attempt alone. The attempts before it are in the logs of PushFunction.
+An item only has the last attempt. The attempts before it are in the logs of PushFunction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RESULTS: Final[Mapping[str, Result]] = {
     "push_given_up": "given up",
     "push_receiver_given_up": "given up",
 }
-"""What the lines of the log that tell of an attempt mean, by their `action`."""
+"""The outcome of an attempt by the `action` of its line in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class Delivery:
     """The end of the attempt, in milliseconds since the epoch."""
     result: Result
     answer: str
-    """Such as `status 503`."""
+    """How it ended, such as `status 503`."""
     attempt: int
     """Its number at this event; 0: unknown."""
     version: int
-    """The commit of the event; 0: a release whose lines do not have it."""
+    """The commit of the event; 0: the release's lines do not name it."""
     wait_ms: int | None
-    """The time until the next attempt; None where none follows."""
+    """The milliseconds until the next attempt; None if none follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,33 +49,34 @@ class Webhook:
 
     config_id: str
     receiver: str
-    """Scheme and host of its URL: path and query may hold a secret."""
+    """Scheme, host and port of its URL, without path and query, which may hold a secret."""
     version: int
     """The commit of the last event that was delivered or given up."""
     failures: int
     """Attempts at the next event that have failed."""
     failing_since: int | None
-    """Milliseconds since the epoch; None: the last attempt has worked, or there was none."""
+    """The time of the first failure since the last success, in milliseconds since the epoch; None:
+    the last attempt has succeeded, or there was none."""
     refusals: int
-    """Events that the receiver has refused since one that it took."""
+    """Events that the receiver has refused since the last one that it accepted."""
     is_given_up: bool
-    """Its URL has refused so many that it is called no more."""
+    """True if its URL has refused so many events that it is not called any more."""
     owed: int
-    """Changes of the status after `version`, which it is owed if it asked for all of them."""
+    """Changes of the status after `version`: what it is owed if every status is pushed."""
     answer: str
-    """How the last attempt ended; empty: none was made, or by a release that keeps none."""
+    """How the last attempt ended; empty: there was none, or its release has not stored it."""
     answered_at: int | None
-    """The time of that, in milliseconds since the epoch."""
+    """The time at which the last attempt ended, in milliseconds since the epoch."""
     next_at: int | None
     """The earliest time of the next attempt, if one waits."""
     deliveries: tuple[Delivery, ...] = ()
-    """Its attempts in order; empty also where no logs were read."""
+    """Its attempts in order; empty also if no logs were read."""
     is_gone: bool = False
-    """The logs alone tell of it: the configuration was deleted."""
+    """True if only the logs have it, because the configuration was deleted."""
 
     @property
     def is_failing(self) -> bool:
-        """Return True if an event is tried again."""
+        """Return True if an event has failed and is tried again."""
         return self.failing_since is not None and not self.is_given_up
 
 
@@ -106,9 +107,9 @@ def webhooks_of(pushes: Iterable[Push], records: Iterable[Record]) -> tuple[Webh
 
 
 def deliveries_of(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Delivery]:
-    """Yield the attempts that lines of the log tell of: each line's time in ms, and its fields.
+    """Yield the attempts that lines of the log report: each line is its time in ms, and its fields.
 
-    Other lines are passed over, and a field of another form counts as unknown.
+    Other lines are skipped, and a field of another form counts as unknown.
     """
     for at, fields in lines:
         result = _RESULTS.get(str(fields.get("action")))
@@ -130,7 +131,7 @@ def deliveries_of(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[De
 def with_deliveries(
     webhooks: Iterable[Webhook], deliveries: Iterable[Delivery]
 ) -> tuple[Webhook, ...]:
-    """Return webhooks with their deliveries; behind them those that only the logs tell of."""
+    """Return webhooks with their deliveries; after them, those that only the logs have."""
     found: dict[str, list[Delivery]] = {}
     for one in sorted(deliveries, key=lambda delivery: delivery.at):
         found.setdefault(one.config_id, []).append(one)
@@ -157,7 +158,7 @@ def _gone(config_id: str, deliveries: list[Delivery]) -> Webhook:
 
 
 def _number(value: object) -> float | None:
-    """Return a number of a line, also one that is written as text; None where it is none."""
+    """Return a number of a line, even if it is written as text; None if it is not a number."""
     try:
         number = float(value) if isinstance(value, int | float | str) else None
     except (ValueError, OverflowError):
@@ -166,11 +167,11 @@ def _number(value: object) -> float | None:
 
 
 _MOST: Final = 2.0**53
-"""Larger numbers, and those that are none, count as unknown."""
+"""Numbers from this one on count as unknown."""
 
 
 def _receiver(url: str) -> str:
-    """Return scheme, host and port of a URL; what it has of credentials is left out."""
+    """Return scheme, host and port of a URL, without credentials."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,6 +1,6 @@
 """What happened to a task in sentences, for the terminal and the console. Pure.
 
-Texts of clients and agents are in them as they are: who shows a sentence escapes it.
+The sentences contain texts of clients and agents as they are: the caller has to escape them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _discarding(one: Happening) -> str:
 
 
 def outcome(attempt: Attempt) -> str:
-    """Return how an attempt stands or ended, such as `gave back: TimeoutError`."""
+    """Return the outcome of an attempt so far, such as `gave back: TimeoutError`."""
     text = _OUTCOMES[attempt.outcome]
     if attempt.outcome in ("gave back", "failed"):
         return f"{text}: {reason_text(attempt.reason, attempt.correlation_id)}"
@@ -145,7 +145,7 @@ def changed(change: Change) -> str:
 
 
 def webhook(one: Webhook) -> str:
-    """Return how far a webhook is, and where it has been given up what its client can do."""
+    """Return how far a webhook has got and, if it was given up, what its client can do."""
     if one.is_gone:
         return f"{one.receiver} (id {one.config_id}): the logs alone tell of it"
     if one.is_given_up:
@@ -177,7 +177,7 @@ def delivery(one: Delivery) -> str:
 
 
 def amounts(tasks: int, contexts: int, webhooks: int) -> str:
-    """Return how much a caller has, such as `1 task, 2 contexts with a state and no webhooks`."""
+    """Return how much data a caller has: `1 task, 2 contexts with a state and no webhooks`."""
     return (
         f"{_number(tasks, 'task')}, {_number(contexts, 'context')} with a state and"
         f" {_number(webhooks, 'webhook')}"
@@ -200,7 +200,7 @@ def ranges(versions: Sequence[int]) -> str:
 
 
 def reason_text(reason: str, correlation_id: str) -> str:
-    """Return why an attempt ended, with what leads to the line of the log."""
+    """Return why an attempt ended, with the id that leads to the line of the log."""
     text = reason or "no reason given"
     return f"{text} (correlation id {correlation_id})" if correlation_id else text
 
@@ -225,7 +225,7 @@ def age(ms: int) -> str:
 
 
 def iso(at_ms: int | None) -> str | None:
-    """Return a time in UTC; as the number that is stored where no calendar has it."""
+    """Return a time in UTC, as the stored number if no calendar has it; None if it is None."""
     if at_ms is None:
         return None
     try:
