@@ -1,7 +1,7 @@
 """The command line: the local stack, and the parts of a deployment as plain processes.
 
 Each command is a module: `add` describes its arguments, `run` does its work. The imports for that
-are inside `run`: a worker loads no web framework, and `--help` loads nothing.
+work are inside `run`: a worker loads no web framework, and `--help` loads nothing.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ COMMANDS = (
     *(demo, init, dev, console, lock, upgrade),
     *(api, worker, push, sweep, task, tasks, letters, provision, bundle),
 )
-"""In the order of `--help`."""
+"""The commands in the order of `--help`."""
 
 EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141
-"""The reader of stdout has gone, such as `head`."""
+"""The exit code if the reader of stdout, such as `head`, has gone."""
 
 _EXTRA = frozenset(
     {"boto3", "botocore", "jinja2", "markdown_it", "moto", "packaging", "responses", "rich", "yaml"}
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes stdout once more when it ends: into nothing.
+        # The interpreter flushes stdout once more when it ends: that must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNREAD
     return code
@@ -110,7 +110,7 @@ def _log_to_stderr(*, verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
-    logging.captureWarnings(capture=True)  # such as of a coroutine that was never awaited
+    logging.captureWarnings(capture=True)  # for example that a coroutine was never awaited
 
 
 class PlainLines(logging.Formatter):

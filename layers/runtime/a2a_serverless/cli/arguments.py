@@ -1,4 +1,4 @@
-"""The arguments that several commands share, and the agent and card where none is named."""
+"""The arguments that several commands share, and the agent and card if none is named."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _HIGHEST_PORT = 65_535
 
 
 _DASHED_DIGEST: Final = re.compile(r"-(?!-[a-z]+(-[a-z]+)*$)[A-Za-z0-9_-]{21}")
-"""An id or a scope that begins with `-`, and is not an option's name of the same length."""
+"""Matches an id or a scope that begins with `-`, but no option's name of the same length."""
 _MARK: Final = "\0"
-"""What no argument of a process can hold."""
+"""A character that no argument of a process can hold."""
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that answers a wrong call with one sentence, and adds what several commands take.
 
-    An id or a scope is a value also where it begins with `-`, as one in 64 does.
+    An id or a scope is taken for a value even if it begins with `-`, as one in 64 does.
     """
 
     def parse_known_args(  # type: ignore[override]  # argparse has overloads for other namespaces
@@ -110,7 +110,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_backend(self) -> None:
-        """Add `--backend`, hidden: outside `dev` `aws` is the only value, and may be named."""
+        """Add `--backend`, hidden: outside `dev`, `aws` is its only value, which may be given."""
         self.add_argument("--backend", choices=("aws",), default="aws", help=argparse.SUPPRESS)
 
 
@@ -148,11 +148,11 @@ def project_folder(here: Path) -> Path:
 def agent_spec(named: str | None) -> str:
     """Return the agent as `FILE.py:NAME`.
 
-    The first of: the argument, `A2A_AGENT`, ./agent.py, functions/worker/agent.py of the project
-    around the current folder. No other agent is ever taken.
+    It is the first one found of: the argument, `A2A_AGENT`, ./agent.py, functions/worker/agent.py
+    of the project around the current folder. Other places are not searched.
 
     Raises:
-        ConfigurationError: there is none, or the file does not exist.
+        ConfigurationError: there is no agent, or the file does not exist.
     """
     spec = named or os.environ.get("A2A_AGENT") or _own_agent()
     path, _, name = spec.rpartition(":")
@@ -167,8 +167,8 @@ def agent_spec(named: str | None) -> str:
 def card_path(named: str | None, agent: str | None = None) -> Path:
     """Return the agent card's file.
 
-    The first of: the argument, `A2A_CARD`, agent_card.json beside the agent, ./agent_card.json,
-    functions/api/agent_card.json of the project around the current folder.
+    It is the first one found of: the argument, `A2A_CARD`, agent_card.json beside the agent,
+    ./agent_card.json, functions/api/agent_card.json of the project around the current folder.
 
     Args:
         named: the argument; None: it was not given.
@@ -225,7 +225,7 @@ def _of_project(relative: str) -> list[Path]:
 
 
 def positive(text: str) -> int:
-    """Return the number above 0 that an argument is."""
+    """Return an argument as a number above 0."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return int(text)

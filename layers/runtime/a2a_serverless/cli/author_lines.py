@@ -32,17 +32,17 @@ _NEWS: Final[Mapping[str, str]] = MappingProxyType(
         "call_after_end": "yellow",
     }
 )
-"""The actions of sentences for the author, and their colours."""
+"""The actions of log lines for the author, and their colours."""
 _RELOADING: Final = "a2a_serverless.local.reloading"
 _ENDS: Final = 3
-"""Lines of a deep recursion that are shown at its beginning, and at its end."""
+"""Lines of a deep recursion that are shown at its beginning, and as many at its end."""
 
 
 @contextmanager
 def for_authors(*, verbose: bool) -> Iterator[None]:
     """Print what the command line logs to stderr as blocks for the agent's author.
 
-    A handler that is not the command line's stays as it is. `verbose` adds whole tracebacks.
+    Handlers other than the command line's stay as they are. `verbose` adds whole tracebacks.
     """
     root, reloading = logging.getLogger(), logging.getLogger(_RELOADING)
     before, level = root.handlers[:], reloading.level
@@ -61,9 +61,9 @@ def for_authors(*, verbose: bool) -> Iterator[None]:
 class AuthorLines(logging.Handler):
     """Prints records to a terminal.
 
-    A failure of the agent is a block: the task, its turn and attempt, and what becomes of it, then
-    the lines of the author's that the exception has passed by, and its text. Other records are
-    lines as the other commands print them.
+    A failure of the agent is a block: the task, its turn and attempt, and what becomes of it; then
+    the author's lines in the traceback, and the exception's text. Other records are lines as the
+    other commands print them.
     """
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
@@ -74,9 +74,9 @@ class AuthorLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            # Not wrapped: a line of code is copied, and a place is opened by a click.
+            # Not wrapped: people copy a line of code, and click on a place to open it.
             self._console.print(self._text(record), soft_wrap=True)
-        except Exception:  # noqa: BLE001 - logging's edge: what is logged must not fail
+        except Exception:  # noqa: BLE001 - logging's edge: a log call must not fail
             self.handleError(record)
 
     def _text(self, record: logging.LogRecord) -> Text:
@@ -141,7 +141,7 @@ def _seconds(delay_s: float) -> str:
 
 
 def _block(error: BaseException) -> Text:
-    """Return the author's lines of an exception and of those that led to it, and their texts."""
+    """Return the author's lines and the texts of an exception and of those that led to it."""
     text = Text()
     for each in _chain(error):
         lines = own_lines(each)
@@ -179,5 +179,5 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _short(text: str) -> str:
-    """Return a text in which the files below the current folder are named from there."""
+    """Return a text in which files below the current folder have paths relative to it."""
     return text.replace(f"{Path.cwd()}{os.sep}", "")

@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Install the packages of the project around the current folder, or measure what was built."""
+    """Install the packages of the project around the current folder, or measure a built folder."""
     from a2a_serverless.scaffold.dependencies import Dependencies, check_size
 
     if options.measure:

@@ -44,7 +44,7 @@ def run(options: Namespace) -> int:
 
 
 async def _place(options: Namespace) -> tuple[Place, str]:
-    """Return the place; of `dev` also a URL that opens its console."""
+    """Return the place; for `dev`, also a URL that opens its console."""
     from a2a_serverless.console.remote import RemoteInspector
 
     place = await place_of(options, may_lack_queue=True)

@@ -38,7 +38,7 @@ def run(options: Namespace) -> int:
     from a2a_serverless.local.dotenv import load_dotenv
 
     if not options.verbose:
-        logging.disable(logging.CRITICAL)  # the transcript is the product
+        logging.disable(logging.CRITICAL)  # only the transcript is wanted
     planner, card = source() / AGENT, source() / CARD
     spec = agent_spec(None) if has_own_agent() else f"{planner}:agent"
     own = Path(spec.rpartition(":")[0]).resolve() != planner.resolve()

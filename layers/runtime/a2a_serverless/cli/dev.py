@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from a2a_serverless.local.stack import Options, Running, Stack
 
 HERE = "127.0.0.1,::1,localhost,example.com"
-"""Webhooks that may be private in `dev`; and example.com, which clients are tried with, also
-without a name server.
+"""Hosts of webhooks that are allowed in `dev`: this machine's own, and example.com, with which
+people try clients even without a name server.
 """
 
 _LOADS = {
@@ -137,9 +137,9 @@ def _say_what_runs(stack: Stack, how: Options, variables: Path | None) -> None:
 
 
 def _beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIApp:
-    """Return the agent's application with a console at `/`, which is added to `consoles`.
+    """Return the agent's application with a console at `/`; add the console to `consoles`.
 
-    `lines` are what this process logs about tasks.
+    `lines` keeps what this process logs about tasks.
     """
     from a2a_serverless.console.app import Beside, Console
     from a2a_serverless.console.stored import StoredInspector

@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Write the project; nothing is written where it cannot be made."""
+    """Write the project; if that fails, leave nothing behind."""
     from a2a_serverless.cli.serving import say
     from a2a_serverless.cli.text import refuse
     from a2a_serverless.scaffold.project import KINDS, Project, checked_name, create

@@ -25,7 +25,7 @@ _WHAT: Final = {
     "notifications": "notifications that were given up",
 }
 _SHOWN: Final = 80
-"""Characters of a body in a list."""
+"""The most characters of a body that a list shows."""
 
 
 def add(commands: Commands) -> None:
@@ -80,10 +80,10 @@ async def _run(options: Namespace) -> int:
 
 
 async def _letters(options: Namespace) -> Letters:
-    """Return those of the queue that stack or environment names, else of your `dev`.
+    """Return the messages of the queue that stack or environment names, else of the user's `dev`.
 
     Raises:
-        ConfigurationError: none of them has it.
+        ConfigurationError: none of them has the queue.
     """
     from a2a_serverless.console.dev_file import running_dev
     from a2a_serverless.console.letters import SqsLetters

@@ -1,4 +1,4 @@
-"""`a2a-serverless lock`: resolves the packages of a project beside those of the layer."""
+"""`a2a-serverless lock`: resolves the packages of a project together with those of the layer."""
 
 from __future__ import annotations
 

@@ -42,12 +42,12 @@ async def place_of(
     """Return the place that the arguments and the environment name.
 
     Args:
-        options: with `stack` and `region`.
+        options: the arguments, with `stack` and `region`.
         needs_queue: True for a command that sends to the queue.
-        may_lack_queue: True for one that does so where the queue is named.
+        may_lack_queue: True for a command that sends to the queue only if the queue is named.
 
     Raises:
-        ConfigurationError: none is named, or it cannot be used.
+        ConfigurationError: no place is named, or it cannot be used.
     """
     from a2a_serverless.console.dev_file import running_dev
     from a2a_serverless.console.remote import RemoteInspector
@@ -81,7 +81,7 @@ async def place_of(
 async def settings_of(
     options: Namespace,
 ) -> tuple[Settings, DeployedStack | None]:
-    """Return `settings` with the names of the stack that is named, and that stack.
+    """Return the settings, with the names out of the stack if one is named, and that stack.
 
     Raises:
         ConfigurationError: the stack cannot be read.
@@ -91,7 +91,7 @@ async def settings_of(
 
     settings = load_settings()
     if options.region:
-        os.environ["AWS_DEFAULT_REGION"] = options.region  # which boto3 reads
+        os.environ["AWS_DEFAULT_REGION"] = options.region  # boto3 reads it
         os.environ.pop("AWS_REGION", None)
     if not options.stack:
         return settings, None

@@ -1,4 +1,4 @@
-"""A bar for work that takes long, on stderr, where a person is at the terminal."""
+"""A progress bar for work that takes long, on stderr, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 def counting(
     text: str, *, total: int | None = None, prints_lines: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows how many there are so far; without a terminal it does nothing.
+    """Yield a function that shows how much is done so far; without a terminal it does nothing.
 
-    Where stdout is the terminal, too, the lines of work that `prints_lines` say enough. `total` is
-    how many there will be; None: unknown.
+    If stdout is a terminal as well, work that `prints_lines` has no bar, because its lines are
+    enough. `total` is how much there will be; None: unknown.
     """
     if not sys.stderr.isatty() or (prints_lines and sys.stdout.isatty()):
         yield lambda _: None

@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
 
 
 def run(_: Namespace) -> int:
-    """Create what is missing; print the variables that name it, a line each."""
+    """Create what is missing; print the variables that name table and queues, one on each line."""
     from a2a_serverless import aws
     from a2a_serverless.cli.serving import named_aws_errors, say
     from a2a_serverless.local.provision import provision

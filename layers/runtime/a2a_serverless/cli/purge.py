@@ -1,4 +1,4 @@
-"""`a2a-serverless tasks purge`: deletes all that a caller has, or one of its contexts."""
+"""`a2a-serverless tasks purge`: deletes all data of a caller, or one of its contexts."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def _delete(place: Place, scope: str, context_id: str | None, counted: Cou
 
 
 def _agreed(name: str) -> bool:
-    """Let a person type the caller's name again; return False where stdin is no terminal."""
+    """Let a person type the caller's name again; return False if stdin is no terminal."""
     if not sys.stdin.isatty():
         return False
     return input(printable(f"Type {name} to delete it for good: ")).strip() == name

@@ -26,10 +26,11 @@ def add(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Push until SIGINT or SIGTERM. A webhook that is being called is called again later.
+    """Push until SIGINT or SIGTERM. A webhook whose call is interrupted is called again later.
 
-    Each start reads the stream from its oldest record on: events that were committed while no
-    process pushed are sent, and no event twice, because its cursor has moved past it.
+    Each start reads the stream from its oldest record on. So events that were committed while no
+    process pushed are sent; those that were sent are not sent again, because their cursor has
+    moved past them.
     """
     from a2a_serverless import observability
     from a2a_serverless.cli.serving import check, named_aws_errors, say, until_signal

@@ -23,7 +23,7 @@ from a2a_serverless.worker.loops import run_to_end
 from a2a_serverless.worker.sharing import flush_now_and_then
 
 HEALTH_S = 5.0
-"""Seconds in which a health check has to send its request."""
+"""Seconds within which a health check has to send its request."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -114,7 +114,7 @@ async def _serve(
         flushing.cancel()
         await asyncio.wait([work, flushing])
     if not work.cancelled():
-        work.result()  # raises what ended it
+        work.result()  # raises the error that ended it
     return 0
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from a2a_serverless.inspect.timeline import Timeline
 
 _TOLD: Final = ("reason", "wait_s")
-"""Fields of a line of the log that are shown behind its message."""
+"""Fields of a line of the log that are shown after its message."""
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -81,7 +81,7 @@ def fault_of(task_id: str, scope: str | None) -> str | None:
 
 
 def run(options: Namespace) -> int:
-    """Print the task to stdout; return 2 if it is not, or not wholly, shown, and say why."""
+    """Print the task to stdout; if a part or all of it is not shown, say why and return 2."""
     from a2a_serverless.cli.serving import named_aws_errors
 
     fault = fault_of(options.id, options.scope)
@@ -136,7 +136,7 @@ def _print(options: Namespace, shown: Timeline, lines: Sequence[LogLine]) -> Non
 
 
 async def _tell_events(place: Place, shown: Timeline, *, is_followed: bool) -> None:
-    """Print the events, a line each: the cursor, and the event as clients get it."""
+    """Print the events, one on each line: the cursor, and the event as clients get it."""
     events = place.inspector.events(shown.task_id, shown.scope, is_followed=is_followed)
     async for line in events:
         print(json.dumps({"id": line.cursor, **line.event}), flush=is_followed)
@@ -169,7 +169,7 @@ def _line_json(line: LogLine) -> dict[str, Any]:
 
 
 def not_found(task_id: str, scope: str | None, place: Place) -> str:
-    """Return why a task may not be found, and what finds it."""
+    """Return why a task may not be found, and how to find it."""
     where = place.inspector.place
     if scope is not None:
         return (

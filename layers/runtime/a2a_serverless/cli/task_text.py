@@ -1,6 +1,6 @@
 """A timeline as lines for the terminal: what the task is, and a tree of what happened.
 
-No character of a client or agent reaches the terminal as such.
+Texts of clients and agents are escaped before they reach the terminal.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LABEL = 10
 
 @dataclass(slots=True)
 class _Node:
-    """One line of a tree, and what is below it."""
+    """One line of a tree, and the nodes below it."""
 
     text: str
     below: list[_Node] = field(default_factory=list)
 
 
 def lines_of(shown: Timeline) -> Iterator[str]:
-    """Yield the lines of a task: its state, and below it turns, attempts and versions."""
+    """Yield the lines of a task: its state, and below that its turns, attempts and versions."""
     for name, value in _fields(shown):
         yield printable(f"{name:<{_LABEL}}{value}")
     yield ""
@@ -54,13 +54,13 @@ def _below(nodes: Sequence[_Node], indent: str) -> Iterator[str]:
 
 
 def story_lines(shown: Timeline) -> Iterator[str]:
-    """Yield what happened, a sentence each with its time."""
+    """Yield one line for each thing that happened: its time and a sentence."""
     for one in shown.story:
         yield printable(f"{_time(one.at)}  {sentence(one)}")
 
 
 def cost_lines(shown: Timeline) -> Iterator[str]:
-    """Yield what each version has cost in DynamoDB, and what all have."""
+    """Yield what each version has cost in DynamoDB, and the sum."""
     yield f"{'version':>9}{'bytes':>12}{'write units':>14}"
     for commit in shown.commits:
         yield f"{commit.version:>9}{commit.size:>12}{commit.units:>14}"
@@ -78,7 +78,7 @@ def row_text(scope: str, task_id: str, state: str, created_at: int | None) -> st
 
 
 def summary(shown: Timeline) -> str:
-    """Return one line about a task that others share the id with."""
+    """Return one line about a task whose id other tasks have as well."""
     state, created = _or_unreadable(shown.state), _or_unreadable(iso(shown.created_at))
     return printable(f"scope {shown.scope}: {state}, created {created}")
 
@@ -139,7 +139,7 @@ def _tree(shown: Timeline) -> list[_Node]:
 
 
 def _deliveries(hook: Webhook) -> _Node:
-    """Return a node for a webhook, with each attempt to tell it below."""
+    """Return a node for a webhook, with its delivery attempts below."""
     below = [_Node(f"{_time(one.at)}  {delivery(one)}") for one in hook.deliveries]
     return _Node(f"deliveries to {hook.receiver} (id {hook.config_id})", below)
 

@@ -1,4 +1,4 @@
-"""`a2a-serverless tasks`: lists tasks; cancels one, has its turn sent again, deletes a caller's."""
+"""`a2a-serverless tasks`: lists tasks; cancels or resends one; deletes all data of a caller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 
 
 def add(commands: Commands) -> None:
-    """Describe the command, its arguments, and what it does to one task."""
+    """Describe the command, its arguments, and its commands about one task."""
     tasks = add_command(
         commands,
         "tasks",
@@ -78,7 +78,7 @@ def _add_verbs(verbs: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the tasks, a line each; return 2 if they cannot be listed."""
+    """Print the tasks, one on each line; return 2 if they cannot be listed."""
     from a2a_serverless.cli.serving import named_aws_errors
     from a2a_serverless.console.inspector import STATES
     from a2a_serverless.tasks.identity import Scope
@@ -130,7 +130,7 @@ async def _list(options: Namespace, scope: str | None) -> int:
 
 
 async def _rows(place: Place, options: Namespace, scope: str | None) -> AsyncIterator[TaskRow]:
-    """Yield up to `--limit` tasks, page after page; on a terminal a bar shows where it is."""
+    """Yield up to `--limit` tasks, page after page; on a terminal, show a progress bar."""
     from a2a_serverless.cli.progress import counting
     from a2a_serverless.clock import SystemClock
     from a2a_serverless.console.inspector import PAGE, TaskQuery
@@ -214,7 +214,7 @@ async def _resend(place: Place, shown: Timeline) -> int:
 
 
 def _agreed(question: str) -> bool:
-    """Ask on the terminal; False where no person can answer."""
+    """Ask on the terminal; return False if stdin is no terminal."""
     if not sys.stdin.isatty():
         return False
     return input(printable(f"{question} [y/N] ")).strip().lower() in ("y", "yes")

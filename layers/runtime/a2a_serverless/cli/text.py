@@ -1,4 +1,4 @@
-"""What a command says to the terminal."""
+"""Texts of the commands for the terminal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from a2a_serverless.cli.arguments import EXIT_UNUSABLE, PROGRAM
 
 
 def printable(text: str) -> str:
-    """Return `text` with characters that do not print as Python writes them in a string.
+    """Return `text` with its unprintable characters escaped as in a Python string.
 
-    Among these are line ends, and those that begin an escape sequence of a terminal.
+    Among these are line ends, and characters that begin an escape sequence of a terminal.
     """
     if text.isprintable():
         return text

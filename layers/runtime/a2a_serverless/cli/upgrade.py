@@ -8,7 +8,7 @@ from pathlib import Path
 from a2a_serverless.cli.arguments import Commands, add_command, project_folder
 
 EXIT_TO_DO = 1
-"""The exit code if there is something to decide, or, with --check, to upgrade."""
+"""The exit code if the owner has something to decide or, with --check, something to upgrade."""
 
 
 def add(commands: Commands) -> None:

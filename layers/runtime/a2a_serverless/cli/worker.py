@@ -19,7 +19,7 @@ DRAIN_S = 10.0
 """Seconds that running turns may go on after a signal; then they are given back."""
 
 VISIBILITY_S = 30.0
-"""Seconds until another worker takes over from one that died; A2A_VISIBILITY_S may say others."""
+"""Seconds until another worker takes over from one that died, unless A2A_VISIBILITY_S is set."""
 
 
 def add(commands: Commands) -> None:
@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Work until SIGINT or SIGTERM; turns that still run after the drain go to other workers."""
-    # As the first process of a container it would not be ended by a signal that it does not handle.
+    # The first process of a container is not ended by a signal that it does not handle itself.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from a2a_serverless import observability
     from a2a_serverless.cli.serving import check, say, serve
