@@ -1,4 +1,4 @@
-"""What goes on beside the rest: a coroutine in a thread of its own, and a loop that survives."""
+"""Work in the background: a coroutine in a thread of its own, and a loop that survives errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def surviving(failure: str, *, action: str) -> Iterator[None]:
-    """Log what a `with` block raises as `failure`, and go on after the block."""
+    """Log an exception of a `with` block under the text `failure`, and go on after the block."""
     try:
         yield
     except Exception:
@@ -24,7 +24,7 @@ def surviving(failure: str, *, action: str) -> Iterator[None]:
 async def repeat(
     step: Callable[[], Awaitable[None]], *, pause_s: float, failure: str, action: str
 ) -> None:
-    """Repeat a step until cancelled, with a pause after each; one that raises is logged."""
+    """Repeat a step until cancelled, with a pause after each; log the exceptions of a step."""
     while True:
         with surviving(failure, action=action):
             await step()
@@ -32,7 +32,7 @@ async def repeat(
 
 
 class Background:
-    """Runs a coroutine beside a `with` block, at whose end it is cancelled.
+    """Runs a coroutine in the background of a `with` block, at whose end it is cancelled.
 
     Args:
         name: the thread's name.
@@ -53,7 +53,7 @@ class Background:
 
     def __exit__(self, *_: object) -> None:
         if self._loop is not None and self._task is not None:
-            with suppress(RuntimeError):  # its loop is closed: the coroutine has ended by itself
+            with suppress(RuntimeError):  # the loop is closed: the coroutine has ended by itself
                 self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join()
 

@@ -32,16 +32,16 @@ from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.progress import Progress, progress_in
 
 LIMIT_S = 60.0
-"""Bound of the two tasks in seconds; they take 5 s, unless something is stuck."""
+"""The longest time for the two tasks, in seconds; they take 5 s unless something is stuck."""
 
 STREAMED = "Two days in Lisbon, please"
 UNCLEAR = "Plan a trip to Oslo"
 ANSWER = "One day"
 GREETING = "Hello"
-"""What an agent is told whose card has no examples."""
+"""The message for an agent whose card has no examples."""
 
 MOST_EXAMPLES = 3
-"""Tasks of an agent that is not the framework's own."""
+"""The most tasks for an agent that is not the framework's own."""
 
 _COLOURS = {
     TaskState.TASK_STATE_COMPLETED: "32",
@@ -66,8 +66,8 @@ def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
         out: gets the transcript.
         agent: the agent as `FILE.py:NAME`.
         card: its card.
-        own: True for an agent of the user's, which gets the examples of its card; False for the
-            framework's trip planner, whose two tasks have to take their course.
+        own: True for an agent of the user, which gets the examples of its card; False for the
+            framework's trip planner, whose two tasks must go as expected.
 
     Raises:
         DemoError: the client saw something unexpected, or nothing for `LIMIT_S`.
@@ -150,7 +150,7 @@ def _expect(task: Task, *states: TaskState) -> None:
 
 
 class _Agent:
-    """The agent by its card."""
+    """The agent, with a client made from its card."""
 
     def __init__(self, card: AgentCard, client: Client) -> None:
         self.card = card
@@ -160,7 +160,7 @@ class _Agent:
     @classmethod
     @asynccontextmanager
     async def at(cls, url: str) -> AsyncIterator[_Agent]:
-        # Without the environment's proxies: everything is on this machine.
+        # Without proxies of the environment: everything is on this machine.
         async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as http:
             card = await A2ACardResolver(http, url).get_agent_card()
             yield cls(card, ClientFactory(ClientConfig(httpx_client=http)).create(card))

@@ -19,7 +19,7 @@ def load_dotenv(folder: Path, environment: MutableMapping[str, str] = os.environ
     """Set the variables of `.env` in a folder or the project around it; return its path.
 
     A variable that is set already keeps its value. The names that a deployment refuses are refused
-    here too, but for AWS_*, such as AWS_PROFILE: on this machine they stand for the worker's role.
+    here too, except AWS_*, such as AWS_PROFILE: on this machine they replace the worker's role.
 
     Raises:
         ConfigurationError: a line cannot be read; file and line are named, and no value is shown.
@@ -34,7 +34,7 @@ def load_dotenv(folder: Path, environment: MutableMapping[str, str] = os.environ
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the variables of `NAME=value` lines; `export`, quotes and `#` lines may be there."""
+    """Yield the variables of `NAME=value` lines; allow `export`, quotes and `#` lines."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,8 +1,8 @@
 """A Lambda function's environments: a thread, an event loop and a handler each.
 
-On AWS every concurrent invocation has a process of its own that is frozen in between. Threads with
-event loops of their own behave alike where it matters: they share no object of a loop, and a
-background task that an invocation leaves behind stands still until the next one.
+On AWS every concurrent invocation has a process of its own, which is frozen between invocations.
+Threads with event loops of their own behave the same where it matters: they share no object of a
+loop, and a background task that an invocation leaves behind stands still until the next one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Handler = Callable[[dict[str, Any], Any], Any]
-"""A Lambda handler: an event and a context give an answer."""
+"""A Lambda handler: takes an event and a context, and returns an answer."""
 
 JOIN_S = 2.0
-"""Seconds that closing waits for running invocations."""
+"""Seconds for which closing waits for running invocations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +53,14 @@ class _Invocation:
 
 
 class ThrottledError(Exception):
-    """The account runs as many invocations as it may; this one was not started."""
+    """The account runs as many invocations as it may, so this one was not started."""
 
 
 class Concurrency:
     """The invocations that run at the same time in an account, of all its functions together.
 
     Args:
-        limit: the most of them; 0: any number.
+        limit: the most invocations; 0: any number.
     """
 
     def __init__(self, limit: int) -> None:
@@ -72,7 +72,7 @@ class Concurrency:
         """Count one more invocation, until it is given back.
 
         Raises:
-            ThrottledError: there are `limit` of them.
+            ThrottledError: `limit` invocations run already.
         """
         with self._lock:
             if self._limit and self._running >= self._limit:
@@ -81,7 +81,7 @@ class Concurrency:
             self._running += 1
 
     def give_back(self) -> None:
-        """Count an invocation no more."""
+        """Stop counting one invocation."""
         with self._lock:
             self._running -= 1
 
@@ -94,8 +94,8 @@ class Environments:
         make_handler: makes one environment's handler, in the thread that will call it; the
             callbacks that it puts on the stack run when the environment ends.
         limit: concurrent invocations; more of them wait.
-        timeout_s: the function's timeout, as its context shows it. It stops nothing.
-        concurrency: of the account; None: its functions have no limit together.
+        timeout_s: the function's timeout, as its context shows it. It does not stop an invocation.
+        concurrency: the account's; None: its functions have no common limit.
     """
 
     def __init__(

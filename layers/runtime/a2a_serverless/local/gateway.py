@@ -1,12 +1,13 @@
 """API Gateway in front of the functions: requests in, Lambda invocations out.
 
 `local/routes.py` reads the routes and the gateway's own answers from template.yaml. The gateway's
-limits hold here too, so that what works locally works deployed. Events have the form of REST APIs:
+limits apply here too, so that what works locally also works deployed. Events have the form of REST
+APIs:
 https://docs.aws.amazon.com/apigateway/latest/developerguide/set-up-lambda-proxy-integrations.html
 
-Answers differ from a deployment's in one thing: API Gateway calls some headers of a function's
-answer `x-amzn-Remapped-…`, `WWW-Authenticate` among them. Here they keep their names, so that a
-client which is asked for credentials understands it.
+Answers differ from a deployment's in one point: API Gateway renames some headers of a function's
+answer to `x-amzn-Remapped-…`, among them `WWW-Authenticate`. Here they keep their names, so that a
+client understands that it is asked for credentials.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ _OF_IAM_CALLERS: Final = (
     "user",
     "userArn",
 )
-"""Members of an event's `identity` that are null: no caller is authenticated by IAM."""
+"""Members of an event's `identity` that are null, because no caller is authenticated by IAM."""
 IDLE_LIMIT_S: Final = 300.0
-"""The longest silence in a streamed answer."""
+"""The longest silence in a streamed answer, in seconds."""
 
 _NO_STAGE: Final = "local"
-"""The stage's name where no path has it."""
+"""The stage's name in events if no path has a stage."""
 
 Response = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers and body of an answer."""
@@ -76,8 +77,8 @@ class Gateway:
             template.
         streamed: functions whose answers are passed on while they come.
         stage: the first part of all paths, as in the API's own URL. Empty: the API stands at the
-            root, as on a domain of one's own.
-        throttle: counts requests, and says which are too many; None: none are.
+            root, as on a custom domain.
+        throttle: counts requests, and decides which are too many; None: no request is.
         idle_limit_s: seconds of silence after which a streamed answer is cut off.
     """
 
@@ -146,7 +147,7 @@ class Gateway:
     async def _stream(
         self, route: Route, event: dict[str, Any], receive: Receive, send: Send
     ) -> None:
-        """Pass a function's answer on while it comes. One that breaks off is cut off here too."""
+        """Pass a function's answer on while it comes; cut it off if the function breaks it off."""
         has_begun = False
         now = asyncio.get_running_loop().time
 
@@ -175,7 +176,7 @@ class Gateway:
             await _send(send, self._refusal(refusal))
 
     def _refusal(self, kind: str) -> Response:
-        """Return an answer of the gateway's own."""
+        """Return one of the gateway's own answers."""
         refusal = self._refusals[kind]
         return _json(refusal.status, refusal.body, refusal.headers)
 
@@ -195,12 +196,12 @@ def proxy_event(
 
     Args:
         method: the request's verb.
-        path: as sent, without the stage.
-        query: as sent.
+        path: the path as sent, without the stage.
+        query: the query as sent.
         headers: in the order in which they came, a repeated name once for each value.
-        body: text, as there are no binary types; None where there is none.
-        context: what is added to the `requestContext`: `domainName`, `stage`, and the `path` with
-            what stands before it.
+        body: the body as text, because the API has no binary types; None if there is none.
+        context: fields to add to the `requestContext`: `domainName`, `stage`, and `path`, which
+            includes the stage.
         resource: the path in the route table.
         path_parameters: the values of the variables in `resource`.
     """
@@ -256,7 +257,7 @@ def _request_context(
 def event_of(
     scope: Scope, path: str, body: bytes, route: Route, context: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the event of a request to this machine. What is no text in its body is lost."""
+    """Return the event of a request to this machine. Body bytes that are no text are lost."""
     sent = [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in scope["headers"]
@@ -291,7 +292,7 @@ def response_of(answer: Any) -> Response:
     A body in base64 stays as it is: the API has no binary types.
 
     Raises:
-        TypeError, KeyError, ValueError: the answer does not have the form that API Gateway takes,
+        TypeError, KeyError, ValueError: the answer does not have the form that API Gateway accepts,
             or is too long for Lambda.
     """
     if _size(answer) > PAYLOAD_LIMIT:
@@ -313,7 +314,7 @@ def response_of(answer: Any) -> Response:
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """Return the request's body, None if it is longer than API Gateway takes."""
+    """Return the request's body; None if it is longer than API Gateway accepts."""
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -335,7 +336,7 @@ async def _send(send: Send, response: Response) -> None:
 
 
 def _forbidden() -> Response:
-    """Return the answer beside all stages, which belongs to no API."""
+    """Return the answer to a path that is of no stage, and so of no API."""
     return _json(HTTPStatus.FORBIDDEN, json.dumps({"message": "Forbidden"}), {})
 
 

@@ -19,7 +19,8 @@ START_S = 15.0
 DRAIN_S = 1
 """Seconds that open streams may go on when the server stops."""
 KEEP_ALIVE_S = 60
-"""Longer than clients keep an idle connection: else one may close while a request is sent."""
+"""Seconds that an idle connection is kept: longer than clients keep one, so that none is closed
+while a request is sent."""
 
 
 def bind(port: int) -> socket.socket:
@@ -33,7 +34,7 @@ def bind(port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((HOST, port))
-        bound.listen()  # else Linux lets a second process bind the port as well
+        bound.listen()  # otherwise Linux lets a second process bind the port as well
     except OSError as error:
         bound.close()
         msg = f"Port {port} of {HOST} cannot be used: {error.strerror}."
@@ -47,7 +48,7 @@ class HttpServer:
     At the end the port is closed, and streams that are still open `DRAIN_S` seconds later are cut.
 
     Raises (on entry):
-        ConfigurationError: it failed to start; the log says why.
+        ConfigurationError: the server failed to start; the log says why.
     """
 
     def __init__(self, app: Any, bound: socket.socket, *, lifespan: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What a turn leaves in the memory of its process, and no other process has."""
+"""Finds what a turn leaves in the memory of its process, where no other process has it."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ _SCALARS: Final = (bool, int, float, complex, str, bytes)
 _ROWS: Final = (list, tuple, deque)
 _DEPTH: Final = 4
 _MOST: Final = 1000
-"""How deeply, and how many of a collection's items, are compared; of a larger one the length."""
+"""The depth to which values are compared, and the most items of a collection that are compared; of
+a larger collection only the length is."""
 
 Owner = ModuleType | type | object
-"""What has attributes: a module, a class of one, or the agent."""
+"""An object with attributes: a module, a class of a module, or the agent."""
 
 
 class TellingAgent(AgentExecutor):
     """Runs an agent for one turn, and logs which plain data the turn has left in its memory.
 
-    That is data in globals and classes of its modules, and in its own attributes. A client or a
-    model that is made once and kept is none.
+    It looks at globals and classes of the agent's modules, and at its own attributes. A client or a
+    model that is made once and kept is no plain data.
 
     Args:
-        agent: the agent, which no other turn has.
-        modules: its own modules.
-        told: the names that were told of before; they are not told of again.
+        agent: the agent, which no other turn uses.
+        modules: the agent's own modules.
+        told: the places that were logged before; they are not logged again.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class TellingAgent(AgentExecutor):
         await called(self._agent.cancel, context, event_queue)
 
     def _memory(self) -> dict[tuple[int, str], Any]:
-        """Return the data of all owners, by the owner's number and the name."""
+        """Return the data of all owners, by the owner's number and the attribute's name."""
         return {
             (number, name): _copied(value)
             for number, owner in enumerate(self._owners)
@@ -86,7 +87,7 @@ class TellingAgent(AgentExecutor):
                 logger.warning(text, where, name, extra={"action": "kept_in_memory"})
 
     def _place(self, owner: Owner, name: str) -> str:
-        """Return the line in which a name is first given its value."""
+        """Return the place of the line that first assigns a value to a name."""
         kind = None if isinstance(owner, ModuleType) else owner
         kind = kind if kind is None or inspect.isclass(kind) else type(kind)
         module = owner if kind is None else self._modules.get(kind.__module__)
@@ -107,7 +108,7 @@ def _owners(modules: Mapping[str, ModuleType], agent: object) -> Iterator[Owner]
 
 
 def _copied(value: Any, depth: int = _DEPTH) -> Any:
-    """Return a copy of plain data that can be compared with a later one; `_OPAQUE` for others."""
+    """Return a copy of plain data, to compare with a later one; `_OPAQUE` for other objects."""
     if value is None or type(value) in _SCALARS:
         return value
     if isinstance(value, (*_ROWS, dict, set, frozenset)):
@@ -122,7 +123,7 @@ def _copied(value: Any, depth: int = _DEPTH) -> Any:
 
 
 def _lines(tree: ast.Module, name: str, kind: str) -> Iterator[int]:
-    """Yield the lines that give `name` a value: of the module, or of the class `kind`."""
+    """Yield the lines of the module, or of its class `kind`, that assign a value to `name`."""
     inner = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     for statement in tree.body:
         is_class = isinstance(statement, ast.ClassDef) and statement.name == kind

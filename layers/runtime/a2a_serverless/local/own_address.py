@@ -1,7 +1,7 @@
-"""What an endpoint on this machine without authentication refuses: other addresses than its own.
+"""Refuses requests of pages in browsers to an endpoint on this machine without authentication.
 
-Every page in a browser on this machine can send requests to `127.0.0.1`. The browser says in
-`Origin` which page it was; and a page whose own name was made to lead here (DNS rebinding) is known
+Every page in a browser on this machine can send requests to `127.0.0.1`. The browser names the page
+in `Origin`. A page whose own name was made to resolve to this machine (DNS rebinding) is recognised
 by that name in `Host`. Programs send no `Origin`, and in `Host` the address that they were given.
 """
 
@@ -23,7 +23,8 @@ _HTTP_PORT: Final = 80
 def guarded(app: ASGIApp, settings: Settings, port: int) -> ASGIApp:
     """Return the application for `port` of the loopback, with `OwnAddress` if A2A_AUTH is `none`.
 
-    With authentication it is returned as it is: a page in a browser has no key and no token.
+    With authentication the application is returned as it is: a page in a browser has neither a key
+    nor a token.
     """
     if settings.auth == "none":
         origins = origins_of(settings.cors_origins)
@@ -32,13 +33,13 @@ def guarded(app: ASGIApp, settings: Settings, port: int) -> ASGIApp:
 
 
 class OwnAddress:
-    """Passes on what is meant for this machine's own address, and answers the rest with 403.
+    """Passes on requests for this machine's own address, and answers the others with 403.
 
     Args:
         app: the application.
-        port: on which it is served, on the loopback.
+        port: the port of the loopback on which it is served.
         public_url: the address that its operator has given it; empty: none.
-        origins: those whose pages may call as well, see A2A_CORS_ORIGINS.
+        origins: the origins whose pages may call as well, see A2A_CORS_ORIGINS.
     """
 
     def __init__(

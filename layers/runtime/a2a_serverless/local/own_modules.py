@@ -1,7 +1,7 @@
 """The modules of an agent's own folder: how they are imported, and whether they have changed since.
 
-They are compiled from their source at each import. Python's bytecode files would do for any source
-of the same size and second, such as the one before a quick edit.
+They are compiled from their source at each import. Python takes a bytecode file for any source of
+the same size and second, even for the source before a quick edit.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from typing import Final
 from a2a_serverless.clock import Clock
 
 SETTLED_MS: Final = 2000
-"""The age of a file from which time and size tell whether it changes: file systems count time in
-ticks, and two edits may fall into one. The content of a younger one is compared."""
+"""The age of a file in milliseconds from which its time and size show a later change. File systems
+count time in ticks, and two edits may fall into one tick, so the content of a younger file is
+compared."""
 
 _FOREIGN: Final = frozenset({"site-packages", "dist-packages"})
 _RUNTIME: Final = __name__.partition(".")[0]
 
 Stamp = tuple[int, int] | None
-"""Time and size of a file or a folder; None: it is not there."""
+"""Time and size of a file or a folder; None: it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Modules as Python had them, and their files and folders as they were when it forgot them."""
+    """Modules that Python had, and their files and folders as they were when it forgot them."""
 
     modules: dict[str, ModuleType]
     names: set[str]
@@ -55,10 +56,10 @@ class OwnModules(MetaPathFinder):
     """Imports the modules below a folder, and remembers them and their files.
 
     It stands among the finders of `sys.meta_path`, before Python's own finder of files. Packages
-    that are installed below the folder, as in a `.venv`, are not its own.
+    that are installed below the folder, as in a `.venv`, do not count as the agent's.
 
     Args:
-        folder: the agent's.
+        folder: the agent's folder.
         clock: tells how old a file is.
         kept: modules of the folder that stay as they are first imported.
     """
@@ -70,7 +71,7 @@ class OwnModules(MetaPathFinder):
         self._names: set[str] = set()
         self._files: dict[str, Seen] = {}
         self._missed: set[str] = set()
-        """Modules that were not there: Python's finder, which looks next, may have found them."""
+        """Modules that this finder did not find; Python's finder, which is next, may have."""
 
     def install(self) -> None:
         """Import the modules through this finder from now on."""
@@ -83,7 +84,7 @@ class OwnModules(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module of the folder, None for all others."""
+        """Return the spec of a module of the folder; None for all others."""
         places = sys.path if path is None else path
         if fullname in self._kept or fullname.partition(".")[0] == _RUNTIME:
             return None
@@ -99,12 +100,12 @@ class OwnModules(MetaPathFinder):
         return spec
 
     def loader(self, name: str, path: str, source: bytes | None = None) -> SourceLoader:
-        """Return the loader of a module; with `source` of that, whatever its file says now."""
+        """Return the loader of a module; with `source`, of that source instead of the file's."""
         return SourceLoader(name, path, self, source)
 
     def read(self, path: str) -> bytes:
         """Return the source of a module that is imported now, and remember its file."""
-        stamp = _stamp(path)  # first: a change while it is read shows later
+        stamp = _stamp(path)  # first, so that a change while it is read is noticed later
         content = Path(path).read_bytes()
         self._files[path] = Seen(stamp, content if self._is_young(stamp) else None)
         return content
@@ -114,7 +115,7 @@ class OwnModules(MetaPathFinder):
         self._names.add(name)
 
     def changed(self) -> list[str]:
-        """Return the files, and the folders that are remembered, which are not as they were."""
+        """Return the remembered files and folders that have changed."""
         self._adopt_missed()
         return [path for path, seen in tuple(self._files.items()) if not seen.is_of(path)]
 
@@ -129,7 +130,7 @@ class OwnModules(MetaPathFinder):
         }
 
     def take_out(self) -> Loaded:
-        """Let Python forget the modules, so that they are imported anew; return what they were."""
+        """Make Python forget the modules, so that they are imported anew; return the old ones."""
         self._adopt_missed()
         folders = {self._folder, *map(os.path.dirname, self._files)}
         now = {path: self._look(path) for path in self._files.keys() | folders}
@@ -140,10 +141,10 @@ class OwnModules(MetaPathFinder):
         return before
 
     def put_back(self, before: Loaded) -> None:
-        """Let Python have earlier modules again, in place of those that failed.
+        """Give Python earlier modules back, in place of those that could not be loaded.
 
-        A change counts from the state in which the attempt has found the files, and the folders in
-        which one may be missing: the same change is not found twice, and a later one is.
+        From now on files, and folders in which a file may be missing, are compared with their state
+        in the failed attempt: so the same change is not reported twice, and a later one is found.
         """
         failed = self._files
         self.take_out()
@@ -203,7 +204,7 @@ def _stamp(path: str) -> Stamp:
 
 
 def _content(path: str) -> bytes | None:
-    """Return the content of a file, the names in a folder; None for what cannot be read."""
+    """Return the content of a file, or the names in a folder; None if it cannot be read."""
     try:
         if Path(path).is_dir():
             names = sorted(each.name for each in Path(path).iterdir())

@@ -91,8 +91,8 @@ def provision(
         sqs: client of the endpoint that gets the queues.
         names: by default `Names.from_environment()`.
         template: by default the project's own.
-        stream: True to give the table its stream. With a second streamed table DynamoDB Local is
-            ten times slower; a test that needs no stream leaves it out.
+        stream: True to give the table its stream. With a second table that has a stream DynamoDB
+            Local is ten times slower, so a test that needs no stream leaves it out.
 
     Raises:
         ProvisionError: a queue of that name has other attributes, or the table other keys.
@@ -139,7 +139,7 @@ def _create_table(dynamodb: DynamoDBClient, name: str, template: Template, *, st
 
 
 def _check_table(dynamodb: DynamoDBClient, name: str, definition: Mapping[str, Any]) -> None:
-    """Refuse a table of an earlier version, which would fail later, far from the cause."""
+    """Refuse a table of an earlier version, which would cause errors far from here later."""
     keys, indexes = _keys(dynamodb.describe_table(TableName=name)["Table"])
     wanted_keys, wanted = _keys(definition)
     missing = [index for index in wanted if index not in indexes]

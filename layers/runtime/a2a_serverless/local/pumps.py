@@ -1,8 +1,8 @@
-"""Lambda's event source mappings: what a source yields becomes invocations of a function.
+"""Lambda's event source mappings: records of a source become invocations of a function.
 
-A queue's records are invoked one by one, a stream's in batches. The filter of a stream is the one
-of https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html. It knows the rules
-that template.yaml uses; any other one is an error and never guessed.
+A function gets a queue's records one by one, and a stream's in batches. The filter of a stream is
+that of https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html. It knows the
+rules that template.yaml uses; any other rule is an error, its meaning is not guessed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LONGEST_RETRY_S = 10.0
 class QueuePump:
     """Passes records to a function, one each, as many at a time as it has environments.
 
-    Records that the function does not report as failed are deleted. The rest stays in the queue and
-    comes again when its visibility ends, which the worker's back-off has set.
+    Records that the function does not report as failed are deleted. The others stay in the queue,
+    and come again when their visibility ends, which the worker's back-off has set.
 
     Args:
         make_source: makes the source of records, in the event loop that runs the pump.
@@ -41,7 +41,7 @@ class QueuePump:
         self._function = function
 
     async def run(self) -> None:
-        """Pump until cancelled; running invocations go on, and their records are not deleted."""
+        """Pump until cancelled; then running invocations go on, but their records stay."""
         await repeat(
             self._pass_on,
             pause_s=QUEUE_RETRY_S,
@@ -75,7 +75,7 @@ class StreamPump:
     """Passes batches of a stream to a function, those of a shard in order.
 
     Records at which the function fails are tried again, and the shard's next records wait for them,
-    as Lambda does for a day. A batch is not split: a record that always fails shall be noticed.
+    as with Lambda for a day. A batch is not split, so that a record that always fails is noticed.
 
     Args:
         make_source: makes the source of records, in the event loop that runs the pump.
@@ -135,7 +135,7 @@ async def _failures(function: Environments, records: Records) -> set[Any]:
 
 
 def _unsettled(records: Records, failed: set[Any]) -> Records:
-    """Return the records that failures leave: the first that failed, and all after it."""
+    """Return the records to try again: the first one that failed, and all after it."""
     numbers = [record["dynamodb"]["SequenceNumber"] for record in records]
     if not failed:
         return []
@@ -145,7 +145,7 @@ def _unsettled(records: Records, failed: set[Any]) -> Records:
 
 
 class StreamFilter:
-    """Patterns of which a record has to match one.
+    """Patterns; a record has to match one of them.
 
     Args:
         patterns: JSON texts; without any, every record passes.

@@ -20,7 +20,7 @@ TIMEOUT_S = 60.0
 """The timeout of PushFunction in template.yaml."""
 
 STREAM_ENVIRONMENTS = 2
-"""Batches at the same time; one of each shard. An emulator's stream has one shard."""
+"""The most batches at the same time, one of each shard. An emulator's stream has one shard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,10 @@ def aws_sources(
     *,
     one_step: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> PushSources:
-    """Return the stream of the table and `queue`; for `one_step` see `TableStream`.
+    """Return the stream of the table and `queue` as sources; for `one_step` see `TableStream`.
 
     Raises:
-        ConfigurationError: the table has no stream, or template.yaml no filter that can be used.
+        ConfigurationError: the table has no stream, or template.yaml has no usable filter.
         ClientError, BotoCoreError: the table did not answer.
     """
 
@@ -64,7 +64,7 @@ def pushing(
     stream.
 
     Args:
-        backends: with push.
+        backends: the backends, including those of push.
         settings: which events are pushed, allowed receivers, and for how long one may fail.
         sources: the sources of the records.
         concurrency: webhooks that are called at the same time.

@@ -1,6 +1,6 @@
 """The agent of `dev`: loaded again when its own files have changed, or for every turn.
 
-There is no watcher: the files are looked at before a turn begins, by time and size.
+No process watches the files: their time and size are looked at before a turn begins.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from a2a_serverless.worker.agents import TurnAgents, load_agent
 logger = logging.getLogger(__name__)
 
 NAMED: Final = 3
-"""Changed files that a line names at most."""
+"""The most changed files that a line of the log names."""
 
 
 class ReloadedAgent:
-    """The agent as its files are, for a `with` block; all environments of a worker share it.
+    """The agent of the files as they are now, for a `with` block and all environments of a worker.
 
-    A turn that begins after a change runs the new code, those that run end with the old one. If
-    that code cannot be loaded, the log says so once, and the last agent that could be loaded goes
-    on.
+    A turn that begins after a change runs the new code; running turns end with the old code. If the
+    new code cannot be loaded, the log says so once, and the last agent that could be loaded stays.
 
     Args:
         reference: the agent, as for `load_agent`.
-        is_fresh: True to load it anew for every turn, and to say what a turn has left in memory.
+        is_fresh: True to load it anew for every turn, and to log what a turn has left in memory.
         kept: modules that stay as they are first imported, such as those of context variables.
         clock: names the times at which agents were loaded.
 
@@ -63,10 +62,10 @@ class ReloadedAgent:
         self._lock = threading.Lock()
         self._source: bytes | None = None
         self._spare: AgentExecutor | None = None
-        """An instance of the present version that no environment has yet."""
+        """An instance of the present version that is not used by an environment yet."""
         self._told: set[str] = set()
         self._broken = ""
-        """Why the files as they are now cannot be loaded; empty if they were."""
+        """The reason why the present files cannot be loaded; empty if they were loaded."""
         self._of = ""
         self._version = 0
 
@@ -83,7 +82,7 @@ class ReloadedAgent:
         self._modules.remove()
 
     def environment(self) -> TurnAgents:
-        """Return what gives the turns of one environment their agent."""
+        """Return the object that gives the turns of one environment their agent."""
         return Environment(self)
 
     def of_turn(self, environment: Environment) -> AgentExecutor:
@@ -100,7 +99,7 @@ class ReloadedAgent:
             return environment.agent
 
     def _reload(self, changed: list[str]) -> None:
-        """Load the agent of the files as they are now, or keep the one before."""
+        """Load the agent of the files as they are now; if that fails, keep the agent before."""
         before = self._modules.take_out()
         importlib.invalidate_caches()
         try:
@@ -136,7 +135,7 @@ class ReloadedAgent:
         self._of = f"{now:%H:%M:%S}"
 
     def _keep(self, reason: str) -> None:
-        """Say that the files cannot be loaded, and which agent goes on."""
+        """Log that the files cannot be loaded, and which agent stays."""
         self._broken = reason
         text = "%s The agent of %s goes on, until a file changes."
         logger.error(text, reason, self._of, extra={"action": "agent_kept"})
@@ -144,8 +143,8 @@ class ReloadedAgent:
     def _instance(self) -> AgentExecutor:
         """Return an instance of the present version: one for each environment, as on Lambda.
 
-        The agent's file is run once for each, its other modules once for all. If that fails, an
-        instance that another environment has is shared.
+        The agent's file is run once for each instance, its other modules once for all. If that
+        fails, the environment shares another one's instance.
         """
         if self._spare is not None:
             agent, self._spare = self._spare, None
@@ -170,7 +169,7 @@ class ReloadedAgent:
 
 
 class Environment(TurnAgents):
-    """The agent of one environment: an instance of its own, of the version of its last turn."""
+    """The agent of one environment: its own instance, in the version of its last turn."""
 
     agent: AgentExecutor
     """Set with the first turn."""

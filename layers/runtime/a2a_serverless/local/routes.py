@@ -1,9 +1,9 @@
 """API Gateway's way from a request to a function, and its own answers, by template.yaml.
 
-A REST API is a tree of path parts. A part is a name, one variable (`{task}`) or a greedy variable
-at the end (`{proxy+}`), which takes all that is left; a node has one variable child at most, of one
-name on all paths. A request goes to the child of its name, else to the variable one. At its node it
-takes the method of its name, else ANY:
+A REST API is a tree of path parts. A part is a name, a variable (`{task}`), or, at the end, a
+greedy variable (`{proxy+}`), which takes the rest of the path. A node has at most one variable as a
+child, with the same name on all paths. A part of a request's path leads to the child of that name,
+or else to the variable. At the last node the request takes its own method, or else ANY:
 https://docs.aws.amazon.com/apigateway/latest/developerguide/api-gateway-method-settings-method-request.html
 """
 
@@ -42,7 +42,7 @@ _ANSWERS: Final = (
     "INTEGRATION_TIMEOUT",
     "DEFAULT_5XX",
 )
-"""Answers of its own that API Gateway gives to requests for a function."""
+"""API Gateway's own answers to requests for a function."""
 _PSEUDO_PARAMETERS: Final = {
     "AWS::Partition": "aws",
     "AWS::Region": "local",
@@ -59,7 +59,7 @@ class Route:
         streams: True if the function's answer is passed on while it comes.
         timeout_s: how long API Gateway waits for the answer's end.
         resource: the path in the route table, such as `/tasks/{task}`.
-        method: the method there that takes the request, such as `GET`, or `ANY`.
+        method: the route table's method that takes the request, such as `GET`, or `ANY`.
         path_parameters: the request's values of the variables, decoded.
     """
 
@@ -75,11 +75,11 @@ class Routes:
     """The route table of an API.
 
     Args:
-        paths: of its OpenAPI document, resolved; each integration's URI names a function.
+        paths: those of its OpenAPI document, resolved; each integration's URI names a function.
 
     Raises:
-        TemplateError: API Gateway would not import `paths`, or would not stream what they call a
-            stream.
+        TemplateError: API Gateway would not import `paths`, or would not stream an answer that
+            they call a stream.
     """
 
     def __init__(self, paths: Mapping[str, Any]) -> None:
@@ -116,13 +116,13 @@ class Routes:
         """Return where a request goes; None if API Gateway answers it itself.
 
         Args:
-            method: of the request.
-            path: of the request, without the stage, percent-encoded.
-            falls_back: True to look for path and method together, as others have measured that API
-                Gateway does: where the nearest node lacks the method, a more general path takes
-                the request. False to settle the path alone, and then to look for the method.
-            decodes: True to compare names with the decoded parts of the path. That is not
-                documented; nothing but an encoded colon depends on it.
+            method: the request's method.
+            path: the request's path, without the stage, percent-encoded.
+            falls_back: True to look for path and method together, as API Gateway does by others'
+                measurements: if the nearest node lacks the method, a more general path takes the
+                request. False to find the path first, and then to look for the method.
+            decodes: True to compare names with the decoded parts of the path. Whether API Gateway
+                does so is not documented; it only matters for an encoded colon.
         """
         parts = [unquote(part) if decodes else part for part in _parts(path)]
         for node, values in self._root.matches(parts, {}, backtracks=falls_back):
@@ -141,7 +141,7 @@ class Routes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An answer of API Gateway's own, which is JSON."""
+    """One of API Gateway's own answers, which are JSON."""
 
     status: int
     headers: Mapping[str, str]
@@ -152,7 +152,7 @@ def refusals(template: Template) -> Mapping[str, Refusal]:
     """Return API Gateway's own answers by their type, such as `THROTTLED` or `DEFAULT_5XX`.
 
     Raises:
-        TemplateError: the template has no such API, or it leaves one of them to API Gateway.
+        TemplateError: the template has no such API, or does not define one of these answers.
     """
     answers = _properties(template).get("GatewayResponses", {})
     if lacking := [kind for kind in _ANSWERS if kind not in answers]:
@@ -171,9 +171,10 @@ def refusals(template: Template) -> Mapping[str, Refusal]:
 
 
 def request_limits(template: Template) -> tuple[float, int]:
-    """Return the requests that each method takes per second, and at once.
+    """Return how many requests each method takes per second, and how many at once.
 
-    They are those of the settings for all methods, else what API Gateway lets an account have.
+    The numbers are those of the settings for all methods, or else API Gateway's quota of an
+    account.
 
     Raises:
         TemplateError: the template has no such API, or its settings have no numbers.
@@ -190,14 +191,14 @@ def request_limits(template: Template) -> tuple[float, int]:
 
 
 def _properties(template: Template) -> dict[str, Any]:
-    """Return the properties of the API; in its URIs a function's name stands for its ARN."""
+    """Return the properties of the API, whose URIs have a function's name instead of its ARN."""
     arns = {f"{name}.Arn": name for name in template.functions()}
     return template.properties(API, _PSEUDO_PARAMETERS | arns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """What a method of a resource calls."""
+    """The function that a method of a resource calls."""
 
     function: str
     streams: bool
@@ -236,7 +237,7 @@ class _Node:
     ) -> Iterator[tuple[_Node, Mapping[str, str]]]:
         """Yield the nodes that a path leads to, the nearest first.
 
-        Without `backtracks` a part that names a child never is a variable's value too.
+        Without `backtracks`, a part that is a child's name is not tried as a variable's value.
         """
         if not parts:
             yield self, values
@@ -265,16 +266,16 @@ class _Variable:
 
 
 def _parts(path: str) -> list[str]:
-    """Return the parts of a path. A slash at its end is none of it, as in API Gateway."""
+    """Return the parts of a path. A slash at its end is ignored, as in API Gateway."""
     trimmed = path.removeprefix("/").removesuffix("/")
     return trimmed.split("/") if trimmed else []
 
 
 def _target(resource: str, operation: Mapping[str, Any]) -> _Target:
-    """Return what an operation calls.
+    """Return the function that an operation calls.
 
     Raises:
-        TemplateError: it calls no function, or its parts disagree on whether it streams.
+        TemplateError: it calls no function, or its parts contradict each other about streaming.
     """
     integration = operation.get(_INTEGRATION, {})
     named = _URI.search(integration.get("uri", ""))

@@ -32,8 +32,8 @@ _FOREIGN = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN")
 def simulated_aws() -> Iterator[Provisioned]:
     """Simulate AWS with the table and the queues of template.yaml, for all threads of the process.
 
-    moto is not safe under threads: it loses puts beside transactions. Under one lock every request
-    is a single step, as on AWS. A long poll would hold the lock, so receive without waiting.
+    moto is not safe under threads: it loses puts that run beside transactions. Under one lock every
+    request is a single step, as on AWS. A long poll would hold the lock: receive without waiting.
     """
     environment = {k: v for k, v in os.environ.items() if k not in _FOREIGN} | _ENVIRONMENT
     with mock.patch.dict(os.environ, environment, clear=True), mock_aws(), _one_at_a_time():
@@ -47,10 +47,10 @@ def simulated_aws() -> Iterator[Provisioned]:
 
 @contextmanager
 def one_step() -> Iterator[None]:
-    """Keep all other threads' requests out while those of a block are made, in one thread.
+    """Let no other thread make a request during the block.
 
-    A transaction that fails replaces its table by a copy: an object of the table from before, such
-    as an iterator of its stream, then belongs to a table that gets no more writes.
+    A transaction that fails replaces its table by a copy: an older object of the table, such as an
+    iterator of its stream, then belongs to a table that gets no more writes.
     """
     with _lock:
         yield

@@ -41,7 +41,7 @@ _OWN_ENDPOINT = "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"
 
 Records = list[dict[str, Any]]
 Consume = Callable[[Records], Awaitable[None]]
-"""Takes records and returns when they are settled; the next ones of the shard wait for that."""
+"""Takes records, and returns when they are settled; the shard's next records wait for that."""
 
 
 class EventSource(ABC):
@@ -74,7 +74,7 @@ class SqsSource(EventSource):
 
     Args:
         queue: the queue's URL or name.
-        wait_s: seconds of a long poll, at most 20; with 0 the queue is asked every `pause_s`.
+        wait_s: seconds of a long poll, at most 20; with 0 the queue is polled every `pause_s`.
         pause_s: seconds between two receives that found nothing.
     """
 
@@ -93,11 +93,11 @@ class SqsSource(EventSource):
                 await asyncio.sleep(self._pause_s)
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the next record, None if none came within `wait_s`.
+        """Return the next record; None if none came within `wait_s`.
 
         Raises:
             UnavailableError, ConfigurationError: the queue did not answer when it was looked up.
-            ClientError, BotoCoreError: it does not answer the request.
+            ClientError, BotoCoreError: the queue does not answer the request.
         """
         url = await self._requests.url()
         self._arn = self._arn or await self._look_up(url)
@@ -211,11 +211,11 @@ class _Shard:
 
 
 class TableStream(StreamSource):
-    """The stream of a table, from its oldest record on: a shard after the one that it continues.
+    """The stream of a table, from its oldest record on; a shard is read after its parent.
 
     Args:
         table: the table's name.
-        one_step: on moto, makes the requests of a block one step; iterators are not kept then.
+        one_step: on moto, makes the requests of a block one step; then iterators are not kept.
         dynamodb, streams: clients; by default those of the environment.
     """
 
@@ -237,7 +237,7 @@ class TableStream(StreamSource):
 
         Raises:
             ConfigurationError: the table has no stream.
-            ClientError, BotoCoreError: as boto3.
+            ClientError, BotoCoreError: as boto3 raises them.
         """
         answer = await aws.call(self._dynamodb.describe_table, TableName=self._table)
         if "LatestStreamArn" not in answer["Table"]:
@@ -264,13 +264,13 @@ class TableStream(StreamSource):
                     if shard.name not in begun and shard.parent not in waiting:
                         begun.add(shard.name)
                         reading.create_task(follow(shard))
-                # Not `wait_for`: that of Python 3.11 can swallow a cancellation.
+                # Not `wait_for`: in Python 3.11 it can swallow a cancellation.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(SHARDS_S):
                         await one_ended.wait()
 
     async def _read(self, arn: str, shard: str, consume: Consume) -> None:
-        """Read one shard to its end; an open one has none."""
+        """Read one shard to its end; an open shard is read until cancelled."""
         read_to: str | None = None
         iterator: str | None = None
         while True:
@@ -327,7 +327,7 @@ class TableStream(StreamSource):
 
 
 def _client() -> Any:
-    """Return a client of the stream's endpoint; with an emulator that of the table."""
+    """Return a client for streams; if the table is in an emulator, at the emulator's endpoint."""
     is_ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
     table_endpoint = os.environ.get(_ENDPOINT)
     if is_ignored or _OWN_ENDPOINT in os.environ or not table_endpoint:
@@ -341,7 +341,7 @@ def _is_trimmed(error: Exception) -> bool:
 
 
 def _json(value: Any) -> Any:
-    """Return a value of boto3 as Lambda passes it on: bytes in base64, times in seconds."""
+    """Return a value of boto3 in the form that Lambda passes on: base64 bytes, times in seconds."""
     match value:
         case dict():
             return {name: _json(below) for name, below in value.items()}

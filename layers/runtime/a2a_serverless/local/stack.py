@@ -45,11 +45,11 @@ from a2a_serverless.worker.function import WorkerFunction
 BackendName = Literal["memory", "moto", "aws"]
 
 Loads = Literal["once", "changed", "turn"]
-"""When an agent is loaded: at its environment's start, also when its files have changed, or anew
-for every turn."""
+"""When an agent is loaded: only at its environment's start, also when its files have changed, or
+anew for every turn."""
 
 API_ENVIRONMENTS = 100
-"""Requests at the same time: a thread each, most of which wait for a task."""
+"""Requests at the same time: each has a thread, and most of them wait for a task."""
 
 API_TIMEOUT_S = 30.0
 """ApiFunction's timeout."""
@@ -58,23 +58,23 @@ STREAM_MARGIN_S = 15.0
 """Seconds by which StreamFunction's timeout is longer than the longest stream."""
 
 ACCOUNT_CONCURRENCY = 1000
-"""Requests that Lambda answers at the same time, open streams among them: the usual quota."""
+"""Requests that Lambda answers at the same time, including open streams: the usual quota."""
 
 PUSH_ENVIRONMENTS = 10
-"""Webhooks that are called at the same time."""
+"""The most webhooks that are called at the same time."""
 
 LONG_POLL_S = 1
-"""Seconds of a real queue's long poll; stopping waits for it."""
+"""Seconds of a real queue's long poll; stopping the stack waits for it."""
 MOTO_POLL_S = 0.05
 """Seconds between two looks at the simulated queue, whose long poll would hold its lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What a stack runs, for what is served beside the agent."""
+    """The parts of a running stack, for an application that is served beside the agent."""
 
     app: ASGIApp
-    """The agent's application, which answers what is not taken from it."""
+    """The agent's application, which answers all requests that no other application takes."""
     backends: Backends
     settings: Settings
     url: str
@@ -83,7 +83,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of a stack: the agent as `FILE.py:NAME`, its card; port 0 takes a free one."""
+    """Options of a stack; the agent is given as `FILE.py:NAME`, and port 0 takes a free one."""
 
     agent: str
     card: Path
@@ -96,14 +96,14 @@ class Options:
     stage: str = ""
     """The first part of all paths, as a deployment's own URL has it; empty: none."""
     beside: Callable[[Running], ASGIApp] = lambda running: running.app
-    """Returns the application to serve: the agent's, or one that has more beside it."""
+    """Returns the application to serve: the agent's, or one that serves other things beside it."""
 
 
 class Stack:
     """A stack that runs for a `with` block. Enter it outside of any event loop.
 
-    `url` is the address of the agent, without a `/` at its end. Where callers are not known it is
-    the only one that is served.
+    `url` is the address of the agent, without a `/` at its end. Without authentication the stack
+    only answers requests for this address.
 
     Raises (on entry):
         ConfigurationError: agent, card, table, queue or port cannot be used.
@@ -127,9 +127,9 @@ class Stack:
         self._running.close()
 
     def _start(self, starting: ExitStack) -> None:
-        """Start from the back end to the front; the end of the block stops in reverse order."""
+        """Start from the back end to the front; `starting` stops the parts in reverse order."""
         self.settings.check_sharing()
-        agent = self._agent(starting)  # a mistake in it stops the start, not the first task
+        agent = self._agent(starting)  # first: a mistake in it stops the start, not the first task
         bound = bind(self.options.port)
         starting.callback(bound.close)
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}/{self.options.stage}".rstrip("/")
@@ -182,10 +182,10 @@ class Stack:
         )
 
     def _agent(self, starting: ExitStack) -> Callable[[], AgentExecutor | TurnAgents]:
-        """Load the agent, and return what makes that of one environment.
+        """Load the agent, and return a function that makes the agent of one environment.
 
         Raises:
-            ConfigurationError: it cannot be loaded.
+            ConfigurationError: the agent cannot be loaded.
         """
         named, loads = self.options.agent, self.options.loads
         if loads == "once":
@@ -276,9 +276,9 @@ def front(
         card: as for `create_app`.
         extended_card: as for `create_app`.
         stage: as for `Gateway`.
-        template: the project's; by default template.yaml with the defaults of its parameters, and
-            CorsOrigins of the settings.
-        clock: what requests per second are measured with.
+        template: the project's template; by default template.yaml with the defaults of its
+            parameters, and CorsOrigins from the settings.
+        clock: measures the requests per second.
 
     Raises:
         ConfigurationError: the settings or template.yaml cannot be used.

@@ -17,7 +17,7 @@ from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 5.0
-"""Seconds between two rounds; deployed it is a minute, and dead letters come at once."""
+"""Seconds between two rounds; a deployment sweeps every minute, and gets dead letters at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,6 @@ class SweepRounds:
             except ConfigurationError:
                 raise
             except A2AServerlessError:
-                # It comes again after its visibility time-out, which may have ended meanwhile.
+                # The letter comes again after its visibility, which may have ended meanwhile.
                 logger.exception("A dead letter stays.", extra={"action": "dead_letter_failed"})
         return count

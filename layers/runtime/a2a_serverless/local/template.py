@@ -1,8 +1,8 @@
 """template.yaml as the local stack reads it; the table and the queues as boto3 takes them.
 
-It is the one definition of what is deployed. It is read with a resolver for `Ref`, `Fn::Sub`,
-`Fn::GetAtt`, `Fn::FindInMap`, `Fn::Join`, `Fn::Split` and `Fn::If` over the parameters' defaults;
-an expression beyond these is an error and never guessed.
+The template is the only definition of what is deployed. It is read with a resolver for `Ref`,
+`Fn::Sub`, `Fn::GetAtt`, `Fn::FindInMap`, `Fn::Join`, `Fn::Split` and `Fn::If` over the parameters'
+defaults. Any other expression is an error, its value is not guessed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TemplateError(ConfigurationError):
 def find_template() -> Path:
     """Return the path of template.yaml.
 
-    The first of: `A2A_TEMPLATE`, the one of the project around the current folder, the framework's
-    own of this version.
+    It is the first one found of: `A2A_TEMPLATE`, that of the project around the current folder, the
+    framework's own in this version.
 
     Raises:
         TemplateError: A2A_TEMPLATE names no file.
@@ -113,7 +113,7 @@ class Template:
         return [name for name, it in self._resources.items() if it.get("Type") in _FUNCTION_TYPES]
 
     def table(self, *, stream: bool = True) -> dict[str, Any]:
-        """Return the arguments of `create_table` but for `TableName`.
+        """Return the arguments of `create_table`, except `TableName`.
 
         Encryption, point-in-time recovery and deletion protection are left out: they guard a
         deployed table, and the emulators do not know all of them.
@@ -153,7 +153,7 @@ class Template:
         }
 
     def event_filter(self, function: str, event: str) -> list[str]:
-        """Return the patterns of an event source, of which an event has to match one.
+        """Return the patterns of an event source; an event has to match one of them.
 
         Raises:
             TemplateError: there is no such function, or it has no such event with a filter.
@@ -178,7 +178,7 @@ class Template:
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML with CloudFormation's short forms: `!Name value` becomes `{"Fn::Name": value}`.
 
-    libyaml reads the template in a tenth of the time; a PyYAML without it has the slow one alone.
+    libyaml reads the template in a tenth of the time; a PyYAML without it only has the slow loader.
     """
 
 

@@ -23,7 +23,7 @@ class Throttle:
     Args:
         rate: requests that each method takes per second, in the long run.
         burst: requests that each method takes at once.
-        clock: what the seconds are measured with.
+        clock: measures the seconds.
     """
 
     def __init__(self, *, rate: float, burst: int, clock: Clock | None = None) -> None:
@@ -33,7 +33,7 @@ class Throttle:
         self._buckets: dict[tuple[str, str], _Bucket] = {}
 
     def takes(self, route: Route) -> bool:
-        """Count one more request to a route's method; False if it is one too many."""
+        """Count one more request to a route's method; return False if it is one too many."""
         now_s = self._clock.monotonic()
         bucket = self._buckets.setdefault(
             (route.resource, route.method), _Bucket(self.burst, now_s)

@@ -1,7 +1,7 @@
 """The Lambda Web Adapter: API Gateway's events in, requests to an application out.
 
-Its answers leave while they come. On AWS an environment serves one request at a time; here all of
-them share the application, and their number is that of the requests which are still answered.
+Its answers are passed on while they come. On AWS an environment serves one request at a time; here
+all environments share the application, and count as many as there are unfinished answers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class WebAdapter:
     Args:
         name: the function's name.
         app: the application.
-        timeout_s: the function's timeout, as the application is told. It stops nothing.
-        concurrency: of the account; None: its functions have no limit together.
+        timeout_s: the function's timeout, as the application learns it. It does not stop a request.
+        concurrency: the account's; None: its functions have no common limit.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class WebAdapter:
         self._concurrency = concurrency or Concurrency(0)
 
     async def invoke(self, event: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer an event to `send`, while the answer comes.
+        """Answer an event; pass the answer to `send` while it comes.
 
         Args:
-            event: of a REST API.
-            receive: says when the client has left; the request's body is in the event.
+            event: the event of a REST API.
+            receive: tells when the client has left; the request's body is in the event.
             send: takes ASGI's messages.
 
         Raises:
@@ -67,10 +67,10 @@ class WebAdapter:
 def request_of(
     event: Mapping[str, Any], invocation: Mapping[str, Any]
 ) -> tuple[str, dict[str, str]]:
-    """Return target and headers of the request that the adapter makes of an event.
+    """Return target and headers of the request that the adapter makes from an event.
 
-    Of a repeated header the last value is kept. Two headers are the adapter's own, whatever the
-    client has sent: the event's context, and that of the invocation.
+    Of a repeated header the last value is kept. Two headers are always the adapter's own, even if
+    the client has sent them: the event's context, and that of the invocation.
     """
     query = urlencode(event["multiValueQueryStringParameters"] or {}, doseq=True)
     headers = {name.lower(): value for name, value in event["headers"].items()}

@@ -1,4 +1,4 @@
 """Projects of users: the files that they start from, their dependencies, their upgrades.
 
-It is used by the commands and is not in the Lambda layer.
+Only the commands use it; it is not part of the Lambda layer.
 """

@@ -1,8 +1,8 @@
-"""An agent's packages: locked beside those of the layer, and put into the worker's function.
+"""An agent's packages: locked together with the layer's, and put into the worker's function.
 
-The layer goes before nothing: a function's own folder is looked at first. So a package that the
-layer has too would replace it for the whole process, and none is packaged twice. What an agent asks
-for has to fit the layer's versions, which are those that the framework was tested with.
+Python looks into a function's own folder before the layer. So a package in both would replace the
+layer's for the whole process; therefore the layer's packages are not packaged again. The agent's
+requirements have to fit the layer's versions, with which the framework was tested.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ DEVELOPMENT_LOCK: Final = "requirements/dev.txt"
 
 LAMBDA_PYTHON: Final = (3, 13)
 LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer")
-"""What Lambda's Python runtime brings itself; packaged only where requirements.in names it."""
+"""Packages of Lambda's Python runtime; they are packaged only if requirements.in names them."""
 
 LIMIT_BYTES: Final = 262_144_000
-"""What Lambda takes, unzipped: a function and its layers together, 250 MB."""
+"""The most unzipped bytes that Lambda takes for a function and its layers together: 250 MB."""
 LAYER_BYTES: Final = 80_000_000
-"""What is left for the layer of it; tests/artefact compares it with the built one."""
+"""The part of `LIMIT_BYTES` that is kept for the layer; tests/artefact compares it with the built
+layer."""
 
 _LARGEST: Final = 3
 _MARK: Final = "# a2a-serverless lock: "
@@ -61,8 +62,8 @@ class Dependencies:
     """The requirements of a project and their locks.
 
     Args:
-        project: its folder.
-        find_links: folders or pages of wheels beside the index and the project's own.
+        project: the project's folder.
+        find_links: folders or pages of wheels besides the index and the project's own.
     """
 
     def __init__(self, project: Path, find_links: Sequence[str] = ()) -> None:
@@ -73,7 +74,8 @@ class Dependencies:
         """Write the locks of layer, external workers, agent and development anew.
 
         Raises:
-            ConfigurationError: they cannot be resolved; one sentence says what to change.
+            ConfigurationError: the requirements cannot be resolved; one sentence says what to
+                change.
         """
         if not (self._project / "layers/runtime/a2a_serverless").is_dir():
             self._lock_framework()
@@ -108,11 +110,11 @@ class Dependencies:
         """Compare requirements.in with the layer's lock, and with what was locked.
 
         Raises:
-            ConfigurationError: it does not fit; one sentence names both requirements.
+            ConfigurationError: requirements.in does not fit; one sentence names both requirements.
         """
         self._compare_with_layer()
         if self._read(AGENT_LOCK).split("\n", 1)[0] != self._mark():
-            self._agent_lock()  # a conflict is named first
+            self._agent_lock()  # names a conflict, which comes before an outdated lock
             raise ConfigurationError(
                 f"{AGENT_LOCK} was not made from this {REQUIREMENTS} and {LAYER_LOCK}: run"
                 f" `{PACKAGE} lock`."
@@ -127,7 +129,7 @@ class Dependencies:
     # -- locks -------------------------------------------------------------------------------
 
     def _lock_framework(self) -> None:
-        """Take the framework's own locks as they were tested; add the framework with its hash."""
+        """Write the framework's own, tested locks, and add the framework itself with its hash."""
         own = self._compile([f"{PACKAGE}=={__version__}"], "--no-deps")
         for lock in (LAYER_LOCK, WORKER_LOCK):
             self._write(lock, own + (source() / lock).read_text(encoding="utf-8"))
@@ -155,7 +157,7 @@ class Dependencies:
     def _compile(
         self, requirements: Sequence[str], *options: str, constraints: Sequence[str] = ()
     ) -> str:
-        """Resolve requirements beside the layer's versions; return a lock with hashes."""
+        """Resolve requirements together with the layer's versions; return a lock with hashes."""
         layer = [f"{name}=={version}" for name, version in self._layer.items()]
         with TemporaryDirectory() as folder:
             wanted, fixed, made = (Path(folder, name) for name in ("in", "constraints", "lock"))
@@ -176,12 +178,12 @@ class Dependencies:
             return uv.with_hashes_of_files(made.read_text(encoding="utf-8"), self._folders())
 
     def _folders(self) -> list[Path]:
-        """Return the folders of wheels; uv gives no hashes for what lies in these."""
+        """Return the folders of wheels; uv gives no hashes for wheels in folders."""
         own = self._project / uv.WHEELS
         return [own, *(Path(link) for link in self._links[1::2] if "://" not in link)]
 
     def _mark(self) -> str:
-        """Return the first line of the agent's lock: a digest of what it is made from."""
+        """Return the first line of the agent's lock: a digest of the requirements behind it."""
         asked = sorted(str(asked.requirement) for asked in self._asked())
         layer = sorted(f"{name}=={version}" for name, version in self._layer.items())
         return _MARK + hashlib.sha256("\n".join([*asked, "", *layer]).encode()).hexdigest()
@@ -190,7 +192,7 @@ class Dependencies:
 
     @cached_property
     def _layer(self) -> dict[str, str]:
-        """The versions of the layer's packages, by their names."""
+        """Return the versions of the layer's packages by their names."""
         path = self._project / LAYER_LOCK
         if not path.is_file():
             path = source() / LAYER_LOCK
@@ -253,10 +255,10 @@ class Dependencies:
 
 
 def check_size(function: Path) -> None:
-    """Compare a built function with what Lambda leaves for it beside the layer.
+    """Compare a built function's size with the bytes that the layer leaves of Lambda's limit.
 
     Raises:
-        ConfigurationError: it is too large; one sentence names the largest packages.
+        ConfigurationError: the function is too large; one sentence names the largest packages.
     """
     sizes = {
         path.name: sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())

@@ -33,10 +33,10 @@ KINDS: Final[Mapping[str, str]] = {
     "strands": "strands_agent",
     "adk": "adk_agent",
 }
-"""The folder in examples/ whose agent a project starts with; empty: that of functions/worker."""
+"""The folder in examples/ with the agent that a project starts with; empty: functions/worker's."""
 
 BASE: Final = ".a2a-serverless"
-"""The hidden folder of a project: what was written, as it was written."""
+"""The hidden folder of a project, with its files as `init` or `upgrade` has written them."""
 
 _RECORD: Final = "project.json"
 _WRITTEN: Final[Mapping[str, str]] = {
@@ -49,18 +49,18 @@ _WRITTEN: Final[Mapping[str, str]] = {
     "checks/test_agent.py": "tests/test_agent.py",
     "checks/test_endpoint.py": "tests/test_endpoint.py",
 }
-"""Files beside those of the repository's own top level, by their names in `written/`."""
+"""Files of a project that are not the repository's own, by their names in `written/`."""
 
 OWNERS: Final = frozenset({AGENT, CARD, REQUIREMENTS, "README.md", "tests/test_agent.py"})
-"""What the owner replaces: `init` writes it, and `upgrade` leaves it alone."""
+"""Files that the owner replaces: `init` writes them, and `upgrade` leaves them alone."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,109}")
-"""A stack's name by CloudFormation's rule, short enough for the endings of other stacks."""
+"""A stack's name by CloudFormation's rule, short enough for names that add an ending to it."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """What a project was made as: the kind of its first agent, and the name of its stack."""
+    """How a project was made: the kind of its first agent, and the name of its stack."""
 
     agent: str
     name: str
@@ -68,10 +68,10 @@ class Project:
 
     @classmethod
     def recorded_in(cls, folder: Path) -> Project:
-        """Return what `record` has kept in a project.
+        """Return the project that `record` has kept in a folder.
 
         Raises:
-            ConfigurationError: there is nothing, or it cannot be read.
+            ConfigurationError: nothing was kept there, or it cannot be read.
         """
         path = folder / BASE / _RECORD
         try:
@@ -84,7 +84,7 @@ class Project:
             ) from error
 
     def render(self, repository: Path | None = None) -> dict[str, bytes]:
-        """Return the project's files by their paths, but for the locks.
+        """Return the project's files by their paths, without the locks.
 
         Args:
             repository: the framework's top level; None: that of this version.
@@ -120,7 +120,7 @@ class Project:
 
 
 def checked_name(named: str | None, folder: Path) -> str:
-    """Return the stack's name: as given, or made from the folder's.
+    """Return the stack's name: as given, or made from the folder's name.
 
     Raises:
         ConfigurationError: AWS would refuse it.
@@ -136,7 +136,7 @@ def checked_name(named: str | None, folder: Path) -> str:
 
 
 def create(folder: Path, project: Project, find_links: Sequence[str] = ()) -> None:
-    """Write a project into a folder that is empty or missing; all of it, or nothing.
+    """Write a project into a folder that is empty or missing: all of it, or nothing.
 
     Raises:
         ConfigurationError: the folder is not empty, or the packages cannot be resolved.
@@ -156,7 +156,7 @@ def create(folder: Path, project: Project, find_links: Sequence[str] = ()) -> No
 
 
 def write(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files by their paths in a folder; scripts can be executed."""
+    """Write files by their paths in a folder; make scripts executable."""
     for name, content in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

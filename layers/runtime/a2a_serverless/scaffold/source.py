@@ -1,4 +1,4 @@
-"""Where the files are that projects are written from: the framework's own, of this version."""
+"""Finds the files from which projects are written: the framework's own, of this version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROJECT_FILES: Final = (
     "functions/**/*",
     "layers/runtime/Makefile",
 )
-"""The files of the repository's top level that a project has too, as patterns."""
+"""Patterns of the files of the repository that a project has as well."""
 
 PACKAGED_FILES: Final = (
     *PROJECT_FILES,
@@ -33,7 +33,7 @@ PACKAGED_FILES: Final = (
     "examples/*/*.json",
     "examples/*/*.txt",
 )
-"""What the package has of the repository, which `hatch_build.py` puts into the wheel."""
+"""Patterns of the repository's files that `hatch_build.py` puts into the wheel."""
 
 
 def source() -> Path:
@@ -46,7 +46,7 @@ def source() -> Path:
 
 
 def files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
-    """Return the files below `root` that match, without what a run or a machine has left there."""
+    """Return the files below `root` that match, without leftovers of runs or of a machine."""
     found = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
     return sorted(path for path in found if not _is_left(path.relative_to(root)))
 
@@ -56,7 +56,7 @@ def _is_left(path: Path) -> bool:
 
 
 def is_framework_template(path: Path) -> bool:
-    """Return True if a file is the template of a project of this framework, edited or not."""
+    """Return True if a file is the template of a project of this framework, even if edited."""
     try:
         return "\n  TaskTable:" in path.read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """The upgrade of a project: three versions of each file, merged by `git merge-file`.
 
-The files as the version before wrote them are in the project's hidden folder, those of the new
-version come from the package, and the owner has edited the project's own.
+The files as the earlier version wrote them are in the project's hidden folder. Those of the new
+version come from the package. The project's own files may be edited by the owner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Change = Literal["new", "updated", "merged", "conflict", "removed", "kept"]
 
 @dataclass(frozen=True)
 class Step:
-    """What an upgrade does with one file; `content` is None where nothing is written."""
+    """What an upgrade does with one file; `content` is None if nothing is written."""
 
     name: str
     change: Change
@@ -50,11 +50,11 @@ class Upgrade:
 
     @property
     def conflicts(self) -> list[Step]:
-        """Return what the owner has to decide."""
+        """Return the steps about which the owner has to decide."""
         return [step for step in self.steps if step.change == "conflict"]
 
     def apply(self) -> None:
-        """Write the merged files, and remember what the new version has written."""
+        """Write the merged files, and record the files of the new version."""
         for step in self.steps:
             if step.change == "removed":
                 (self.folder / step.name).unlink()
@@ -67,16 +67,16 @@ class Upgrade:
 
 
 def plan(folder: Path, *, repository: Path | None = None, version: str = __version__) -> Upgrade:
-    """Compare a project with what the present version would write, and merge in memory.
+    """Compare a project with the files that this version would write, and merge them in memory.
 
     Args:
-        folder: the project's.
+        folder: the project's folder.
         repository: the framework's top level; None: that of this version.
-        version: of the framework.
+        version: the framework's version.
 
     Raises:
-        ConfigurationError: it is no project of `init`, a file has conflicts of an earlier upgrade,
-            or there is no git.
+        ConfigurationError: the folder is no project of `init`, a file has conflicts of an earlier
+            upgrade, or there is no git.
     """
     before = Project.recorded_in(folder)
     after = replace(before, version=version)
@@ -93,7 +93,7 @@ def plan(folder: Path, *, repository: Path | None = None, version: str = __versi
 
 
 def _step(folder: Path, name: str, theirs: bytes | None) -> Step | None:
-    """Return what becomes of one file; None: it stays as it is."""
+    """Return the step for one file; None: it stays as it is."""
     base, ours = _read(folder / BASE / "written" / name), _read(folder / name)
     if theirs in (base, ours):
         return None

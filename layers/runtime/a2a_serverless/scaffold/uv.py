@@ -1,4 +1,4 @@
-"""Calls of uv, which resolves and installs; its refusals in words of a project."""
+"""Calls of uv, which resolves and installs packages; translates its refusals for a project."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from a2a_serverless.errors import ConfigurationError
 
 WHEELS = "functions/worker/wheels"
-"""The folder of a project's own wheels, which are looked for there before any index."""
+"""The folder of a project's own wheels, which is searched before any index."""
 
 _NEEDS = re.compile(r"(?P<who>[A-Za-z0-9._-]+\S*) depends? on (?P<what>[^\s]+)")
 _NO_WHEEL = re.compile(
@@ -29,7 +29,7 @@ _UNHASHED = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;]+)[^\\\n]
 
 
 class UvError(ConfigurationError):
-    """uv refused; the message is what it said, in one line."""
+    """uv refused; the message is uv's own, in one line."""
 
 
 def run(arguments: Sequence[str], *, folder: Path) -> None:
@@ -60,7 +60,7 @@ def _program() -> str:
 
 
 def conflict_of(said: str, pins: Mapping[str, str]) -> tuple[str, Requirement] | None:
-    """Return who asks for what of the packages in `pins`, where that excludes the pinned version.
+    """Return a package, and its requirement that excludes a version in `pins`; None without one.
 
     Args:
         said: the explanation of a failed resolution.
@@ -88,7 +88,7 @@ def package_without_wheel(said: str) -> str | None:
 
 
 def with_hashes_of_files(lock: str, folders: Iterable[Path]) -> str:
-    """Return a lock in which also packages out of folders of wheels have their hashes."""
+    """Return the lock with hashes for packages that come from folders of wheels, too."""
     files: dict[tuple[str, str], list[str]] = {}
     for wheel in (path for folder in folders for path in sorted(folder.glob("*.whl"))):
         name, version = wheel.name.split("-")[:2]
@@ -103,5 +103,5 @@ def with_hashes_of_files(lock: str, folders: Iterable[Path]) -> str:
 
 
 def without_hashes(lock: str) -> Sequence[str]:
-    """Return the requirements of a lock, `NAME==VERSION` with a marker, a line each."""
+    """Return the requirements of a lock: `NAME==VERSION` with its marker."""
     return re.findall(r"^([A-Za-z0-9][^\s]*==[^\\\n]*?)\s*\\?$", lock, re.MULTILINE)

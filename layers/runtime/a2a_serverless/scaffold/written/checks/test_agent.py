@@ -21,7 +21,7 @@ EXAMPLE = CARD["skills"][0].get("examples", ["Hello"])[0]
 
 @pytest.fixture
 def bench(agent_bench: MakeBench) -> AgentBench:
-    """The agent, made anew for each turn, as on a Lambda that scaled."""
+    """Make the agent's bench. Each turn has a new agent, as on a Lambda that scaled."""
     return agent_bench(AGENT)
 
 
