@@ -14,7 +14,7 @@ AGENT = f"{Path(__file__).with_name('agent.py')}:agent"
 
 @pytest.fixture
 def bench(agent_bench: MakeBench) -> AgentBench:
-    """The echo, loaded anew for each turn."""
+    """Make the bench of the echo, which is loaded anew for each turn."""
     return agent_bench(AGENT)
 
 
@@ -41,6 +41,6 @@ def test_a_killed_worker_doubles_no_word(bench: AgentBench) -> None:
 
 
 def test_an_empty_message_has_no_words(bench: AgentBench) -> None:
-    """Blanks are no words: the task completes without an artifact."""
+    """Blanks do not count as words: the task completes without an artifact."""
     run = bench.send("  ")
     assert (run.text, run.artifacts) == ("0 words.", {})

@@ -16,7 +16,7 @@ AGENT = f"{Path(__file__).with_name('agent.py')}:agent"
 
 @pytest.fixture
 def bench(agent_bench: MakeBench) -> AgentBench:
-    """The questionnaire, loaded anew for each turn."""
+    """Make the bench of the questionnaire, which is loaded anew for each turn."""
     return agent_bench(AGENT)
 
 
@@ -28,7 +28,7 @@ def answered(run: Run, *answers: str) -> Run:
 
 
 def test_it_begins_with_the_first_question(bench: AgentBench) -> None:
-    """Whatever opens the task, the name is asked for."""
+    """The first question is for the name; the message that opens the task does not matter."""
     run = bench.send("start")
     assert (run.state, run.text) == ("input_required", "What is your name?")
 
@@ -57,7 +57,7 @@ def test_the_history_has_questions_and_answers(bench: AgentBench) -> None:
 
 @pytest.mark.parametrize("word", ["stop", " STOP "])
 def test_stop_ends_it(bench: AgentBench, word: str) -> None:
-    """The user may stop instead of an answer; nothing is kept."""
+    """The user may stop instead of answering; nothing is kept."""
     run = answered(bench.send("start"), "Ann", word)
     assert (run.state, run.text) == ("rejected", "Stopped; nothing was kept.")
     assert run.artifacts == {}
@@ -77,7 +77,7 @@ def test_a_file_is_no_answer_in_words(bench: AgentBench) -> None:
 
 
 def test_a_killed_worker_asks_once(bench: AgentBench) -> None:
-    """A worker that dies right after its question has asked: the answer is the next turn's."""
+    """A worker dies right after its question: the question counts, and the next turn answers it."""
     run = bench.send("start", kill_after=1)
     assert (run.text, run.attempts) == ("What is your name?", 1)
     assert run.reply("Ann").text == "Where do you live?"
@@ -96,7 +96,7 @@ def test_a_cancel_ends_it_while_it_waits(bench: AgentBench) -> None:
 
 
 def test_an_answer_of_another_user_is_not_taken(bench: AgentBench) -> None:
-    """The task is its opener's: for others it is not there."""
+    """The task belongs to the user who opened it: others do not find it."""
     run = bench.send("start", user="ann")
     with pytest.raises(TaskNotFoundError):
         run.reply("Bob", user="bob")

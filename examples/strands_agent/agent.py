@@ -29,7 +29,7 @@ class StandIn(Model):  # type: ignore[misc] # the tests of this repository run w
         return {}
 
     def structured_output(self, *_: Any, **__: Any) -> Any:
-        """Refuse: this model has text alone."""
+        """Refuse: this model only gives text."""
         raise NotImplementedError
 
     async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""PushFunction: sends committed events to webhooks, in order and signed, until they answer."""
+"""PushFunction: sends committed events to webhooks, signed and in order, and retries failures."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """Process records of the table's stream or of the push queue.
 
     Returns:
-        The records to pass again.
+        The partial batch response, which names the records to pass again.
     """
     return function.handle(event, context)

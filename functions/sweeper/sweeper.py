@@ -1,4 +1,4 @@
-"""SweeperFunction: repairs overdue tasks every minute, and ends those of dead letters."""
+"""SweeperFunction: repairs overdue tasks every minute, and settles dead letters."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """Sweep on a schedule event, handle dead letters on an SQS event.
 
     Returns:
-        The counts of the run, or the batch response: records to keep in the dead letter queue.
+        The counts of the run, or the partial batch response, which names the records to keep in the
+        dead letter queue.
     """
     return function.handle(event, context)

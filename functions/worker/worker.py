@@ -23,5 +23,5 @@ with cold_start():
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Process a batch of operations; return the ids of those to deliver again."""
+    """Process a batch of operations; return the ids of the records to deliver again."""
     return function.handle(event, context)
