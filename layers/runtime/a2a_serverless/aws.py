@@ -1,4 +1,4 @@
-"""Calls to AWS: one boto3 client for each service, run in threads, their errors judged here.
+"""Calls to AWS: one boto3 client for each service, calls in threads, and the meaning of errors.
 
 boto3 blocks, and its clients are safe under threads. So every call runs in a thread of a pool, and
 the event loop goes on. `ErrorKind` says what an error means for the request.
@@ -25,7 +25,7 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError, UnavailableError
 
 THREADS: Final = 64
-"""Calls at the same time; a long poll of SQS holds a thread for up to 20 s."""
+"""The most calls at the same time; a long poll of SQS holds a thread for up to 20 s."""
 
 ATTEMPTS: Final = 12
 """Sends of one request before `repeat` gives up."""
@@ -39,7 +39,7 @@ _SERVER_ERROR: Final = 500
 
 _READ_TIMEOUT_S: Final = 5
 _LONG_POLL_TIMEOUT_S: Final = 30
-"""Above the longest long poll of SQS, 20 s; everything else answers in milliseconds."""
+"""Longer than the longest poll of SQS, 20 s; other requests are answered in milliseconds."""
 
 _LOST_CODES: Final = frozenset({"ConditionalCheckFailed", "ConditionalCheckFailedException"})
 _REPEAT_CODES: Final = frozenset(
@@ -78,16 +78,16 @@ class ErrorKind(Enum):
     LOST = "lost"
     """A condition failed: another writer was first."""
     REPEAT = "repeat"
-    """Not applied, or unknown: send the same request again."""
+    """The request was not applied, or that is unknown: send the same request again."""
     FATAL = "fatal"
-    """The request is wrong or not allowed: it never succeeds."""
+    """The request is wrong or not allowed: it can never succeed."""
 
 
 class ConditionFailedError(A2AServerlessError):
     """A condition of a conditional write was not met, so nothing was written.
 
-    `items` has the items as they stood, by the place of their action in the request (0 for a
-    single write), None where the item does not exist or the request did not ask for it.
+    `items` has the items as they were, by the place of their action in the request (0 for a single
+    write); None if the item does not exist or the request did not ask for it.
     """
 
     def __init__(self, items: Mapping[int, dict[str, Any] | None]) -> None:
@@ -98,8 +98,8 @@ class ConditionFailedError(A2AServerlessError):
 def client(service: str, *, long_poll: bool = False) -> Any:
     """Return the process's client of `service`, such as `dynamodb`.
 
-    `long_poll` returns one that waits up to 30 s for an answer, which a sender must not. Region,
-    credentials and `AWS_ENDPOINT_URL_*` come from the environment.
+    With `long_poll` the client waits up to 30 s for an answer; a sender must not wait that long.
+    Region, credentials and `AWS_ENDPOINT_URL_*` come from the environment.
 
     Raises:
         ConfigurationError: there is no region.
@@ -112,7 +112,7 @@ def client(service: str, *, long_poll: bool = False) -> Any:
 
 
 def forget_clients() -> None:
-    """Make the next `client` a new one, because the environment has changed."""
+    """Make `client` return new clients from now on, because the environment has changed."""
     with _lock:
         _clients.clear()
         _sessions.clear()
@@ -124,7 +124,7 @@ async def call(method: Callable[..., Any], /, **kwargs: Any) -> Any:
     boto3 itself repeats a throttled or unanswered request twice, with the same request token.
 
     Raises:
-        ClientError, BotoCoreError: as boto3 does; `kind_of` returns its meaning.
+        ClientError, BotoCoreError: as boto3 raises them; `kind_of` returns their meaning.
     """
     inside = contextvars.copy_context()
     run = functools.partial(inside.run, method, **kwargs)
@@ -136,14 +136,14 @@ async def repeat(
 ) -> Any:
     """Run `call` again with jittered back-off while its error is of the kind `REPEAT`.
 
-    Only for requests that may be sent twice: reads, writes with a request token, and writes with a
-    condition. If such a condition fails, the caller has to find out whether its own request, whose
-    answer was lost, has changed the item.
+    Use it only for requests that may be sent twice: reads, writes with a request token, and writes
+    with a condition. If such a condition fails, the caller has to find out whether the item was
+    changed by its own earlier request whose answer was lost.
 
     Raises:
         ConditionFailedError: the error is of the kind `LOST`.
-        UnavailableError: no answer within `ATTEMPTS` and `BUDGET_S`; what became of the request
-            is unknown.
+        UnavailableError: no answer within `ATTEMPTS` and `BUDGET_S`; the request may have been
+            applied.
         ClientError, BotoCoreError: the error is of the kind `FATAL`.
     """
     clock = clock or SystemClock()
@@ -179,7 +179,7 @@ def kind_of(error: Exception) -> ErrorKind:
     codes = {error_code(error), *(reason.get("Code") for reason in _reasons(error))}
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if codes & _LOST_CODES:
-        # A condition that failed is final, even if the other actions may be sent again.
+        # A failed condition is final, even if other actions have errors that could be repeated.
         return ErrorKind.LOST
     if codes & _REPEAT_CODES or status >= _SERVER_ERROR:
         return ErrorKind.REPEAT
@@ -187,7 +187,7 @@ def kind_of(error: Exception) -> ErrorKind:
 
 
 def error_code(error: Exception) -> str:
-    """Return the code of an error, such as `ThrottlingException`; its type where it has none.
+    """Return the code of an error, such as `ThrottlingException`; its type if it has no code.
 
     For logs and messages: the error's text may quote the request.
     """
@@ -196,7 +196,7 @@ def error_code(error: Exception) -> str:
 
 
 class SecretText:
-    """The text of a secret in Secrets Manager, in its current version. Nothing is kept here.
+    """The text of a secret in Secrets Manager, in its current version; it is read at each call.
 
     Args:
         secret: name or ARN.
@@ -210,7 +210,7 @@ class SecretText:
         """Read the text in this thread, at the start of a process.
 
         Raises:
-            ConfigurationError: it cannot be read; one sentence names the secret and the reason.
+            ConfigurationError: the secret cannot be read; one sentence names it and the reason.
         """
         try:
             answer = self._client.get_secret_value(SecretId=self._secret)
@@ -223,8 +223,8 @@ class SecretText:
         """Read the text from a running process.
 
         Raises:
-            UnavailableError: it cannot be read at the moment.
-            ConfigurationError: it has no text.
+            UnavailableError: the secret cannot be read at the moment.
+            ConfigurationError: the secret has no text.
         """
         try:
             answer = await call(self._client.get_secret_value, SecretId=self._secret)
@@ -256,10 +256,10 @@ def _reasons(error: boto.ClientError) -> list[Any]:
 
 
 def _connect(service: str, read_timeout_s: int) -> Any:
-    """Return a new client; under the lock, as sessions are not safe under threads.
+    """Return a new client; call it under the lock, because sessions are not safe under threads.
 
-    It equals boto3's. To import boto3 itself would add 0.1 s to a cold start, and a second session
-    would read the catalogue of all services again.
+    The client is the same as boto3's. Importing boto3 itself would add 0.1 s to a cold start, and a
+    second session would read the catalogue of all services again.
     """
     config = Config(
         connect_timeout=3,

@@ -18,16 +18,16 @@ logger = logging.getLogger(__name__)
 class Cached(Generic[T]):
     """Keeps the value that `read` returns.
 
-    One caller at a time reads, within its own call: nothing runs on afterwards. If the read fails,
-    the earlier value stays. Attempts are at least `pause_s` seconds apart, however many callers
-    ask.
+    One caller at a time reads the value, within its own call: nothing runs on afterwards. If the
+    read fails, the earlier value stays. Attempts are at least `pause_s` seconds apart, however many
+    callers ask.
 
     Args:
-        name: what is read, for the log.
+        name: the value's name, for the log.
         read: reads the value; raises UnavailableError when it cannot.
         max_age_s: the age at which the value is read again, in seconds.
         pause_s: the least time from one attempt to the next, in seconds.
-        keep_s: the age up to which a value counts that cannot be read again; by default any.
+        keep_s: the age up to which a value is used if it cannot be read again; by default any age.
         first: the value that was read when the process started, if there is one.
     """
 
@@ -57,7 +57,7 @@ class Cached(Generic[T]):
         """Return the value, read again if it is old; meanwhile other callers get the old one.
 
         Raises:
-            UnavailableError: there is none, or it is older than `keep_s`.
+            UnavailableError: there is no value, or it is older than `keep_s`.
         """
         is_due = self._value is None or self._age_s(self._read_at) >= self._max_age_s
         if is_due and not (self._reading.locked() and self._is_kept()):
@@ -67,7 +67,7 @@ class Cached(Generic[T]):
     async def newer(self) -> T:
         """Return the value after a new attempt, or as it is if the last one is too recent.
 
-        For a caller that misses something in the value. It waits for an attempt under way.
+        Meant for a caller that misses something in the value. It waits for an attempt under way.
 
         Raises:
             UnavailableError: as `get`.
@@ -86,7 +86,7 @@ class Cached(Generic[T]):
                 extra = {"action": "refresh_failed", "reason": str(error)}
                 logger.warning("%s could not be read", self._name, extra=extra)
             except Exception:
-                # An unforeseen error, too, counts as an attempt: it must not cause more reads.
+                # An unforeseen error also counts as an attempt: it must not cause more reads.
                 self._tried_at = self._clock.now_ms()
                 raise
             else:
@@ -102,5 +102,5 @@ class Cached(Generic[T]):
         return self._value is not None and self._age_s(self._read_at) < self._keep_s
 
     def _age_s(self, since_ms: int) -> float:
-        """Return an age by the wall clock: a frozen Lambda environment ages, too."""
+        """Return an age by the wall clock, which also counts while an environment is frozen."""
         return (self._clock.now_ms() - since_ms) / 1000

@@ -1,7 +1,7 @@
 """Context variables that travel with a message, from the API's process to the agent's.
 
 The API reads their values when it accepts a message. They are stored with the turn that the message
-opens, and set around the agent on every attempt of that turn, in whatever process it runs.
+opens. Every attempt of that turn sets them around the agent, in the process in which it runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from a2a_serverless.errors import ConfigurationError
 
 MAX_BYTES: Final = 4096
-"""Bytes of one message's names and values together, as JSON."""
+"""The most bytes of one message's names and values together, as JSON."""
 
 _SETTING = "A2A_CONTEXT_VARIABLES"
 _UNSET = object()
@@ -36,11 +36,13 @@ class CarriedVariables:
     def capture(self) -> str:
         """Return the values in this context as one JSON object; empty when no variable has one.
 
-        A variable's default is left out: the agent's process has the same one.
+        A variable that is not set in this context is left out: its default is the same in the
+        agent's process.
 
         Raises:
-            ConfigurationError: a value would not survive JSON, or there is more than `MAX_BYTES`.
-                The deployment's code is at fault, not the client; the message names the variable.
+            ConfigurationError: a value cannot be expressed in JSON, or all of them have more than
+                `MAX_BYTES`. The deployment's code is at fault, not the client; the message names
+                the variable.
         """
         values = {name: variable.get(_UNSET) for name, variable in self._variables.items()}
         values = {name: value for name, value in values.items() if value is not _UNSET}
@@ -58,7 +60,7 @@ class CarriedVariables:
         return captured
 
     def restore(self, captured: str) -> None:
-        """Set in this context what `capture` returned; unknown names are left out."""
+        """Set the values that `capture` has returned in this context; ignore unknown names."""
         values: dict[str, Any] = json.loads(captured) if captured else {}
         for name in values.keys() & self._variables.keys():
             self._variables[name].set(values[name])
@@ -67,7 +69,7 @@ class CarriedVariables:
 def carried_variables(names: str) -> CarriedVariables | None:
     """Import the context variables of a list like `tracing:REQUEST_ID, shop.users:LOCALE`.
 
-    None where the list is empty.
+    Return None if the list is empty.
 
     Raises:
         ConfigurationError: a name has another form, cannot be imported, or is no ContextVar; one
@@ -78,7 +80,7 @@ def carried_variables(names: str) -> CarriedVariables | None:
 
 
 def modules_of(names: str) -> set[str]:
-    """Return the modules of such a list; a process has to keep them, as it keeps the variables."""
+    """Return the modules in such a list, which a process must not import anew."""
     return {name.partition(":")[0] for name in _given(names)}
 
 
@@ -100,16 +102,16 @@ def _imported(name: str) -> ContextVar[Any]:
     if not isinstance(found, ContextVar):
         raise _unusable(name, "is no ContextVar" if found is not None else "does not exist")
     if (twin := _twin(module)) is not None:
-        # Two imports of one file are two variables: the agent would read the other one.
+        # Two imports of a file make two variables: the agent would read the other one.
         raise _unusable(name, f"is in a file that is loaded as {twin} too: move it elsewhere")
     return found
 
 
 def _twin(module: ModuleType) -> str | None:
-    """Return the other name under which a module's file is loaded, such as the agent's file's."""
+    """Return another name under which the module's file is loaded; None if there is none."""
     file = module.__dict__.get("__file__")
     for name, other in tuple(sys.modules.items()):
-        # Not `other.__file__`: there are objects in `sys.modules` that import when they are asked.
+        # Not `other.__file__`: some objects in `sys.modules` import when an attribute is read.
         has_same_file = getattr(other, "__dict__", {}).get("__file__") == file
         if file is not None and has_same_file and other is not module:
             return name

@@ -1,4 +1,4 @@
-"""Time as a dependency: the runtime decides by this clock, and by no other.
+"""Time as a dependency: the runtime makes all decisions by this clock.
 
 Only the measuring of a blocked event loop (`worker/keeper.py`) reads the system's clock itself.
 """
@@ -41,7 +41,7 @@ class SystemClock:
 
 
 class Waker:
-    """A wait in the present event loop that any thread can end."""
+    """A wait in the current event loop that any thread can end."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

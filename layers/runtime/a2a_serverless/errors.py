@@ -52,7 +52,7 @@ class PageTokenError(InvalidArgumentError):
 class CommitTooLargeError(InvalidArgumentError):
     """One commit holds more than a DynamoDB transaction takes (4 MB).
 
-    `advice` says what is large, and the way out.
+    `advice` says what is large, and what to do.
     """
 
     def __init__(self, size: int, limit: int, advice: str) -> None:
@@ -76,7 +76,7 @@ class StateTooLargeError(InvalidArgumentError):
 class UndecodableMessageError(InvalidArgumentError):
     """The message is not one of this release; it stays unreadable however often it comes.
 
-    The text names what is wrong and repeats nothing of the message's content.
+    The text names the fault, but quotes nothing of the message's content.
     """
 
 

@@ -1,7 +1,7 @@
-"""Named points of the flow, between whose requests a crash leaves something behind.
+"""Named points between two requests, at which a crash leaves work half done.
 
-`point` marks such a place, and does nothing in any process that this package starts: no setting
-arms it. The fault tests put a trap in its place, which kills the process (`tests/faults/traps.py`).
+`point` marks such a place. It does nothing in a process that this package starts, and no setting
+changes that. The fault tests replace it by a trap that kills the process (`tests/faults/traps.py`).
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from a2a_serverless.tasks.rules import Timing
 
 LEASE_S = 300.0
 RENEW_BEFORE_S = 120.0
-"""Seconds that a claim holds, and those that are left of it when its worker renews it."""
+"""Seconds that a claim's lease lasts, and those that are left when the worker renews it."""
 
 SHARED_SPARE_S: Final = 75.0
 LEAST_SHARED_ATTEMPTS: Final = 2
-"""The least time between the limit of one turn and that of its worker, and the least attempts,
-where turns share a worker."""
+"""If turns share a worker: the least seconds between the limit of one turn and that of its worker,
+and the least attempts."""
 
 _PREFIX: Final = "A2A_"
 
@@ -91,21 +91,21 @@ class Settings(BaseModel):
     flush_ms: int = Field(default=100, ge=10, le=5000)
     """The time, in milliseconds, that a chunk waits for others to share its commit."""
     visibility_s: float = Field(default=60, ge=1)
-    """The time after which another worker takes over from one that died."""
+    """The time after which another worker takes over from a worker that died."""
     retry_base_s: float = Field(default=2, gt=0)
     """The longest wait after a turn's first failed attempt; it doubles with each further one."""
     retry_cap_s: float = Field(default=300, gt=0)
-    """The bound of that wait."""
+    """The longest wait after any failed attempt of a turn."""
     max_body_bytes: int = Field(default=4_000_000, gt=0)
-    """Bytes of a request's body."""
+    """The most bytes of a request's body."""
     max_header_bytes: int = Field(default=32_768, ge=4096)
-    """Bytes of all headers of a request together, and of its path with query."""
+    """The most bytes of all headers of a request together, and of its path with query."""
     max_parts: int = Field(default=500, ge=1)
-    """Parts of one message."""
+    """The most parts of one message."""
     max_part_bytes: int = Field(default=3_000_000, ge=1)
-    """Bytes of one part as it is stored; three million take four in base64, a whole body."""
+    """The most bytes of one part as stored; 3 million are 4 million in base64, a whole body."""
     max_history: int = Field(default=1000, ge=1)
-    """Messages of a task's history in one answer."""
+    """The most messages of a task's history in one answer."""
     requests_per_s: float = Field(default=0, ge=0)
     """Requests of one caller that one process answers per second; 0: any number."""
 
@@ -125,15 +125,15 @@ class Settings(BaseModel):
     push_timeout_s: float = Field(default=15, ge=1, le=30)
     """The time that a receiver has to answer."""
     push_concurrency: int = Field(default=50, ge=1)
-    """Requests to webhooks at the same time; one caller's slow ones get a fifth of them."""
+    """The most requests to webhooks at the same time; one caller's slow ones get a fifth of it."""
     push_retry_base_s: float = Field(default=5, gt=0)
     """The longest wait after a receiver's first failure; it doubles with each further one."""
     push_retry_s: float = Field(default=6 * 3600, gt=0)
     """The time that a receiver may fail before its notifications are given up."""
     push_signing_secret: str = ""
-    """Secret in Secrets Manager that signing keys are made from; empty: a random one."""
+    """Secret in Secrets Manager from which signing keys are made; empty: a random one."""
     push_issuer: str = ""
-    """The signer's name (`iss`), by default `public_url`; a `/` at its end does not count."""
+    """The signer's name (`iss`), by default `public_url`; a `/` at its end is ignored."""
 
     context_variables: str = ""
     """Context variables that travel with a message to its agent: `MODULE:NAME, ...`."""
@@ -143,7 +143,7 @@ class Settings(BaseModel):
     agent_secret: str = ""
     """Secret in Secrets Manager with the agent's environment variables: `{"NAME": "value"}`."""
     agent_environment: str = ""
-    """More of them that are no secrets: the same form, or `NAME=value, ...`."""
+    """More environment variables, which are no secrets: the same form, or `NAME=value, ...`."""
     card: str = "agent_card.json"
     """The agent card's file."""
     extended_card: str = ""
@@ -160,10 +160,10 @@ class Settings(BaseModel):
         return self.give_up_hours * 3600
 
     def check_sharing(self) -> None:
-        """Check that turns which share an invocation end within it, and survive one another.
+        """Check that turns that share an invocation end within it, and survive one another.
 
         Raises:
-            ConfigurationError: one sentence names what does not fit.
+            ConfigurationError: one sentence names the settings that do not fit.
         """
         longest_s = self.run_limit_s - SHARED_SPARE_S
         if self.worker_turns > 1 and self.max_attempts < LEAST_SHARED_ATTEMPTS:
@@ -198,9 +198,9 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     """Read the environment's settings; variables that name no setting are ignored.
 
     Raises:
-        ConfigurationError: a variable does not hold what it should.
+        ConfigurationError: a variable has an invalid value.
     """
-    # pydantic-settings would do this too, and cost a cold start a fifth of its imports.
+    # pydantic-settings does this too, but would take a fifth of a cold start's imports.
     variables = {name: _PREFIX + name.upper() for name in Settings.model_fields}
     values = {name: environment[v] for name, v in variables.items() if v in environment}
     try:

@@ -34,26 +34,26 @@ _NAMED: Final[Mapping[Name, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushBackends:
-    """The backends of push: the queue of jobs, the public keys that the API serves, and places."""
+    """The backends of push: the queue of jobs, the public keys, and the places of slow requests."""
 
     queue: PushQueue
     keys: KeyStore
     slots: Slots
-    """Of the places that slow requests have."""
+    """The slots of the places for slow requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
     """The backends that the functions share, in the anonymous scope.
 
-    `push` is there exactly where push is offered (`settings.pushes`).
+    `push` is set exactly if push is offered (`settings.pushes`).
     """
 
     storage: DurableStorage
     operations: FifoQueue[Operation]
     push: PushBackends | None = None
     streams: StreamLeases | None = None
-    """Leases of open streams; None where they are not counted."""
+    """Leases of open streams; None if they are not counted."""
 
     def pushing(self) -> PushBackends:
         """Return the backends of push.
@@ -90,7 +90,7 @@ def aws_backends(
 ) -> Backends:
     """Return backends on DynamoDB and SQS, as the environment names them.
 
-    `needs` lists the settings that the process requires beside `table` and `queue`;
+    `needs` lists the settings that the process requires besides `table` and `queue`;
     `has_long_polls` is as for `SqsFifoQueue`.
 
     Raises:
@@ -154,7 +154,7 @@ async def check_storage(storage: DurableStorage, settings: Settings) -> None:
     except A2AServerlessError:
         raise
     except Exception as error:
-        # From the backend's library: the table cannot be used.
+        # An error of the backend's library: the table cannot be used.
         msg = (
             f"The table {settings.table} cannot be used: {str(error).rstrip('.')};"
             " check A2A_TABLE, the region and the credentials."

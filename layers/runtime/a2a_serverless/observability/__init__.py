@@ -1,8 +1,8 @@
 """Log lines, metrics and traces for operators, without the content of tasks.
 
-A process is observed if it calls `start`, as a Lambda function does at its `cold_start`, and a
-command that does a function's work. Without it the library logs with the standard library, and its
-metrics are dropped.
+A process is observed if it calls `start`. A Lambda function does so at its `cold_start`, and so
+does a command that does a function's work. Otherwise the library logs with the standard library,
+and its metrics are dropped.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ SERVICE: Final = "POWERTOOLS_SERVICE_NAME"
 
 @contextmanager
 def cold_start() -> Iterator[None]:
-    """Observe the process, and speed up the imports inside by a tenth.
+    """Observe the process, and speed up the imports in the block by a tenth.
 
-    Imports leave next to no garbage, and Python keeps looking for it among all that they make. In a
-    function what was made is also left out of every later search.
+    The garbage collector is off during the block: imports leave next to no garbage, but it would
+    search through all objects that they make. In a function, later collections also leave out these
+    objects.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -46,8 +47,8 @@ def cold_start() -> Iterator[None]:
 def start(environment: Mapping[str, str] = os.environ) -> None:
     """Observe this process: JSON lines, Python's warnings among them, and metrics, on stdout.
 
-    A Lambda function is observed, and any other process that POWERTOOLS_SERVICE_NAME names; nothing
-    happens in another one. It reads the variables of Powertools for AWS Lambda:
+    A Lambda function is observed, and so is any other process that has POWERTOOLS_SERVICE_NAME; in
+    other processes nothing happens. `start` reads the variables of Powertools for AWS Lambda:
     POWERTOOLS_SERVICE_NAME, POWERTOOLS_LOG_LEVEL, POWERTOOLS_METRICS_NAMESPACE and
     POWERTOOLS_METRICS_DISABLED. Without a namespace there are no metrics. `A2A_LOG_ERROR_TEXTS` is
     explained at `logs.write_json`. Traces need no start, see `tracing`.
@@ -61,7 +62,7 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
         level=environment.get("POWERTOOLS_LOG_LEVEL") or "INFO",
         shows_texts=is_true(environment.get("A2A_LOG_ERROR_TEXTS")),
     )
-    logging.captureWarnings(capture=True)  # such as of a coroutine that was never awaited
+    logging.captureWarnings(capture=True)  # for example that a coroutine was never awaited
     namespace = environment.get("POWERTOOLS_METRICS_NAMESPACE")
     if namespace and not is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
         metrics.start(namespace, service=service)

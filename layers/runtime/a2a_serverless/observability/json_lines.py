@@ -1,4 +1,4 @@
-"""The form of a log line: Powertools' JSON, without the texts of foreign exceptions."""
+"""The form of a log line: Powertools' JSON, without the texts of other code's exceptions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ExceptionInfo = (
 class JsonLines(LambdaPowertoolsFormatter):
     """Formats a record as one JSON object.
 
-    An exception is shown with its type and its frames. Its text is shown only if it is this
-    runtime's or botocore's: exceptions of agents and validators quote the data that they could not
-    handle, and more people read a log than a task. `shows_texts` shows all texts.
+    An exception is shown with its type and its frames. Its text is shown only if it is an exception
+    of this runtime or of botocore: exceptions of agents and validators quote the data that they
+    could not handle, and more people can read a log than a task. `shows_texts` shows all texts.
     """
 
     def __init__(self, service: str, *, shows_texts: bool = False) -> None:
-        # RFC 3339 is the one form of time that Lambda's own filter of levels understands.
+        # Lambda's own filter by level only understands times in the form of RFC 3339.
         super().__init__(
             service=service,
             name="%(name)s",
@@ -43,10 +43,10 @@ class JsonLines(LambdaPowertoolsFormatter):
         self._shows_texts = shows_texts
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line, also for readers that end a line at other characters.
+        """Return one line, even for readers that also end a line at other characters than LF.
 
-        Characters that do not print (of Unicode, too) are escaped: a client's value cannot colour
-        a terminal or turn the direction of a text.
+        Unprintable characters, including those of Unicode, are escaped: so a client's value can
+        neither colour a terminal nor change the direction of a text.
         """
         line = super().format(record)
         if line.isprintable():
@@ -60,7 +60,7 @@ class JsonLines(LambdaPowertoolsFormatter):
 
 
 def _lines(error: BaseException, seen: set[int]) -> Iterator[str]:
-    """Yield a traceback as Python prints it, after those of the exceptions that led to it."""
+    """Yield the lines of a traceback as Python prints it, after those of its causes."""
     seen.add(id(error))
     earlier, link = error.__cause__, _CAUSE
     if earlier is None and not error.__suppress_context__:

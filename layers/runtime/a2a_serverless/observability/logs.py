@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 LIBRARIES: Final[Mapping[str, int]] = {
     "a2a": logging.INFO,
-    "a2a.server.routes.jsonrpc_dispatcher": logging.ERROR,  # refusals, which have a line of ours
+    "a2a.server.routes.jsonrpc_dispatcher": logging.ERROR,  # refusals, which we log ourselves
     "a2a.utils.error_handlers": logging.ERROR,  # as the dispatcher
     "asyncio": logging.INFO,
     "aws_lambda_powertools": logging.INFO,
@@ -25,7 +25,7 @@ LIBRARIES: Final[Mapping[str, int]] = {
     "urllib3": logging.INFO,
     "uvicorn": logging.INFO,
 }
-"""Libraries that log the data of their requests, and the level from which they do not."""
+"""Libraries that log data of requests, and the level from which on they do not."""
 
 _WEB_SERVER: Final = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
@@ -38,8 +38,8 @@ _fields: ContextVar[Mapping[str, object]] = ContextVar(
 def log_context(**fields: object) -> Iterator[None]:
     """Put fields on every line that is logged in the block, also by the agent and its libraries.
 
-    Tasks and `aws.call` inherit them. A value that is None or empty is left out; a line's own
-    `extra` counts more.
+    asyncio tasks and `aws.call` inherit them. A value that is None or empty is left out. A field in
+    a line's own `extra` replaces the field here.
     """
     known = {name: value for name, value in fields.items() if value not in {None, ""}}
     token = _fields.set(MappingProxyType({**_fields.get(), **known}))
@@ -50,7 +50,7 @@ def log_context(**fields: object) -> Iterator[None]:
 
 
 class Output(Protocol):
-    """Takes lines."""
+    """Takes the lines of a log."""
 
     def write(self, text: str, /) -> object:
         """Write `text`, which ends with the line."""
@@ -72,7 +72,7 @@ class _Stdout:
 
 
 class ContextFields(logging.Filter):
-    """Gives a record the fields of its context, in place of the name of its asyncio task."""
+    """Gives a record the fields of its context, and removes the name of its asyncio task."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.taskName = None
@@ -85,13 +85,13 @@ class ContextFields(logging.Filter):
 def write_json(
     *, service: str, level: str, shows_texts: bool = False, stream: Output | None = None
 ) -> None:
-    """Let every logger of the process write JSON lines to `stream`, by default stdout.
+    """Make every logger of the process write JSON lines to `stream`, by default stdout.
 
     Args:
-        service: the value of the field of that name.
+        service: the value of the field `service`.
         level: the lowest level that is logged, by name; an unknown one counts as INFO.
         shows_texts: True to show the text of each exception, see `JsonLines`.
-        stream: takes the lines.
+        stream: gets the lines.
     """
     lowest = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     root = logging.getLogger()
@@ -99,7 +99,7 @@ def write_json(
     root.setLevel(lowest)
     for name, harmless in LIBRARIES.items():
         logging.getLogger(name).setLevel(max(lowest, harmless))
-    for name in _WEB_SERVER:  # it sets up its own lines before it imports the application
+    for name in _WEB_SERVER:  # uvicorn sets up its own loggers before it imports the application
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
@@ -108,8 +108,8 @@ def write_json(
 def json_handler(
     stream: Output, service: str, *, shows_texts: bool = False
 ) -> logging.StreamHandler[Output]:
-    """Return a handler that writes one JSON object a line."""
-    # Here and not above: only a process that writes JSON loads Powertools.
+    """Return a handler that writes one JSON object on each line."""
+    # Imported here: only a process that writes JSON loads Powertools.
     from a2a_serverless.observability.json_lines import JsonLines  # noqa: PLC0415
 
     handler = logging.StreamHandler(stream)
@@ -121,7 +121,7 @@ def json_handler(
 
 
 def _without_repr(record: logging.LogRecord) -> bool:
-    """Cut off what asyncio logs behind its own sentence: it quotes exceptions. Return True."""
+    """Cut off what asyncio logs after its own sentence, which quotes exceptions; return True."""
     if record.name == "asyncio":
         record.msg, record.args = record.getMessage().partition("\n")[0], None
     return True

@@ -1,7 +1,7 @@
 """Metrics by CloudWatch's embedded metric format: lines on stdout, without a call to AWS.
 
-Counts wait in the process until `flush`, which the functions call once an invocation.
-Dimensions have few values that are known beforehand: never an id, a host or a user.
+Counts wait in the process until `flush`, which the functions call once in each invocation.
+Dimensions only have a few values that are known in advance: never an id, a host or a user.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 _Dimensions: TypeAlias = tuple[tuple[str, str], ...]
 
 _MOST_VALUES: Final = 90
-"""Values of one metric in one line. At 100, the format's bound, Powertools prints by itself."""
+"""The most values of a metric in one line. At 100, the format's limit, Powertools would print."""
 
 
 @dataclass(slots=True)
@@ -42,9 +42,9 @@ _sink: _Sink | None = None
 
 
 def start(namespace: str, *, service: str, write: Callable[[str], object] | None = None) -> None:
-    """Start to count, into `namespace` and under the dimension `service`.
+    """Start to count, in `namespace` and under the dimension `service`.
 
-    `write` takes a line; by default it goes to stdout at once.
+    `write` takes a line; by default the line goes to stdout at once.
     """
     global _sink  # noqa: PLW0603 - one process, one sink
     # Loaded now, while the function starts, and not in its first invocation.

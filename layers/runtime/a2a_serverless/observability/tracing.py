@@ -1,14 +1,14 @@
 """One trace from a request through the queue to the attempt and to the webhook.
 
-X-Ray knows a trace by its id, and its pieces by the piece above them. The runtime carries both in
-`X-Amzn-Trace-Id`: with the operation on the queue, with the commits of a task, with a webhook. Each
-piece is written as a document of its own that names the carried trace and not the invocation's: so
-the pieces of one request stay together. Lambda begins a new trace for every message of a queue, and
-only links the two.
+X-Ray knows a trace by its id, and each piece of it by the piece above. The runtime carries the ids
+of trace and piece in `X-Amzn-Trace-Id`: with the operation on the queue, with the commits of a
+task, with a webhook. Each piece is written as a document of its own that names the carried trace,
+not the invocation's, so that the pieces of one request stay together: Lambda begins a new trace for
+every message of a queue, and only links the two.
 
 Documents go to the X-Ray daemon, which Lambda runs beside a function whose tracing is active.
-Nothing is written without a daemon (`AWS_XRAY_DAEMON_ADDRESS`), for a trace that was not sampled
-where it began, and with `POWERTOOLS_TRACE_DISABLED`.
+Nothing is written if there is no daemon (`AWS_XRAY_DAEMON_ADDRESS`), if the trace was not sampled
+where it began, or with `POWERTOOLS_TRACE_DISABLED`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEADER: Final = "x-amzn-trace-id"
 """The name of the carried header, in ASGI and in the operation's context."""
 
 INVOCATION: Final = "_X_AMZN_TRACE_ID"
-"""The variable in which Lambda's runtime names the trace of the invocation."""
+"""The environment variable in which Lambda's runtime names the trace of the invocation."""
 
 _W3C: Final = ("traceparent", "tracestate")
 _LONGEST: Final = 512
@@ -57,9 +57,9 @@ _current: ContextVar[Mapping[str, str]] = ContextVar(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceHeader:
-    """X-Ray's header: the trace, the parent piece, and the decision to keep it.
+    """X-Ray's header: the trace, the parent piece, and the decision to keep the trace.
 
-    `lineage` is Lambda's count of a function's calls of itself; it is passed on.
+    `lineage` is Lambda's count of a function's calls of itself; it is only passed on.
     """
 
     root: str
@@ -69,7 +69,7 @@ class TraceHeader:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the header in `text` without malformed fields; None if it names no trace."""
+        """Return the header in `text`, without malformed fields; None if it names no trace."""
         fields = dict(part.strip().partition("=")[::2] for part in text[:_LONGEST].split(";"))
         known = {
             name.lower(): fields[name]
@@ -92,16 +92,16 @@ class Segment:
     annotations: dict[str, str | int | float | bool] = field(default_factory=dict)
 
     def annotate(self, **annotations: str | float | bool | None) -> None:
-        """Add fields to search by: ids and counts, no content of a task."""
+        """Add fields by which to search: ids and counts, but no content of a task."""
         self.annotations |= {k: v for k, v in annotations.items() if v is not None}
 
 
 def incoming(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the trace context of a request, from its headers in lower case, to carry on.
+    """Return the trace context to carry on for a request; its headers have lower-case names.
 
-    In a Lambda function that is called with events, the function's own trace counts: API Gateway's
-    header has neither Lambda's piece of the trace nor its decision to keep it. (The Lambda Web
-    Adapter puts Lambda's into the header.)
+    In a Lambda function that is called with events, the invocation's own trace counts: API
+    Gateway's header has neither Lambda's piece of the trace nor Lambda's decision to keep it. (The
+    Lambda Web Adapter puts the invocation's trace into the header.)
     """
     found = {name: headers[name] for name in _W3C if 0 < len(headers.get(name, "")) <= _LONGEST}
     header = TraceHeader.parse(os.environ.get(INVOCATION) or headers.get(HEADER, ""))
@@ -119,9 +119,9 @@ def header() -> str | None:
 
 
 def system_attributes(carried: Mapping[str, str]) -> dict[str, Any]:
-    """Return the attribute by which SQS links the traces of consumer and sender; `{}` for none.
+    """Return the attribute by which SQS links the traces of consumer and sender; `{}` if untraced.
 
-    It counts neither as content nor as an attribute of the message.
+    SQS counts it neither as content nor as an attribute of the message.
     """
     found = TraceHeader.parse(carried.get(HEADER, ""))
     if found is None:
@@ -135,8 +135,8 @@ def segment(
 ) -> Iterator[Segment]:
     """Record the block as a piece of the carried trace; what the block sends belongs to the piece.
 
-    The document is written at the end of the block. It names the type of an exception, never its
-    text. The runtime's own exceptions are errors in it, UnavailableError and all others are faults.
+    The document is written at the end of the block. It names the type of an exception, but not its
+    text. In it the runtime's own exceptions are errors; UnavailableError and all others are faults.
     """
     piece = Segment()
     piece.annotate(**annotations)
@@ -184,7 +184,7 @@ def _document(name: str, above: TraceHeader, own_id: str, began: float) -> dict[
 
 
 def _failed(failure: BaseException | None) -> dict[str, Any]:
-    if not isinstance(failure, Exception):  # none, or the end of the process or the asyncio task
+    if not isinstance(failure, Exception):  # none, or one that ends the process or the asyncio task
         return {}
     is_foreseen = isinstance(failure, A2AServerlessError)
     is_foreseen = is_foreseen and not isinstance(failure, UnavailableError)

@@ -38,8 +38,9 @@ TIMEOUT_S: Final = 30.0
 class AgentBench:
     """Runs an agent on messages, with the worker of production, over storage and queue in memory.
 
-    Where `agent` names or makes one, each turn has a new one, as on a Lambda that scaled: what an
-    agent keeps in memory by mistake is not there. An agent that is given serves all turns.
+    If `agent` is a name, a class or a function, each turn has a new agent, as on a Lambda that
+    scaled: anything that an agent keeps in memory by mistake is gone. If `agent` is an agent, it
+    serves all turns.
 
     >>> with AgentBench("agent.py:agent") as bench:
     ...     run = bench.send("Two days in Lisbon")
@@ -49,7 +50,7 @@ class AgentBench:
         agent: where the agent comes from.
         folder: where a relative FILE.py is; None: the working directory.
         timeout_s: seconds of the machine's time that one turn may take.
-        settings: settings of a deployment, such as `max_attempts=1`; by their names in Settings.
+        settings: settings of a deployment by their names in Settings, such as `max_attempts=1`.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class AgentBench:
         self._timeout_s = timeout_s
         self._settings = Settings.model_validate(settings)
         self.clock = PacedClock()
-        """The time of storage, queue and worker."""
+        """The clock of storage, queue and worker."""
         self._queue = MemoryQueue(
             Operation, visibility_s=self._settings.visibility_s, clock=self.clock
         )
@@ -88,24 +89,24 @@ class AgentBench:
         cancel_after: When | None = None,
         kill_after: When | None = None,
     ) -> Run:
-        """Send a message; return its task when its turn is over, by the last attempt if need be.
+        """Send a message; return its task when its turn is over, after further attempts if needed.
 
         Args:
             message: a text, a part such as `file_part(…)`, or several.
             to: the task's last run, for its next turn; None opens a task.
             context_id: the conversation of a new task; empty: a new one.
-            user: who sends it; empty as on an endpoint without authentication.
-            tenant: the tenant that it is addressed to.
-            metadata: the message's.
-            accepts: media types that the client takes.
+            user: the sender; empty as on an endpoint without authentication.
+            tenant: the tenant that the message is addressed to.
+            metadata: the message's metadata.
+            accepts: media types that the client accepts.
             extensions: URIs of the extensions that the request asks for.
-            cancel_after: where the client cancels; 0: before a worker has the turn.
-            kill_after: where the worker's process dies, with everything that it has in memory. The
-                turn comes back to another one when its message is visible again.
+            cancel_after: the point at which the client cancels; 0: before a worker has the turn.
+            kill_after: the point at which the worker's process dies, with everything that it has in
+                memory. Another worker gets the turn when its message is visible again.
 
         Raises:
             TaskTerminalStateError, TaskNotAcceptingMessagesError: the task takes no message.
-            TaskNotFoundError: it is another user's.
+            TaskNotFoundError: the task is another user's.
             StuckError: the turn is not over in time.
         """
         agent, request = self._made(), _request(message, to, metadata, accepts)
@@ -127,7 +128,7 @@ class AgentBench:
         """Cancel a task that waits for a message; return it as it is then.
 
         Raises:
-            TaskTerminalStateError: it has ended.
+            TaskTerminalStateError: the task has ended.
         """
         head, points = self._now(run.head), Points(ask_to_cancel=self._ask)
         self._work(head, points, self._made(), cancels_first=True)
@@ -136,7 +137,7 @@ class AgentBench:
     def cancel_running(self) -> None:
         """Ask to cancel the task whose turn runs; for a fake that the agent calls.
 
-        The agent hears it at an `await` that follows.
+        The agent learns of it at a later `await`.
 
         Raises:
             RuntimeError: no turn runs.
@@ -150,7 +151,7 @@ class AgentBench:
         self._process.run(self.clock.pass_time(seconds))
 
     def close(self) -> None:
-        """End the bench; what the agent has left running is cancelled."""
+        """End the bench; cancel what the agent has left running."""
         for process in self._processes:
             process.close()
 

@@ -1,4 +1,4 @@
-"""Time in a test: it stands still until it is moved."""
+"""The time of a test, which stands still until the test moves it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PacedClock:
             self._agents.discard(sleeper)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass, one sleep after the other, and all tasks do what follows."""
+        """Let time pass: end one sleep after the other, and let all tasks react to each."""
         await idle()
         until = self._now + seconds
         while due := [at for at, woken in self._sleepers if at <= until and not woken.done()]:
@@ -60,12 +60,12 @@ class PacedClock:
         await idle()
 
     def forget_sleepers(self) -> None:
-        """End none of the present sleeps any more: their process is dead."""
+        """Forget the present sleeps, so that they never end: their process is dead."""
         self._sleepers.clear()
         self._agents.clear()
 
 
 async def idle() -> None:
-    """Let every task of the loop go as far as it can."""
+    """Let every task of the loop run as far as it can."""
     for _ in range(_ROUNDS):
         await asyncio.sleep(0)

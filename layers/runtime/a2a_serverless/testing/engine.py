@@ -36,7 +36,7 @@ class InlineKeeper(Keeper):
     async def over(
         self,
         *duties: Duty,
-        on_blocked: OnBlocked | None = None,  # noqa: ARG002 - without a thread none is noticed
+        on_blocked: OnBlocked | None = None,  # noqa: ARG002 - without a thread nothing is noticed
     ) -> AsyncIterator[None]:
         stop = asyncio.Event()
         running = [asyncio.create_task(duty(stop)) for duty in duties]
@@ -51,8 +51,8 @@ class Engine:
     """Storage, queue and one worker: `open` and `go_on` accept messages, `work` runs the next turn.
 
     Args:
-        agent: what the worker runs; or what gives each turn its agent.
-        settings: as of a deployment.
+        agent: the agent that the worker runs; or a `TurnAgents`, which gives each turn its own.
+        settings: settings as of a deployment.
         backends: by default new ones in memory.
         clock: by default the machine's.
         keeper: None: heartbeats and claims in a thread, as in production.
@@ -88,7 +88,7 @@ class Engine:
     ) -> Head:
         """Create a task and enqueue its first turn; return HEAD as it is then.
 
-        Without `scope` the task is in the storage's own.
+        Without `scope` the task is in the storage's own scope.
         """
         storage = self.storage if scope is None else self.storage.for_scope(scope)
         opened = await storage.open_task(context_id, request, caller=caller)
@@ -101,7 +101,7 @@ class Engine:
         """Accept a message for a task that waits for one, and enqueue its turn.
 
         Raises:
-            TaskNotFoundError: it is gone, or of another scope.
+            TaskNotFoundError: the task is gone, or belongs to another scope.
             TaskTerminalStateError, TaskNotAcceptingMessagesError: the task takes no message.
         """
         storage = self.storage if scope is None else self.storage.for_scope(scope)
@@ -119,7 +119,7 @@ class Engine:
         """Ask to cancel a task: raise the flag and send the operation.
 
         Raises:
-            TaskTerminalStateError: it has ended.
+            TaskTerminalStateError: the task has ended.
         """
         await self.storage_of(head).request_cancel(head.task_id)
         await self.operations.send(Operation.to_cancel(OperationParams.of(head, head.turn)))
@@ -129,7 +129,7 @@ class Engine:
         return await anext(self.operations.deliveries())
 
     async def work(self, *, deadline: float | None = None) -> bool:
-        """Take the next delivery and run it; True if it is done and acknowledged."""
+        """Take the next delivery and run it; return True if it is done and acknowledged."""
         return await self.adapter.process(await self.deliver(), deadline=deadline)
 
     async def head(self, task: Head) -> Head:
@@ -141,11 +141,11 @@ class Engine:
         return found(await self.storage_of(task).head(task.task_id))
 
     async def task(self, task: Head) -> Task:
-        """Return the Task as a client sees it; raise as `head`."""
+        """Return the Task as a client sees it; raise what `head` raises."""
         return found(await self.storage_of(task).load_task(task.task_id))
 
     async def records(self, task: Head) -> Sequence[Record]:
-        """Return the commits of a task; raise as `head`."""
+        """Return the commits of a task; raise what `head` raises."""
         return found(await self.storage_of(task).read(task.task_id)).records
 
     def storage_of(self, task: Head) -> DurableStorage:
@@ -155,10 +155,10 @@ class Engine:
 
 
 def found(value: T | None) -> T:
-    """Return what was looked for.
+    """Return `value`.
 
     Raises:
-        TaskNotFoundError: it is not there.
+        TaskNotFoundError: it is None.
     """
     if value is None:
         raise TaskNotFoundError

@@ -1,4 +1,4 @@
-"""Files for agents: as content of a message, and at URLs of this machine that an agent fetches."""
+"""Files for agents: in the content of a message, or at URLs of this machine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from a2a.types import Part
 _OK: Final = 200
 _NOT_FOUND: Final = 404
 _POLL_S: Final = 0.01
-"""Seconds after which the server notices that it is to end."""
+"""Seconds within which the server notices that it has to end."""
 
 
 def file_part(filename: str, content: bytes | str, media_type: str = "") -> Part:
-    """Return a file with its content, as a client sends a small one.
+    """Return a part with a file's content, as a client sends a small file.
 
-    Without `media_type` the name's ending decides.
+    Without `media_type` the ending of the name decides.
     """
     raw = content.encode() if isinstance(content, str) else content
     return Part(raw=raw, filename=filename, media_type=media_type or _type_of(filename))
@@ -35,7 +35,7 @@ class _Served:
 
 
 class FakeFiles:
-    """A server on this machine, whose files messages name by their URL.
+    """A server on this machine, for files that messages name by their URL.
 
     The agent fetches them with the library that it always uses.
 
@@ -47,7 +47,7 @@ class FakeFiles:
 
     def __init__(self) -> None:
         self.requests: list[str] = []
-        """The names of the files that were asked for, in order, with those that are not there."""
+        """The names of the requested files in order, including those that do not exist."""
         self._files: dict[str, _Served] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._thread = threading.Thread(
@@ -58,7 +58,7 @@ class FakeFiles:
     def add(
         self, filename: str, content: bytes | str = b"", media_type: str = "", *, status: int = _OK
     ) -> Part:
-        """Serve a file, instead of an earlier one of the name; return the part that names its URL.
+        """Serve a file; it replaces one with the same name. Return the part that names its URL.
 
         `status`: the status of the answer, such as 503 for a server that is down.
         """
@@ -68,7 +68,7 @@ class FakeFiles:
         return Part(url=self.url(filename), filename=filename, media_type=kind)
 
     def url(self, filename: str) -> str:
-        """Return the URL of a file, also of one that is not there."""
+        """Return the URL of a file, which need not exist."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}/{quote(filename)}"
 

@@ -13,7 +13,7 @@ from a2a_serverless.testing.files import FakeFiles
 
 
 class MakeBench(Protocol):
-    """What the fixture `agent_bench` is."""
+    """The type of the fixture `agent_bench`."""
 
     def __call__(self, agent: AgentSource, **options: Any) -> AgentBench:
         """Return a bench for an agent, with the options of `AgentBench`; it ends with the test."""

@@ -1,4 +1,4 @@
-"""The agent of a test, stopped at the points that the test has named."""
+"""The agent of a test, which is stopped at the points that the test has named."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from a2a_serverless.worker.executor import TurnQueue
 
 @dataclass(slots=True, kw_only=True)
 class Points:
-    """Where a turn is cancelled or its worker killed, and what has become of it so far."""
+    """The points at which a turn is cancelled or its worker killed, and what happened so far."""
 
     ask_to_cancel: Callable[[], Awaitable[None]]
     cancel_after: When | None = None
     kill_after: When | None = None
     is_asked: bool = False
-    """The cancel was asked for."""
+    """True if the cancel was asked for."""
     is_late: bool = False
-    """The event at which to cancel has ended the turn: ask when it is over."""
+    """True if the event at which to cancel has ended the turn: ask when the turn is over."""
     queue: TurnQueue | None = None
-    """That of the running attempt."""
+    """The queue of the running attempt."""
     attempts: int = 0
     errors: list[Exception] = field(default_factory=list)
     _seen: int = 0
@@ -38,15 +38,15 @@ class Points:
         return self.is_asked and not (self.queue is not None and self.queue.is_cancelled)
 
     def dies_at_start(self) -> bool:
-        """Return True, once, if the worker is to die before the agent's first event."""
+        """Return True if the worker has to die before the agent's first event, but only once."""
         dies = self.kill_after == 0
         self.kill_after = None if dies else self.kill_after
         return dies
 
     def take(self, event: Event) -> tuple[bool, bool]:
-        """Count an event; return True, True if the worker is to die, or to hear a cancel, now.
+        """Count an event; return whether the worker has to die now, and whether to cancel now.
 
-        Each happens once.
+        Each of the two is True only once.
         """
         self._seen += 1
         dies, hears = self._is_at(self.kill_after, event), self._is_at(self.cancel_after, event)
@@ -108,7 +108,7 @@ class StoppedAgent(AgentExecutor):
 
     async def _die(self) -> None:
         self._kill()
-        await asyncio.get_running_loop().create_future()  # for ever: the loop stops here
+        await asyncio.get_running_loop().create_future()  # waits for ever: the loop stops here
 
 
 async def _canceled(points: Points, queue: TurnQueue) -> None:

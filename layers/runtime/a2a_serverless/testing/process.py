@@ -32,7 +32,7 @@ WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 12 * 3600.0
 """The longest invisibility of a message."""
 CLOSE_S: Final = 1.0
-"""Seconds of the machine's time that is left behind tasks have to end with the test."""
+"""Seconds of the machine's time within which left behind tasks have to end with the test."""
 
 
 class KilledError(Exception):
@@ -46,8 +46,8 @@ class StuckError(AssertionError):
 class Process:
     """Runs the operations of a queue with one agent, as long as it lives.
 
-    Time passes as the machine's while the agent works, and faster where it only sleeps by its
-    `ctx`, where a cancel is on its way to it, and where a message is invisible.
+    While the agent works, time passes as on the machine. It passes faster while the agent only
+    sleeps by its `ctx`, while a cancel is on its way to it, and while a message is invisible.
     """
 
     def __init__(self, backends: Backends, settings: Settings, clock: PacedClock) -> None:
@@ -65,7 +65,7 @@ class Process:
         )
 
     def turn(self, agent: AgentExecutor, points: Points) -> None:
-        """Let the operations that follow belong to a turn of `agent`."""
+        """Run the operations that follow as a turn of `agent`."""
         self._agent.agent, self._agent.points = agent, points
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -94,7 +94,7 @@ class Process:
             raise KilledError from error
 
     def soon(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` beside the agent, which calls this in any of its threads."""
+        """Run `work` while the agent runs; the agent may call this in any of its threads."""
         self._loop.call_soon_threadsafe(self._begin, work, context=Context())
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -106,7 +106,7 @@ class Process:
         """Take the next delivery, as soon as there is one, and run it.
 
         Raises:
-            StuckError: it takes longer than `timeout_s` of the machine's time.
+            StuckError: the delivery takes longer than `timeout_s` of the machine's time.
         """
         working = asyncio.create_task(self._next())
         until = time.monotonic() + timeout_s
@@ -139,7 +139,7 @@ class Process:
         await self._clock.pass_time(seconds)
 
     def _to_skip(self) -> float | None:
-        """Return the seconds in which nothing but time is waited for; None: something else is."""
+        """Return the seconds to skip; None if the agent waits for something other than time."""
         if self._is_waiting:
             return WAIT_S
         points = self._agent.points
@@ -155,7 +155,7 @@ class Process:
         self._loop.stop()
 
     def close(self) -> None:
-        """End what is left of the process; of a dead one nothing is logged."""
+        """End what is left of the process; if it is dead, log nothing."""
         self._loop.set_exception_handler(lambda *_: None)  # of tasks that do not end
         with _silence() if self._is_dead else nullcontext():
             with suppress(RuntimeError):
@@ -182,7 +182,7 @@ async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 class _Threads(ThreadPoolExecutor):
-    """The threads of a loop; `working` of them run a function."""
+    """The threads of a loop; `working` is how many of them run a function."""
 
     def __init__(self) -> None:
         super().__init__(thread_name_prefix="agent")

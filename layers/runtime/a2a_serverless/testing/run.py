@@ -1,4 +1,4 @@
-"""What came of a turn: the task, its artifacts and the turn's events, as a client sees them."""
+"""The result of a turn: the task, its artifacts and the turn's events, as a client sees them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ When = int | Callable[[Event], bool]
 
 @dataclass(frozen=True, slots=True)
 class SeenArtifact:
-    """An artifact as it stands."""
+    """An artifact as it is now."""
 
     artifact: Artifact
 
     @property
     def text(self) -> str:
-        """Return its text parts, such as its chunks, in one piece."""
+        """Return its text parts, such as its chunks, as one text."""
         return "".join(get_text_parts(self.artifact.parts))
 
     @property
@@ -48,15 +48,15 @@ class SeenArtifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A task when a turn of it is over."""
+    """A task as it is when one of its turns is over."""
 
     task: Task
     events: tuple[Event, ...]
-    """The turn's events in order, as a stream shows them behind the task that it begins with."""
+    """The turn's events in order, as a stream shows them after its opening Task."""
     attempts: int
     """How often the agent was started on the turn."""
     errors: tuple[Exception, ...]
-    """What the agent has raised, of each attempt that did."""
+    """The exceptions that the agent has raised, one for each attempt that raised one."""
     user: str
     tenant: str
     head: Head
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """Return the task's state as in logs, such as `completed` or `input_required`."""
+        """Return the task's state by its name in logs, such as `completed` or `input_required`."""
         return plain_state(self.task.status.state)
 
     @property
@@ -79,12 +79,12 @@ class Run:
 
     @property
     def history(self) -> list[HistoryMessage]:
-        """Return the task's messages, oldest first, without that of its status."""
+        """Return the task's messages, oldest first, without its status message."""
         return [history_message(message) for message in self.task.history]
 
     @property
     def progress(self) -> list[Progress]:
-        """Return what the turn's events have told of its progress."""
+        """Return the progress that the turn's events have told, in order."""
         statuses = [event for event in self.events if isinstance(event, TaskStatusUpdateEvent)]
         told = (progress_in(status.metadata) for status in statuses)
         return [progress for progress in told if progress is not None]
