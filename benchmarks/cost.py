@@ -2,8 +2,8 @@
 
 Three profiles of a task run on the deployed handlers, over DynamoDB Local and an SQS emulator, and
 every call to AWS is counted. Transactions are counted by DynamoDB's rule (`benchmarks.meter`).
-What cannot be counted here is assumed, and named in `ASSUMED`: how long invocations take beside
-their agent, and what Lambda and API Gateway do on their own account.
+Values that cannot be counted here are assumed, and named in `ASSUMED`: how long invocations take
+besides their agent, and what Lambda and API Gateway do by themselves.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from benchmarks.cost_prices import MILLION, SECONDS_OF_MONTH, Counts, bill, samp
 from benchmarks.cost_system import DELIVERY_S, System, Tally, counted_system
 
 TRACES = "X-Ray"
-"""What is paid with the parameter `Tracing` alone; the sums are without it, as by default."""
+"""The service that is only paid with the parameter `Tracing`; as by default, sums leave it out."""
 
 KEPT_DAYS = 30
-"""TtlDays, by default."""
+"""The default of TtlDays."""
 
 OWN_S: Mapping[str, float] = {
     "api": 0.05,
@@ -36,11 +36,12 @@ OWN_S: Mapping[str, float] = {
     "push": 0.05,
     "sweeper": 0.1,
 }
-"""Seconds of an invocation beside what it waits for. Assumed: AWS's answer times in them are its
-own, not those of an emulator."""
+"""Seconds of an invocation besides its waits. They are assumed, with the answer times of AWS and
+not those of an emulator."""
 
 POLLERS, POLL_S = 5, 20
-"""An idle event source of SQS: long polls side by side, each so long. AWS does not document it."""
+"""Long polls at the same time by an idle event source of SQS, and the seconds of each. AWS does not
+document them."""
 
 THINK_S = 30.0
 LOOK_EVERY_S = 5.0
@@ -57,17 +58,17 @@ class Profile:
     run: Run
     tasks: int
     waits: Mapping[str, float]
-    """Seconds that all invocations of a function wait for one task, beside `OWN_S` for each."""
+    """Seconds that all invocations of a function wait for one task, besides `OWN_S` for each."""
 
 
 def send(text: str, **configuration: Any) -> dict[str, Any]:
-    """A message."""
+    """Return a request with a message."""
     message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
     return {"message": message, "configuration": configuration}
 
 
 def echo(system: System) -> str:
-    """A blocking send, answered at once."""
+    """Send and wait; the agent answers at once."""
     with ThreadPoolExecutor(1) as threads:
         working = threads.submit(system.work)
         task = system.request("POST", "/message:send", send("echo"))["task"]
@@ -77,7 +78,7 @@ def echo(system: System) -> str:
 
 
 def think(system: System) -> str:
-    """A send that returns, and a client that looks every five seconds."""
+    """Send without waiting, and look at the task every five seconds."""
     body = send(f"think {THINK_S:g}", returnImmediately=True)
     task = system.request("POST", "/message:send", body)["task"]
     with ThreadPoolExecutor(1) as threads:
@@ -90,7 +91,7 @@ def think(system: System) -> str:
 
 
 def stream(system: System) -> str:
-    """A streamed send with its subscriber."""
+    """Send with a stream, and read it to its end."""
     with ThreadPoolExecutor(1) as threads:
         working = threads.submit(system.work)
         task_id = system.stream(send(f"stream {CHUNKS} {STREAM_S:g}"))
@@ -118,7 +119,7 @@ PROFILES = (
 def main() -> int:
     """Run the profiles and print the tables."""
     with counted_system() as system:
-        for profile in PROFILES:  # nothing of the first run is counted: it connects
+        for profile in PROFILES:  # the first run is not counted: it makes the connections
             if profile.run is echo:
                 system.wake(profile.run(system))
         counted = [(profile, count(system, profile)) for profile in PROFILES]
@@ -148,7 +149,7 @@ def count(system: System, profile: Profile) -> Tally:
 
 
 def counts(tally: Tally, profile: Profile, memory: Mapping[str, float]) -> Counts:
-    """What one task of a profile uses."""
+    """Return what one task of a profile uses."""
     own = sum(OWN_S[name] * times * memory[name] for name, times in tally.invocations.items())
     waited = sum(seconds * memory[name] for name, seconds in profile.waits.items())
     return Counts(
@@ -160,7 +161,7 @@ def counts(tally: Tally, profile: Profile, memory: Mapping[str, float]) -> Count
         invocations=sum(tally.invocations.values()),
         gb_seconds=own + waited * profile.tasks,
         logged_bytes=tally.logged_bytes(),
-        traces=sum(  # Lambda begins one for each message of a queue too, linked to its sender's
+        traces=sum(  # Lambda also begins one for each message of a queue, linked to the sender's
             times * sampled(times / profile.tasks * MILLION)
             for times in tally.invocations.values()
             if times
@@ -170,7 +171,7 @@ def counts(tally: Tally, profile: Profile, memory: Mapping[str, float]) -> Count
 
 
 def memories() -> Mapping[str, float]:
-    """GB of each function, by default."""
+    """Return the default memory of each function, in GB."""
     parameters = document()["Parameters"]
     others = int(parameters["ApiMemory"]["Default"]) / 1024
     worker = int(parameters["WorkerMemory"]["Default"]) / 1024
@@ -178,7 +179,7 @@ def memories() -> Mapping[str, float]:
 
 
 def document() -> dict[str, Any]:
-    """The template, as it is written."""
+    """Return the template as it is written."""
     parsed: dict[str, Any] = yaml_parse(find_template().read_text(encoding="utf-8"))
     return parsed
 
@@ -186,7 +187,7 @@ def document() -> dict[str, Any]:
 def per_task(
     names: Sequence[str], counted: Sequence[tuple[Profile, Tally]], usage: Sequence[Counts]
 ) -> Iterator[str]:
-    """The table of what one task uses."""
+    """Yield the table of what one task uses."""
     yield from header("one task", names)
     yield row("requests to DynamoDB", [t.table.requests / p.tasks for p, t in counted])
     yield row("write units", [one.write_units for one in usage])
@@ -201,7 +202,7 @@ def per_task(
 
 
 def per_million(names: Sequence[str], usage: Sequence[Counts]) -> Iterator[str]:
-    """The table of dollars for a million tasks in a month."""
+    """Yield the table of dollars for a million tasks in a month."""
     bills = [bill(one, times=MILLION, kept_days=KEPT_DAYS) for one in usage]
     yield from header("a million tasks, in dollars", names)
     paid = [name for name in bills[0] if name != TRACES and any(one[name] for one in bills)]
@@ -212,7 +213,7 @@ def per_million(names: Sequence[str], usage: Sequence[Counts]) -> Iterator[str]:
 
 
 def per_request(names: Sequence[str], counted: Sequence[tuple[Profile, Tally]]) -> Iterator[str]:
-    """The table of requests to DynamoDB and SQS by what they do, each per task."""
+    """Yield the table of requests to DynamoDB and SQS for one task, by what they do."""
     yield from header("requests of one task", names)
     tables = [(tally.table.kinds, profile.tasks) for profile, tally in counted]
     queues = [(tally.sqs, profile.tasks) for profile, tally in counted]
@@ -224,7 +225,7 @@ def per_request(names: Sequence[str], counted: Sequence[tuple[Profile, Tally]]) 
 def per_month(
     sweeps: Tally, rounds: int, memory: Mapping[str, float], metrics: int
 ) -> Iterator[str]:
-    """The table of dollars for a month in which nothing happens, and for what is always there."""
+    """Yield the table of dollars for a month without tasks, and for its fixed costs."""
     sources = [
         event
         for resource in document()["Resources"].values()
@@ -264,7 +265,7 @@ def per_month(
 
 
 def fixed_costs() -> Mapping[str, tuple[int, float]]:
-    """Number and price of what is paid by the month, by default."""
+    """Return number and price of the things that are paid by the month, by default."""
     resources = document()["Resources"].values()
     types = [resource["Type"] for resource in resources]
     alarms = [one["Properties"] for one in resources if one["Type"] == "AWS::CloudWatch::Alarm"]
@@ -276,18 +277,18 @@ def fixed_costs() -> Mapping[str, tuple[int, float]]:
 
 
 def watched_metrics(alarm: Mapping[str, Any]) -> int:
-    """What an alarm is paid for: each metric that it reads, an expression over them is free."""
+    """Return how many metrics an alarm reads: they are paid, an expression over them is free."""
     return sum("MetricStat" in metric for metric in alarm.get("Metrics", [])) or 1
 
 
 def header(title: str, names: Sequence[str]) -> Iterator[str]:
-    """The first two lines of a table."""
+    """Yield the first two lines of a table."""
     yield f"| {title} | " + " | ".join(names) + " |"
     yield "|---|" + "---:|" * len(names)
 
 
 def row(name: str, values: Sequence[float]) -> str:
-    """A line of numbers."""
+    """Return a line of numbers."""
     return f"| {name} | " + " | ".join(f"{value:,.2f}" for value in values) + " |"
 
 

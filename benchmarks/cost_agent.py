@@ -1,4 +1,4 @@
-"""The agent of `benchmarks.cost`: the message says which of the profiles it is."""
+"""The agent of `benchmarks.cost`: the message names the profile that it plays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Profiles(Worker):
         await ctx.respond("Done.")
 
     async def think(self, ctx: TaskContext, seconds: float) -> None:
-        """Say every ten seconds that it goes on, then answer in one piece."""
+        """Send a status every ten seconds, then answer in one piece."""
         for _ in range(int(seconds // 10)):
             await ctx.send_status("Still at it.")
             await asyncio.sleep(10)
@@ -33,7 +33,7 @@ class Profiles(Worker):
         await ctx.respond("Done.")
 
     async def stream(self, ctx: TaskContext, chunks: float, seconds: float) -> None:
-        """Answer in chunks, evenly."""
+        """Answer in chunks at equal intervals."""
         for _ in range(int(chunks)):
             await asyncio.sleep(seconds / chunks)
             await ctx.emit_text_artifact(CHUNK, artifact_id="answer", append=True)

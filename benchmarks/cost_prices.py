@@ -1,4 +1,4 @@
-"""What AWS asks for, and the bill for what was counted.
+"""The prices of AWS, and the bill for counted usage.
 
 Public list prices of us-east-1 in US dollars, November 2026, arm64, without free tiers, discounts
 and taxes. AWS's pricing pages are the reference; they change.
@@ -25,7 +25,7 @@ GB_SECOND = 0.0000133334
 # aws.amazon.com/api-gateway/pricing, REST API
 API_REQUEST = 3.50 / MILLION
 STREAMED_REQUEST_BYTES = 10 * 1024 * 1024
-"""What a streamed answer may have for the price of a request: each such piece begun is one."""
+"""The bytes of a streamed answer that cost one request; each further piece costs another one."""
 # aws.amazon.com/sqs/pricing, FIFO, up to 64 KB a request
 SQS_REQUEST = 0.50 / MILLION
 # aws.amazon.com/cloudwatch/pricing
@@ -48,7 +48,7 @@ PUBLIC_IPV4_HOUR = 0.005
 
 @dataclass(kw_only=True)
 class Counts:
-    """What was used: of one task, or of a month."""
+    """The usage of one task, or of a month."""
 
     write_units: float = 0
     read_units: float = 0
@@ -63,15 +63,15 @@ class Counts:
     vcpu_hours: float = 0
     gb_hours: float = 0
     address_hours: float = 0
-    """Of workers outside of Lambda, as the two before."""
+    """Hours of workers outside of Lambda, as in the two fields before."""
 
     def over(self, tasks: int) -> Counts:
-        """The average of `tasks`."""
+        """Return the average over a number of tasks."""
         return Counts(**{f.name: getattr(self, f.name) / tasks for f in fields(self)})
 
 
 def bill(counts: Counts, *, times: float, kept_days: float) -> Mapping[str, float]:
-    """Dollars by service for `times` as much, whose items are stored for `kept_days`."""
+    """Return the dollars by service for `times` the usage, with items stored for `kept_days`."""
     months = kept_days / 30
     storage = counts.stored_bytes / GB * (STORED_GB_MONTH + BACKED_UP_GB_MONTH) * months
     each = {
@@ -93,14 +93,15 @@ def bill(counts: Counts, *, times: float, kept_days: float) -> Mapping[str, floa
 
 
 def billed_requests(streamed_bytes: int) -> int:
-    """Requests that API Gateway bills for one streamed answer."""
+    """Return the requests that API Gateway bills for one streamed answer."""
     return max(1, ceil(streamed_bytes / STREAMED_REQUEST_BYTES))
 
 
 def sampled(requests: float) -> float:
-    """The share of a month's requests that Lambda traces with `Tracing`: one a second, 5 % beyond.
+    """Return the share of a month's requests that Lambda traces with `Tracing`.
 
-    As if they were spread evenly, which is the dearest case.
+    It traces one request a second, and 5 % of the others. The requests are taken to be spread
+    evenly, which is the most expensive case.
     """
     first = min(requests, SECONDS_OF_MONTH)
     return (first + 0.05 * (requests - first)) / requests

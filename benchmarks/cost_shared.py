@@ -1,10 +1,10 @@
 """What waiting costs at one task a second: `python -m benchmarks.cost_shared`.
 
-Each `--setting` takes five minutes. Clients send a task a second, as the profiles `30 s agent`
-(`--load waiting`, the default) or `streamed` of `benchmarks.cost` do. Deployed handlers and workers
-run in one process, over DynamoDB Local and an SQS emulator; calls are counted, and the time of the
-worker's invocations is measured until the last has returned, and so is the time from a task's
-creation to the start of its turn. Fargate's time is computed: it is that of the workers that
+Each `--setting` takes five minutes. Clients send a task every second, as in the profiles
+`30 s agent` (`--load waiting`, the default) or `streamed` of `benchmarks.cost`. Deployed handlers
+and workers run in one process, over DynamoDB Local and an SQS emulator. Calls are counted. The time
+of the worker's invocations is measured until the last one has returned, and so is the time from a
+task's creation to the start of its turn. Fargate's time is computed: it is that of the workers that
 fargate.yaml would keep for the load.
 """
 
@@ -41,7 +41,7 @@ from benchmarks.cost_workers import PLACES, SETTINGS, SOURCE_POLL_S, Setting, wo
 RATE = 1.0
 """Tasks a second."""
 LOAD_S = 240.0
-"""How long clients send; the invocations' ends after it are paid for too."""
+"""Seconds in which clients send; invocations that end later are also paid to their end."""
 FILLED = 0.7
 """The share of its places at which fargate.yaml starts another worker."""
 LINES = {
@@ -67,14 +67,14 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What one task of a load used, and when the turns started."""
+    """The usage of one task of a load, and the starts of all turns."""
 
     used: Counts
     starts_ms: Sequence[float]
     """Milliseconds from the tasks' creation to the start of their turns, in ascending order."""
 
     def start_ms(self, share: float) -> float:
-        """The time within which this share of the turns had started."""
+        """Return the milliseconds within which a share of the turns had started."""
         return self.starts_ms[min(len(self.starts_ms) - 1, int(share * len(self.starts_ms)))]
 
 
@@ -114,10 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = chosen.setting or list(SETTINGS)
     load = LOADS[chosen.load]
     with counted_system() as system:
-        system.wake(cost.echo(system))  # it connects
+        system.wake(cost.echo(system))  # makes the connections
         found: list[Measured] = []
         for name in names:
-            if found:  # what the event source before has asked for would be handed to no worker
+            if found:  # the setting before may still hold a delivery, which no worker would get
                 time.sleep(SOURCE_POLL_S)
             found.append(measured(system, SETTINGS[name], load, chosen.seconds))
     print("\n".join(table(load, [SETTINGS[name].name for name in names], found)))
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured(system: System, setting: Setting, load: Load, seconds: float) -> Measured:
-    """What one task used, on average over a load."""
+    """Return what one task used, on average over a load."""
     tasks = round(seconds * RATE)
     with system.counting() as tally:
         waiting = RATE * load.turn_s
@@ -154,7 +154,7 @@ def measured(system: System, setting: Setting, load: Load, seconds: float) -> Me
 
 
 def fargate(turn_s: float = THINK_S) -> dict[str, float]:
-    """Hours of CPU, memory and a public address that one task of this length takes, at the rate."""
+    """Return hours of CPU, memory and a public address of a task this long, at the load's rate."""
     text = find_template().with_name("fargate.yaml").read_text(encoding="utf-8")
     parameters = yaml_parse(text)["Parameters"]
     running = ceil(RATE * turn_s / (FILLED * PLACES))
@@ -167,13 +167,13 @@ def fargate(turn_s: float = THINK_S) -> dict[str, float]:
 
 
 def paid(one: Counts) -> float:
-    """Dollars of a million tasks, without traces."""
+    """Return the dollars of a million tasks, without traces."""
     dollars = bill(one, times=MILLION, kept_days=KEPT_DAYS)
     return sum(dollars.values()) - dollars[TRACES]
 
 
 def table(load: Load, names: Sequence[str], found: Sequence[Measured]) -> Iterator[str]:
-    """What one task uses, how soon its turn starts, and what a million cost."""
+    """Yield the table of what one task uses, how soon its turn starts, and what a million cost."""
     used = [one.used for one in found]
     yield from cost.header(f"{load.name}, {RATE:g} a second: one task", names)
     yield cost.row("write units", [one.write_units for one in used])

@@ -1,6 +1,6 @@
 """The functions of a deployment in one process, on emulators, with everything counted.
 
-The handlers are those that are deployed, with their log lines and metrics. What AWS itself does is
+The handlers are the deployed ones, with their log lines and metrics. The work of AWS itself is
 added by rule: the event sources' requests to SQS, and Lambda's own log lines.
 """
 
@@ -40,20 +40,20 @@ HERE = Path(__file__).parent
 FUNCTIONS = HERE.parent / "functions"
 
 DELIVERY_S = 0.2
-"""From a message's arrival in the queue to the worker, as SQS and Lambda need it."""
+"""Seconds that SQS and Lambda take to bring a message from the queue to the worker."""
 
 LOG_EVENT_BYTES = 26
-"""What CloudWatch adds to each log line."""
+"""Bytes that CloudWatch adds to each log line."""
 PLATFORM_LOG_BYTES = 700
-"""Lambda's own lines of an invocation, start and report, as JSON, with that addition."""
+"""Bytes of Lambda's own lines about an invocation, start and report, with that addition."""
 ITEM_OVERHEAD_BYTES = 100
-"""What DynamoDB adds to each stored item, and to each entry of an index."""
+"""Bytes that DynamoDB adds to each stored item, and to each entry of an index."""
 
 CALLER = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 
 
 class LogLines(io.TextIOBase):
-    """Stands for stdout; keeps what the functions write there."""
+    """Replaces stdout, and keeps what the functions write there."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -64,16 +64,16 @@ class LogLines(io.TextIOBase):
         return len(text)
 
     def bytes(self) -> int:
-        """What CloudWatch charges for them."""
+        """Return the bytes that CloudWatch charges for the lines."""
         return sum(len(line.encode()) + LOG_EVENT_BYTES for line in self.lines)
 
     def values(self, name: str) -> list[float]:
-        """All values of a custom metric, whatever its dimensions."""
+        """Return all values of a custom metric, under all its dimensions."""
         contents = map(json.loads, self.lines)
         return [value for one in contents if "_aws" in one for value in one.get(name, [])]
 
     def metrics(self) -> set[str]:
-        """Custom metrics among them: each name under each set of dimensions is one."""
+        """Return the custom metrics in the lines: each name under each set of dimensions is one."""
         found: set[str] = set()
         for line in self.lines:
             content = json.loads(line)
@@ -87,19 +87,19 @@ class LogLines(io.TextIOBase):
 
 @dataclass(kw_only=True)
 class Tally:
-    """What was counted, beside the table's own usage."""
+    """The counts, besides the table's own usage."""
 
     table: Usage
     sqs: Counter[str] = field(default_factory=Counter)
     invocations: Counter[str] = field(default_factory=Counter)
     requests: int = 0
-    """As API Gateway bills them."""
+    """Requests as API Gateway bills them."""
     sent_bytes: int = 0
     stored_bytes: int = 0
     logs: LogLines = field(default_factory=LogLines)
 
     def logged_bytes(self) -> int:
-        """Lines of the functions and of Lambda."""
+        """Return the bytes of the log lines of the functions and of Lambda."""
         return self.logs.bytes() + sum(self.invocations.values()) * PLATFORM_LOG_BYTES
 
 
@@ -138,17 +138,17 @@ class System:
         tally.stored_bytes = self._stored() - before
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """A request through API Gateway; its JSON."""
+        """Make a request through API Gateway; return the JSON of its answer."""
         return self._ask(method, path, body).json()
 
     def stream(self, body: Any) -> str:
-        """A streamed send, to its end; the task's id."""
+        """Send with a stream, and read it to its end; return the task's id."""
         lines = self._ask("POST", "/message:stream", body).text.splitlines()
         first = next(line for line in lines if line.startswith("data:"))
         return str(json.loads(first.removeprefix("data:"))["task"]["id"])
 
     def _ask(self, method: str, path: str, body: Any) -> httpx.Response:
-        """A request to the function of its route."""
+        """Make a request to the function of its route."""
         event = rest_event(method, path, None if body is None else json.dumps(body), CALLER)
         route = self._routes.find(method, path)
         assert route is not None, f"{method} {path} has no route"
@@ -168,7 +168,7 @@ class System:
         return response
 
     def work(self) -> None:
-        """Deliver the message that is in the queue, or comes, to the worker."""
+        """Deliver the next message of the queue to the worker; wait for it if need be."""
         answer = self._sqs.receive_message(
             QueueUrl=self._made.queue, WaitTimeSeconds=20, MessageSystemAttributeNames=["All"]
         )
@@ -202,7 +202,7 @@ class System:
             assert answer == {"batchItemFailures": []}, answer
 
     def sweep(self) -> None:
-        """A round of the sweeper."""
+        """Run a round of the sweeper."""
         self._invoke("sweeper", {"detail-type": "Scheduled Event"})
 
     def _invoke(self, name: str, event: dict[str, Any]) -> Any:
@@ -223,7 +223,7 @@ class System:
         return (item for page in pages for item in page["Items"])
 
     def _stored(self) -> int:
-        """Bytes of all items and of their entries in the indexes, as DynamoDB charges them."""
+        """Return the bytes of all items and their index entries, as DynamoDB charges them."""
         total = 0
         for item in self._items():
             total += item_bytes(item) + ITEM_OVERHEAD_BYTES
@@ -234,7 +234,7 @@ class System:
 
 
 _HANDLERS = ("api", "push", "sweeper", "worker")
-"""The worker last: it puts the agent's folder on the path, which has modules of the same names."""
+"""The worker is last: it puts the agent's folder on the path, with modules of the same names."""
 
 
 def _environment(name: str, stack: ExitStack) -> Environments:
@@ -258,7 +258,7 @@ def _record(item: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def counted_system() -> Iterator[System]:
-    """A deployment on emulators of its own. One in a process: the handlers are modules."""
+    """Yield a deployment on its own emulators; only one in a process, as handlers are modules."""
     with ExitStack() as stack:
         emulators = stack.enter_context(dynamodb_local()), stack.enter_context(fauxqs())
         observers = [emulator.client() for emulator in emulators]

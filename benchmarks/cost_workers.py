@@ -25,7 +25,7 @@ from a2a_serverless.worker.agents import load_agent
 from benchmarks.cost_system import FUNCTIONS, System
 
 LIMIT_S = 900
-"""WorkerTimeout, by default."""
+"""The default of WorkerTimeout, in seconds."""
 TURN_LIMIT_S = 60
 """TurnTimeout: twice the turn of 30 s, as docs/operations.md advises."""
 PLACES = 64
@@ -35,13 +35,13 @@ SOURCE_POLL_S = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How turns get a worker; without `turns` an external one runs them."""
+    """How turns get a worker; without `turns` an external worker runs them."""
 
     name: str
     turns: int | None
 
     def workers(self, waiting: float) -> int:
-        """WorkerConcurrency for so many turns at the same time: three times the places, or more."""
+        """Return WorkerConcurrency: three places for each waiting turn, at least 2 workers."""
         return max(2, ceil(3 * waiting / (self.turns or PLACES)))
 
 
@@ -55,7 +55,7 @@ SETTINGS = {
 
 @dataclass
 class Billed:
-    """Seconds of the worker function's invocations that have returned."""
+    """The seconds of the worker function's invocations that have returned."""
 
     seconds: list[float] = field(default_factory=list)
     running: int = 0
@@ -89,7 +89,7 @@ def workers(system: System, setting: Setting, waiting: float) -> Iterator[Billed
 
 
 def _handler() -> Handler:
-    """The deployed handler, of an environment of its own."""
+    """Return the deployed handler, of an environment of its own."""
     path = FUNCTIONS / "worker" / "worker.py"
     spec = importlib.util.spec_from_file_location("deployed_worker", path)
     assert spec is not None
@@ -116,7 +116,7 @@ def _metered(handler: Handler, billed: Billed, system: System) -> Handler:
 
 @contextmanager
 def _external() -> Iterator[None]:
-    """A worker as `a2a-serverless worker` runs it, in a thread."""
+    """Run a worker as `a2a-serverless worker` does, in a thread."""
     settings = load_settings().model_copy(update={"visibility_s": VISIBILITY_S})
     backends = aws_backends(settings)
     adapter = WorkerAdapter(backends, load_agent(settings.agent), settings)

@@ -3,9 +3,10 @@
 `a2a-serverless api` and two workers on DynamoDB Local and fauxqs, each with a stopwatch on its
 requests (`benchmarks.echo_probe`). Prints
 
-- the requests of one echo, the one that took the median time: who sent them, when, and how long
+- the requests of the echo that took the median time: which process sent them, when, and how long
   the emulator took;
-- how many requests a task costs while many are sent at once, and whose the processor's time was.
+- how many requests a task costs while many are sent at once, and which processes used the
+  processor.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def processor_s(pid: int) -> float:
 
 
 def report_one(times: Sequence[tuple[int, int]], requests: Sequence[Request]) -> None:
-    """Print the median echo, request by request; long polls that others have begun are left out."""
+    """Print the median echo, request by request, without long polls that began before it."""
     lasted = sorted(times, key=lambda span: span[1] - span[0])
     began, ended = lasted[len(lasted) // 2]
     of_all = [(end - start) / MS for start, end in times]
@@ -118,7 +119,7 @@ def report_many(
 
 
 def main() -> None:
-    """Trace on emulators of their own."""
+    """Measure on emulators that are started for it, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--echoes", type=int, default=50)
     parser.add_argument("--tasks", type=int, default=500)

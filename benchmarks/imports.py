@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 RUNTIME_HAS = frozenset(
     {"boto3", "botocore", "jmespath", "python-dateutil", "s3transfer", "six", "urllib3"}
 )
-"""What Lambda brings itself, beside what these depend on."""
+"""Packages of Lambda's runtime; their dependencies belong to it as well."""
 
 STOCK = "official SDK's server"
 CANDIDATES: Mapping[str, tuple[str, str]] = {
@@ -39,7 +39,7 @@ CANDIDATES: Mapping[str, tuple[str, str]] = {
     "push": ("functions/push", "import push"),
     "sweeper": ("functions/sweeper", "import sweeper"),
 }
-"""By name: the folder that the process runs in, and what it imports."""
+"""By name: the folder in which the process runs, and what it imports."""
 
 _CHILD = """
 import sys
@@ -97,12 +97,12 @@ def measure(
 
 
 def loaded(name: str) -> frozenset[str]:
-    """The modules that a candidate's import leaves."""
+    """Return the modules that are loaded after a candidate's import."""
     return _import(name, _not_deployed(), {}).modules
 
 
 def ratio(taken: Mapping[str, Sequence[Import]], name: str) -> float:
-    """A candidate's processor time, as a share of the official server's in the same round."""
+    """Return a candidate's processor time as a share of the official server's in the same round."""
     rounds = zip(taken[name], taken[STOCK], strict=True)
     return median(candidate.cpu_ms / stock.cpu_ms for candidate, stock in rounds)
 
@@ -125,7 +125,7 @@ def _import(name: str, blocked: Sequence[str], python: Mapping[str, str]) -> Imp
 
 
 def _not_deployed() -> list[str]:
-    """Top-level names that exist here and not in the functions."""
+    """Return the top-level names that exist here and not in the functions."""
     lock = (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8")
     deployed = {_plain(name) for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
     deployed |= RUNTIME_HAS | {"a2a-serverless"}

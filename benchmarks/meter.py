@@ -1,10 +1,11 @@
 """Counts what a DynamoDB client sends: requests, bytes, and units.
 
-Plain requests report their units; but a read that finds nothing costs the least there is, which
-DynamoDB Local calls nothing. It reports those of transactions wrongly, so they are counted by rule:
-per table action 2 x the KB of the larger of the item before and after it, rounded up, and per index
-1 x the KB of each entry put or deleted. `plain_units` is the same rule for a plain write, which can
-be compared with what DynamoDB Local reports.
+Plain requests report their units. But a read that finds nothing costs the least units of a read,
+for which DynamoDB Local reports 0. DynamoDB Local also reports the units of transactions wrongly,
+so they are counted by rule: for each action on the table 2 x the KB of the larger of the item
+before and after it, rounded up, and for each index 1 x the KB of each entry put or deleted.
+`plain_units` is the same rule for a plain write, which can be compared with what DynamoDB Local
+reports.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _BEFORE = "items_before"
 
 @dataclass
 class Usage:
-    """What was sent, and what it cost."""
+    """The requests that were sent, and their cost."""
 
     requests: int = 0
     sent_bytes: int = 0
@@ -60,7 +61,7 @@ class Meter:
 
     @contextmanager
     def measure(self) -> Iterator[Usage]:
-        """The usage of the block; complete at its end."""
+        """Yield the usage of the block, which is complete at its end."""
         before, self._usage = self._usage, Usage()
         try:
             yield self._usage
@@ -68,11 +69,11 @@ class Meter:
             self._usage = before
 
     def plain_units(self, before: Item, after: Item) -> float:
-        """Write units of a plain write that turns `before` into `after`; {} is no item."""
+        """Return the write units of a plain write that turns `before` into `after`; {}: no item."""
         return self._units(before, after, table_factor=1)
 
     def entries(self, item: Item) -> list[Item]:
-        """What the indexes hold of an item."""
+        """Return the entries of an item in the indexes."""
         return [entry for index in self._indexes if (entry := _entry(index, item))]
 
     def _ask_for_units(self, params: dict[str, Any], model: Any, **_: Any) -> None:
@@ -161,7 +162,7 @@ def _note_least(params: Mapping[str, Any], model: Any, context: dict[str, Any], 
 
 
 def _least_read_units(operation: str, request: Mapping[str, Any]) -> float:
-    """What a read costs that finds nothing: as one of 4 KB, for each key."""
+    """Return what a read costs if it finds nothing: as much as 4 KB, for each key."""
     match operation:
         case "GetItem" | "Query":
             return 1 if request.get("ConsistentRead") else 0.5
@@ -175,12 +176,12 @@ def _least_read_units(operation: str, request: Mapping[str, Any]) -> float:
 
 
 def kilobytes(item: Item) -> int:
-    """The size of an item in KB, rounded up; 0 for none."""
+    """Return the size of an item in KB, rounded up; 0 if there is none."""
     return -(-item_bytes(item) // 1024)
 
 
 def item_bytes(item: Item) -> int:
-    """The size of an item as DynamoDB counts it."""
+    """Return the size of an item in bytes, as DynamoDB counts it."""
     return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
 
 
@@ -198,7 +199,7 @@ def _value_bytes(value: Mapping[str, Any]) -> int:
 
 
 def _entry(index: Mapping[str, Any], item: Item) -> Item:
-    """What an index holds of an item; {} when the item is not in it."""
+    """Return the entry of an item in an index; {} when the item is not in it."""
     keys = [attribute["AttributeName"] for attribute in index["KeySchema"]]
     if not all(name in item for name in keys):
         return {}

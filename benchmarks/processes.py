@@ -19,7 +19,7 @@ STOP_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A running server, and what it said when it was ready."""
+    """A running server, and the text by which it was ready."""
 
     said: str
     process: subprocess.Popen[bytes]
@@ -30,7 +30,7 @@ def running(command: Sequence[str], ready: str, folder: Path, **variables: str) 
     """Run a server for the block; `said` is the first group of `ready` in its output.
 
     Raises:
-        RuntimeError: it ended, or was not ready within `START_S`; with its output.
+        RuntimeError: the server ended, or was not ready within `START_S`; has its output.
     """
     output = folder / f"{uuid.uuid4().hex}.out"
     environment = {**os.environ, "A2A_AUTH": "none", "PYTHONPATH": str(ROOT), **variables}

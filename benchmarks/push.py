@@ -1,15 +1,16 @@
 """What a slow webhook costs its task: `python -m benchmarks.push [--rounds 40] [--webhook 10]`.
 
-`a2a-serverless api`, `worker` and `push` on DynamoDB Local and fauxqs. In each round a task without
-a webhook, one whose webhook answers at once, and one whose webhook takes 10 s for each answer, in
-changing order; the webhooks are told of every status. A task's time runs from its client's request
-to the time of its last status. Prints the times of the three kinds, and the differences within the
-rounds with their 95% intervals: what the slowness costs, and what a webhook costs at all (an item
-more in the task's first transaction, and here a third process on the same cores).
+`a2a-serverless api`, `worker` and `push` run on DynamoDB Local and fauxqs. Each round has a task
+without a webhook, one whose webhook answers at once, and one whose webhook takes 10 s for each
+answer, in changing order; the webhooks are notified of every status. A task's time runs from its
+client's request to the time of its last status. The program prints the times of the three kinds,
+and the differences within the rounds with their 95% intervals: what the slowness costs, and what a
+webhook costs at all (one more item in the task's first transaction, and here a third process on the
+same cores).
 
-A difference beyond the target makes the exit status 1, as does a slow webhook that was not being
-called while its task ran, or was not told of its task's end. It means little on a machine that does
-something else: the load is printed, too.
+The exit status is 1 if a difference is beyond the target, if a slow webhook was not being called
+while its task ran, or if it was not notified of its task's end. The figures mean little on a
+machine that does other work, so its load is printed as well.
 """
 
 from __future__ import annotations
@@ -42,29 +43,30 @@ HERE = Path(__file__).parent
 CARD = HERE / "stream_card.json"
 AGENT = f"{HERE / 'stream_agent.py'}:agent"
 WORK = {"chunks": 5, "gap_s": 0, "silence_s": 0.5}
-"""Some commits, and time in which the webhook is called."""
+"""The load of the agent: some commits, and time in which the webhook is called."""
 
 WEBHOOKS = 200
-"""Called at the same time at most: more than wait at any time."""
+"""The most webhooks called at the same time: more than ever wait."""
 WARM_UP = 3
 KINDS = ("without a webhook", "with one that answers at once", "with a slow one")
 TARGET_MS = 25.0
-"""Of the median difference between a slow webhook and a quick one."""
+"""The largest median difference between tasks with a slow webhook and with a quick one."""
 EARLY_SHARE = 0.9
-"""Of the webhooks that are called before their task has ended: what else is measured?"""
+"""The least share of webhooks that must be called before their task has ended; with fewer, the
+benchmark does not measure what it says."""
 RESAMPLES = 2000
 
 
 @dataclass
 class Webhook:
-    """A receiver that takes its time over each answer."""
+    """A receiver that waits before each answer."""
 
     answers_after_s: float
     url: str = ""
     called_at: dict[str, float] = field(default_factory=dict)
-    """When each task's first notification came, in seconds since the epoch."""
+    """The time of each task's first notification, in seconds since the epoch."""
     ended: set[str] = field(default_factory=set)
-    """Tasks of whose end it knows."""
+    """The tasks of whose end it was notified."""
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
@@ -103,7 +105,7 @@ class Ran:
 
 @contextmanager
 def deployed(folder: Path) -> Iterator[str]:
-    """The API's URL."""
+    """Run api, worker and push for the block; yield the API's URL."""
     with ExitStack() as stack:
         dynamodb = stack.enter_context(dynamodb_local())
         sqs = stack.enter_context(fauxqs())
@@ -149,7 +151,7 @@ Round = tuple[Ran, Ran, Ran]
 async def measure(
     url: str, rounds: int, quick: Webhook, slow: Webhook
 ) -> tuple[list[Round], list[str]]:
-    """The rounds, and what is wrong with them."""
+    """Run the rounds; return them, and what is wrong with them."""
     seen: list[Round] = []
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
         for number in range(-WARM_UP, rounds):
@@ -174,7 +176,7 @@ async def measure(
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """The 95% bootstrap interval of their median."""
+    """Return the 95% bootstrap interval of the median of the differences."""
     order = random.Random(1)  # noqa: S311 - a seeded sample
     medians = [
         statistics.median(order.choices(differences, k=len(differences))) for _ in range(RESAMPLES)
@@ -183,7 +185,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def report(seen: Sequence[Round], slow: Webhook) -> float:
-    """Print the figures; the median cost of the slowness in milliseconds."""
+    """Print the figures; return the median cost of the slowness in milliseconds."""
     print(f"\n{'milliseconds of a task':<34}{'p50':>8}{'p95':>8}{'worst':>8}")
     for place, name in enumerate(KINDS):
         times = [each[place].took_ms for each in seen]

@@ -38,7 +38,7 @@ TABLE = "tasks"
 CHUNKS = 1600
 BATCH = 40
 CHUNK_BYTES = 200
-MOST_GROWTH = 2.1  # of the write units, for twice the chunks
+MOST_GROWTH = 2.1  # the most growth of write units for twice the chunks
 SEED_THREADS = 8
 BATCH_ITEMS = 25
 ROUNDS = 3
@@ -55,7 +55,7 @@ class Flow:
 
     @property
     def holds(self) -> bool:
-        """Whether the flow stayed within its limits."""
+        """Return True if the flow stayed within its limits."""
         used = (self.usage.requests, self.usage.write_units, self.usage.read_units)
         return all(
             limit is None or value <= limit for value, limit in zip(used, self.limits, strict=True)
@@ -89,13 +89,13 @@ class Bench:
 
 
 def metered(client: Any, observer: Any, table: str = TABLE) -> Bench:
-    """A bench on `client`, in a scope of its own."""
+    """Return a bench on `client`, in a scope of its own."""
     scope = Scope.of("benchmark", new_task_id())
     return Bench(DynamoStorage(table, client=client, scope=scope), Meter(client, observer, table))
 
 
 async def short_flows(bench: Bench) -> None:
-    """An echo task from its creation to the client's last look at it."""
+    """Measure an echo task from its creation to the client's last look at it."""
     storage = bench.storage
     with bench.flow("echo task: create, load, commit, get", requests=4, writes=16, reads=4) as echo:
         with bench.flow("  create, short message", requests=1, writes=9) as created:
@@ -114,7 +114,7 @@ async def short_flows(bench: Bench) -> None:
 
 
 async def chunk_flows(bench: Bench) -> None:
-    """An artifact in chunks: the cost of one must not depend on how many there are."""
+    """Measure an artifact in chunks: a chunk's cost must not depend on the number of chunks."""
     first, _ = await stream(bench, CHUNKS)
     twice, head = await stream(bench, 2 * CHUNKS)
     assert twice.write_units <= MOST_GROWTH * first.write_units
@@ -139,7 +139,7 @@ async def stream(bench: Bench, chunks: int) -> tuple[Usage, Head]:
 
 
 async def list_flows(bench: Bench, observer: Any, tasks: int) -> None:
-    """Pages of 50 of a scope's tasks, as most clients ask and at the least; medians of rounds."""
+    """Measure pages of 50 tasks, as most clients ask and at the least; take medians of rounds."""
     for kind, length, most in (("with history", None, 6), ("without", 0, 5)):
         query = ListTasksQuery(page_size=50, history_length=length)
         rounds = [await listed(bench, observer, query, tasks) for _ in range(ROUNDS)]
@@ -217,7 +217,7 @@ def echo_items(scope: str, *, at_ms: int) -> list[dict[str, Any]]:
 
 
 def echo_commit(text: str) -> Commit:
-    """What a worker writes for a fast agent: claim, work, answer and end in one."""
+    """Return what a worker writes for a fast agent: claim, work, answer and end in one commit."""
     return Commit(
         token="attempt-00000001",  # noqa: S106 - as long as a real one, and no secret
         claims=True,
@@ -230,12 +230,12 @@ def echo_commit(text: str) -> Commit:
 
 
 def message(text: str) -> Message:
-    """A user message."""
+    """Return a user message."""
     return Message(message_id=new_task_id(), role=Role.ROLE_USER, parts=[Part(text=text)])
 
 
 def artifact(text: str) -> Artifact:
-    """An artifact of one part."""
+    """Return an artifact of one part."""
     return Artifact(artifact_id="answer", parts=[Part(text=text)])
 
 
@@ -261,7 +261,7 @@ def report(flows: list[Flow]) -> None:
 
 
 def client_of(emulator: Emulator) -> Any:
-    """A client with a connection for every thread."""
+    """Return a client with a connection for every thread."""
     return emulator.client(max_pool_connections=64, read_timeout=60)
 
 

@@ -1,17 +1,17 @@
 """How fast a commit reaches a client: `python -m benchmarks.stream [--streams 5 20]`.
 
-`a2a-serverless api` and two workers on DynamoDB Local and fauxqs, and in the same run the same
+`a2a-serverless api` and two workers run on DynamoDB Local and fauxqs, and in the same run the same
 agent (`benchmarks.stream_agent`) on the official SDK's own server, two replicas of it over SQLite.
 Clients are plain HTTP. Prints for each number of streams at once
 
 - milliseconds from the commit, when its call has returned in the worker, to the client's event;
-- the same from the agent's `enqueue_event`, with the wait for company in it;
+- the same from the agent's `enqueue_event`, including the wait for other entries of the commit;
 - reads per stream-second, while chunks come and after 10 s of silence;
 - how long a read takes from the process that serves the streams, beside the time of the same
   Query on DynamoDB Local without other requests.
 
-A missed target makes the exit status 1. It means little on a machine that does something else: the
-load is printed, too.
+The exit status is 1 if a target is missed. The figures mean little on a machine that does other
+work, so its load is printed as well.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ QUERIES = 500
 
 
 def probed(log: Path, *arguments: str) -> list[str]:
-    """The command line with a stopwatch."""
+    """Return the command that runs the command line with a stopwatch."""
     return [sys.executable, "-m", "benchmarks.stream_probe", str(log), *arguments]
 
 
 def measure_ours(
     folder: Path, counts: Sequence[int], load: Load
 ) -> tuple[list[Figures], list[float]]:
-    """`api` and workers on the emulators; and the emulator's own query time."""
+    """Measure `api` and workers on the emulators; return also the emulator's own query times."""
     log = folder / "ours.log"
     agent = f"{HERE / 'stream_agent.py'}:agent"
     concurrency = str(-(-max(counts) // WORKERS))
@@ -73,7 +73,7 @@ def measure_ours(
 
 
 def measure_stock(folder: Path, counts: Sequence[int], load: Load) -> list[Figures]:
-    """The official SDK's server: the replica that runs the agent, and another one."""
+    """Measure the official SDK's server: the replica that runs the agent, and another one."""
     lines = []
     with ExitStack() as stack:
         urls = []
@@ -104,7 +104,7 @@ STOCK_COMMAND = (
 
 
 def provision(environment: Mapping[str, str]) -> dict[str, str]:
-    """Create table and queues; all variables that lead to them."""
+    """Create table and queues; return all variables that lead to them."""
     made = subprocess.run(
         [sys.executable, "-m", "a2a_serverless.cli", "provision"],
         env={**os.environ, **environment},
@@ -117,7 +117,7 @@ def provision(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def query_times(dynamodb: Emulator, table: str, task_id: str) -> list[float]:
-    """Milliseconds of a tail's Query that finds nothing new, one after the other."""
+    """Return the milliseconds of Queries of a tail that find nothing new, one after the other."""
     client = dynamodb.client()
     scan = client.scan(
         TableName=table,

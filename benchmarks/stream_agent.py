@@ -1,8 +1,8 @@
 """The agent of `benchmarks.stream`, written for the official SDK: the same file runs on both sides.
 
-Its message is JSON: how many chunks, how far apart on average, and how long it is silent after
-them. A chunk's text is its number and when it was enqueued (CLOCK_MONOTONIC, which all processes
-of a machine share).
+Its message is JSON: how many chunks, how far apart on average, and how long the agent is silent
+after them. A chunk's text is its number and the time at which it was enqueued (CLOCK_MONOTONIC,
+which all processes of a machine share).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Ticker(AgentExecutor):
         task = TaskUpdater(event_queue, context.task_id, context.context_id)
         await task.start_work()
         asked = json.loads(context.get_user_input())
-        # Uneven, so that no poll keeps step with the chunks.
+        # Uneven, so that polls do not keep step with the chunks.
         gaps = random.Random(context.task_id)  # noqa: S311 - guards nothing
         for number in range(asked["chunks"]):
             await asyncio.sleep(gaps.uniform(0.5, 1.5) * asked["gap_s"])

@@ -16,7 +16,7 @@ VERSION = {"A2A-Version": "1.0"}
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What each stream's agent does."""
+    """The work of each stream's agent."""
 
     chunks: int
     gap_s: float
@@ -25,7 +25,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Chunk:
-    """One chunk at the client."""
+    """One chunk as it came to the client."""
 
     number: int
     enqueued_ns: int
@@ -34,7 +34,7 @@ class Chunk:
 
 @dataclass
 class Stream:
-    """What one client has seen."""
+    """The events that one client has seen."""
 
     task_id: str = ""
     chunks: list[Chunk] = field(default_factory=list)
@@ -58,7 +58,7 @@ async def follow(http: httpx.AsyncClient, url: str, body: object) -> Stream:
             if kind == "task":
                 seen.task_id = event["id"]
                 for part in (p for a in event.get("artifacts", []) for p in a["parts"]):
-                    # Older than the subscription: not an event, so not measured.
+                    # Older than the subscription: it did not come as an event, so it has no time.
                     number, enqueued = part["text"].split()
                     seen.chunks.append(Chunk(int(number), int(enqueued), 0))
             elif kind == "artifactUpdate":
@@ -70,7 +70,7 @@ async def follow(http: httpx.AsyncClient, url: str, body: object) -> Stream:
 
 
 def streaming(base: str) -> Follow:
-    """A client that sends and streams in one request."""
+    """Return a client that sends and streams in one request."""
 
     async def one(http: httpx.AsyncClient, text: str) -> Stream:
         return await follow(http, f"{base}/message:stream", {"message": message(text)})
@@ -79,7 +79,7 @@ def streaming(base: str) -> Follow:
 
 
 def subscribing(sender: str, follower: str) -> Follow:
-    """A client that sends to one replica and subscribes at another one."""
+    """Return a client that sends to one replica and subscribes at another one."""
 
     async def one(http: httpx.AsyncClient, text: str) -> Stream:
         body = {"message": message(text), "configuration": {"returnImmediately": True}}
@@ -91,12 +91,12 @@ def subscribing(sender: str, follower: str) -> Follow:
 
 
 def message(text: str) -> dict[str, object]:
-    """A user's message."""
+    """Return a user's message."""
     return {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
 
 
 async def run_streams(client: Follow, streams: int, load: Load) -> list[Stream]:
-    """All streams at once; checks that each got every chunk in order."""
+    """Run all streams at once; check that each got every chunk in order."""
     text = json.dumps({"chunks": load.chunks, "gap_s": load.gap_s, "silence_s": load.silence_s})
     limits = httpx.Limits(max_connections=streams)
     async with httpx.AsyncClient(trust_env=False, timeout=120, limits=limits) as http:

@@ -1,4 +1,4 @@
-"""What the clients of `benchmarks.stream` have seen, set against what the servers have noted."""
+"""The figures of `benchmarks.stream`, from what clients have seen and servers have noted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from benchmarks.stream_clients import Load, Stream
 
 SETTLED_S = 10.0
-"""After so much silence a stream counts as idle."""
+"""Seconds of silence after which a stream counts as idle."""
 
 TARGET_STREAMS = 5
 TARGET_P50_MS = 40.0
 TARGET_P95_MS = 90.0
-"""From the agent's `enqueue_event` to the client."""
+"""The target from the agent's `enqueue_event` to the client, in milliseconds."""
 TARGET_IDLE_READS = 1.2
 
 NS = 1_000_000_000
@@ -25,7 +25,7 @@ LOAD_BEFORE = os.getloadavg()[0]
 
 @dataclass(frozen=True, kw_only=True)
 class Notes:
-    """What the servers have noted."""
+    """The notes of the servers."""
 
     commits: Mapping[tuple[str, int], int]
     reads: Sequence[tuple[int, int]]
@@ -54,7 +54,7 @@ class Figures:
 
 
 def figures(name: str, seen: Sequence[Stream], notes: Notes, load: Load) -> Figures:
-    """What the clients have seen, set against what the servers have noted."""
+    """Return the figures from what the clients have seen and the servers have noted."""
     events = [(s, c) for s in seen for c in s.chunks if c.received_ns]
     active = (
         max(s.chunks[0].enqueued_ns for s in seen),
@@ -78,7 +78,7 @@ def figures(name: str, seen: Sequence[Stream], notes: Notes, load: Load) -> Figu
 
 
 def reads_a_stream_second(notes: Notes, window: tuple[int, int], streams: int) -> float:
-    """Reads in a window of time, for each stream and second."""
+    """Return the reads in a window of time, for each stream and second."""
     start, end = window
     assert end > start, "the streams did not overlap"
     reads = sum(start <= at < end for at, _ in notes.reads)
@@ -86,7 +86,7 @@ def reads_a_stream_second(notes: Notes, window: tuple[int, int], streams: int) -
 
 
 def percentile(values: Sequence[float], share: int) -> float:
-    """The value below which `share` percent lie."""
+    """Return the value below which `share` percent of the values lie."""
     return statistics.quantiles(values, n=100, method="inclusive")[share - 1]
 
 
@@ -118,7 +118,7 @@ def report(lines: Sequence[Figures], alone: Sequence[float]) -> None:
 
 
 def missed(lines: Sequence[Figures]) -> list[str]:
-    """The targets that were missed, a sentence each."""
+    """Return a sentence for each target that was missed."""
     said = []
     for line in lines:
         if line.idle_reads is not None and line.idle_reads > TARGET_IDLE_READS:

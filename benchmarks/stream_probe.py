@@ -1,6 +1,6 @@
 """`a2a-serverless` with a stopwatch: `python -m benchmarks.stream_probe LOG api|worker …`.
 
-Appends to LOG a line for every chunk that a commit has stored, and one for every Query that was
+It appends to LOG a line for every chunk that a commit has stored, and one for every Query that was
 answered. Nothing else of the process is changed.
 
     commit <task id> <chunk> <ns when the commit call returned>

@@ -1,10 +1,10 @@
-"""The official SDK's own server over SQLite, as `benchmarks.stream` compares with it.
+"""The official SDK's own server over SQLite, with which `benchmarks.stream` compares.
 
-`python -m benchmarks.stream_stock LOG DATABASE`: DefaultRequestHandler with the SDK's database
-store and database event stream in their defaults, and SQLite in WAL mode, which suits them. Two of
-these on one file are two replicas: the one that took the message runs the agent, the other one
-follows through the event stream. It needs sqlalchemy and aiosqlite, which `uv run --with` lays over
-the environment. LOG is written as by `benchmarks.stream_probe`; a read is a SELECT.
+`python -m benchmarks.stream_stock LOG DATABASE` runs DefaultRequestHandler with the SDK's database
+store and database event stream in their defaults, and SQLite in WAL mode, which suits them. Two
+such processes on one file are two replicas: the one that took the message runs the agent, the other
+one follows through the event stream. It needs sqlalchemy and aiosqlite, which `uv run --with` adds
+to the environment. LOG is written as by `benchmarks.stream_probe`; a read is a SELECT.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def _operation_of(request: Any) -> str:
 
 
 def main() -> None:
-    """Measure on a DynamoDB Local of its own."""
+    """Measure on a DynamoDB Local that is started for it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=20)

@@ -3,9 +3,9 @@
 Each round starts one system after the other, with one agent (`benchmarks.peers.agent`) and one
 client (`benchmarks.peers.client`), and ends it again; the next round begins with another one.
 PostgreSQL and Redis are those of Debian's packages, and gone when the run ends
-(`benchmarks.peers.services`). `make bench-peers` makes the peers' environments before. Nothing is
-compared that did not do the same work: a system that does not start, or does not stream a short
-task rightly, has an empty column, a scenario that it does not do rightly an empty cell, and the
+(`benchmarks.peers.services`). `make bench-peers` makes the peers' environments before. Only systems
+that did the same work are compared: a system that does not start, or does not stream a short task
+correctly, has an empty column; a scenario that it does not do correctly has an empty cell. The
 reasons stand below the table.
 """
 
@@ -46,12 +46,12 @@ FAILURES = (
     httpx.HTTPError,
     subprocess.SubprocessError,
 )
-"""What keeps a system out of the table; anything else is a mistake of the benchmark."""
+"""Errors that keep a system out of the table; any other error is a fault of the benchmark."""
 
 
 @dataclass(kw_only=True)
 class Comparison:
-    """What the systems have shown: a mapping for each round, and what kept others out."""
+    """The figures of the systems, a mapping for each round; and why other systems have none."""
 
     versions: dict[str, str] = field(default_factory=dict)
     rounds: list[dict[str, Figures]] = field(default_factory=list)
@@ -90,7 +90,7 @@ def services_of_a_run() -> Iterator[Services]:
     """Start PostgreSQL and Redis for the block, in a folder that is removed with it.
 
     Raises:
-        ServiceMissingError: one of them could not be had, or did not start.
+        ServiceMissingError: one of them is not available, or did not start.
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -111,7 +111,7 @@ async def measure(running: System, size: Size, *, kills: bool) -> Figures:
 
 
 def version_of(services: Services, system: str) -> str:
-    """Return the version of a system; empty where its environment is missing."""
+    """Return the version of a system; empty if its environment is missing."""
     if system not in PEERS:
         return a2a_serverless.__version__
     peer = PEERS[system]
@@ -122,7 +122,7 @@ def version_of(services: Services, system: str) -> str:
 
 
 def say(number: int, system: str, text: str) -> None:
-    """Tell the person who waits."""
+    """Print a line for the person who waits."""
     print(f"round {number + 1}, {system}: {text}", file=sys.stderr, flush=True)
 
 

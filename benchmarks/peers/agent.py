@@ -1,9 +1,9 @@
-"""The agent of `benchmarks.peers`: what every system runs, whatever it calls an agent.
+"""The agent of `benchmarks.peers`, which every system runs in its own kind of agent.
 
 Its message is JSON: how many chunks, how far apart on average and how long each one is, and how
-long it is silent after them. A chunk's text is its number and when it was emitted
-(CLOCK_MONOTONIC, which all processes of a machine share). It needs the standard library alone: it
-runs in the environment of each system.
+long the agent is silent after them. A chunk's text is its number and the time at which it was
+emitted (CLOCK_MONOTONIC, which all processes of a machine share). This module only needs the
+standard library, because it runs in the environment of each system.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Awaitable, Callable
 
 ANSWER = "done"
 NOTES = "PEERS_NOTES"
-"""Names the file to which the agents of all processes append their notes."""
+"""The environment variable with the file to which the agents of all processes append notes."""
 
 
 async def work(asked: str, task_id: str, emit: Callable[[str], Awaitable[None]]) -> str:
     """Emit the chunks, be silent, and return the answer."""
     load = json.loads(asked)
     note("started", task_id)
-    # Uneven, so that no poll keeps step with the chunks.
+    # Uneven, so that polls do not keep step with the chunks.
     gaps = random.Random(task_id)  # noqa: S311 - guards nothing
     try:
         for number in range(load.get("chunks", 0)):
@@ -40,7 +40,7 @@ async def work(asked: str, task_id: str, emit: Callable[[str], Awaitable[None]])
 
 
 def note(what: str, task_id: str) -> None:
-    """Append `what`, the task, the process and the time to the notes."""
+    """Append a line to the notes: `what`, the task, the process and the time."""
     line = f"{what} {task_id} {os.getpid()} {time.monotonic_ns()}\n"
     file = os.open(os.environ[NOTES], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:

@@ -1,6 +1,6 @@
 """The client of `benchmarks.peers`: JSON-RPC, in A2A 1.0 or 0.3, on one connection pool.
 
-Its checks are the same for every system: what a server answers wrongly is a `WrongAnswerError`.
+Its checks are the same for every system: a wrong answer of a server is a `WrongAnswerError`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class WrongAnswerError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event of a stream, or the task of an answer, in the words of 1.0."""
+    """An event of a stream, or the task of an answer, in the terms of 1.0."""
 
     kind: str
     """`task`, `status` or `artifact`."""
     task_id: str
     state: str
-    """Such as `completed`; empty for an artifact."""
+    """The task's state, such as `completed`; empty for an artifact."""
     texts: tuple[str, ...]
     """The chunks that an artifact update brings, or that a task has."""
     at_ns: int
@@ -71,7 +71,7 @@ class Client:
     ) -> Event:
         """Send a message; with `waits` return when the task has ended.
 
-        `ids` are those of the message and the context; by default the message has a new one.
+        `ids` are the ids of message and context; by default the message has a new id.
         """
         configuration: dict[str, Any] = {"blocking": waits}
         if self.dialect == "1.0":
@@ -106,7 +106,7 @@ class Client:
     async def subscribe(
         self, task_id: str, *, after: str = ""
     ) -> AsyncIterator[AsyncIterator[Event]]:
-        """Yield the events of a task, with the id of the last one that was seen."""
+        """Yield the events of a task, from behind the event with the id `after`, if it is given."""
         async with self._events("subscribe", {"id": task_id}, after) as events:
             yield events
 

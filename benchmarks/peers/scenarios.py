@@ -1,6 +1,6 @@
-"""What `benchmarks.peers` does with each system, and what it measures there.
+"""The scenarios that `benchmarks.peers` runs with each system, and their measurements.
 
-Every scenario checks what comes back: a system that answers wrongly has no figure.
+Every scenario checks the answers: a system that answers wrongly has no figure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POLL_S: Final = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much of everything a run does."""
+    """The numbers of tasks, messages and chunks of a run."""
 
     echoes: int
     chunks: int
@@ -54,7 +54,7 @@ LONG: Final = Size(
 
 @dataclass(kw_only=True)
 class Figures:
-    """What a system showed in one round: values of each row, or why there are none."""
+    """The results of a system in one round: the values of each row, or why there are none."""
 
     values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     missing: dict[str, str] = field(default_factory=dict)
@@ -88,10 +88,10 @@ class Trial:
 
 
 async def run(trial: Trial, *, kills: bool) -> Figures:
-    """Run all scenarios; those that fail have a reason in place of their figures.
+    """Run all scenarios; those that fail have a reason instead of figures.
 
     Raises:
-        WrongAnswerError, httpx.HTTPError, TimeoutError: the system does not do what all others do.
+        WrongAnswerError, httpx.HTTPError, TimeoutError: the system does not pass `check`.
     """
     await check(trial)
     chosen = {name: scenario for name, scenario in SCENARIOS.items() if kills or name != "kills"}
@@ -152,7 +152,7 @@ async def echo(trial: Trial) -> None:
 
 
 async def first_byte(trial: Trial) -> None:
-    """Send, and take the time until the first event of the stream."""
+    """Send, and measure the time until the first event of the stream."""
     client = trial.client()
     for _ in range(trial.size.echoes):
         began = time.monotonic_ns()
@@ -167,7 +167,7 @@ async def first_byte(trial: Trial) -> None:
 
 
 async def throughput(trial: Trial) -> None:
-    """Complete many tasks, some at a time."""
+    """Complete many tasks, several at a time."""
     size, client = trial.size, trial.client()
     left = iter(range(size.tasks))
 
@@ -187,7 +187,7 @@ async def throughput(trial: Trial) -> None:
 async def chunks(trial: Trial) -> None:
     """Stream from the first server, and follow at the others, several tasks at once.
 
-    A chunk's way is to another process where the agent did not run in the server that sent it.
+    If the agent did not run in the server that sent a chunk, that chunk went to another process.
     """
     size = trial.size
     text = asked(chunks=size.chunks, gap_s=GAP_S)
@@ -245,7 +245,7 @@ async def long_artifact(trial: Trial) -> None:
 async def reconnect(trial: Trial) -> None:
     """Cut a stream after a third of its chunks, and go on at the last server half a second later.
 
-    A chunk that came with the task, or with an event, has come; the rest is lost.
+    A chunk counts as received if it came with the task or with an event; the others are lost.
     """
     total = 40
     first: list[int] = []
@@ -272,7 +272,7 @@ async def reconnect(trial: Trial) -> None:
                 break
     came = {*first, *live, *held}
     trial.add("reconnect, chunks lost", total - len(came))
-    # A chunk counts as doubled if an event repeats one that the client has already.
+    # A chunk counts as doubled if an event repeats one that the client already has.
     doubled = len(live) - len(set(live)) + len(set(live) & {*first, *held})
     trial.add("reconnect, chunks doubled", doubled)
 
@@ -281,7 +281,7 @@ async def reconnect(trial: Trial) -> None:
 
 
 async def lists(trial: Trial) -> None:
-    """Get the first page of the tasks that the scenarios before have left."""
+    """Get the first page of the tasks that earlier scenarios have left."""
     client = trial.client()
     for row, history in (("page with history", True), ("page without history", False)):
         for _ in range(10):
@@ -292,7 +292,7 @@ async def lists(trial: Trial) -> None:
 
 
 async def cancels(trial: Trial) -> None:
-    """Cancel agents that emit and agents that are silent; take the time until they hear it."""
+    """Cancel agents that emit and agents that are silent; measure the time until they notice."""
     for row, load in (
         ("cancel, an agent that emits", asked(chunks=1000, gap_s=0.1)),
         ("cancel, a silent agent", asked(silence_s=100)),
@@ -315,7 +315,7 @@ async def _canceled(trial: Trial, row: str, load: str) -> None:
 
 
 async def _noted(trial: Trial, what: str, task_id: str) -> int:
-    """Return when an agent noted something of a task, once it has."""
+    """Wait until an agent has noted `what` about a task; return the time of that note."""
     async with asyncio.timeout(CANCEL_PATIENCE_S):
         while not (found := trial.notes(what).get(task_id)):  # noqa: ASYNC110 - of other processes
             await asyncio.sleep(0.02)
@@ -323,7 +323,7 @@ async def _noted(trial: Trial, what: str, task_id: str) -> int:
 
 
 async def duplicates(trial: Trial) -> None:
-    """Send each of five messages twice, as a client does that got no answer; count the starts."""
+    """Send each of five messages twice, like a client without an answer; count the starts."""
     client = trial.client()
     tasks: set[str] = set()
     for _ in range(5):
@@ -337,7 +337,7 @@ async def duplicates(trial: Trial) -> None:
 
 
 async def kills(trial: Trial) -> None:
-    """Kill a process while its agents run; count the tasks that end well, and take the time."""
+    """Kill a process while its agents run; count the tasks that complete, and measure the time."""
     ensure(len(trial.system.victims) > 1, "one process does everything: with it all is lost")
     count = trial.size.victims
     servers = len(trial.system.servers)

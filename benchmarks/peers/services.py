@@ -1,9 +1,9 @@
 """PostgreSQL and Redis from Debian's packages, for the time of a run.
 
-What the machine has is used. What it lacks is downloaded with apt and unpacked into the run's own
-folder, not installed: the folder is removed with all data at the end. Both listen on the loopback.
-Their settings are the packages' defaults: PostgreSQL waits for the disk at every commit, Redis does
-not.
+Installed programs are used as they are. Missing ones are downloaded with apt and unpacked into the
+run's own folder, not installed; the folder is removed with all data at the end. Both listen on the
+loopback. Their settings are the packages' defaults: PostgreSQL waits for the disk at every commit,
+Redis does not.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 START_S = 60.0
 STOP_S = 20.0
 NOBODY = "nobody"
-"""PostgreSQL refuses to run as root."""
+"""The user for PostgreSQL, which refuses to run as root."""
 
 
 class ServiceMissingError(Exception):
-    """A service could not be had or did not start; the message says which, and why."""
+    """A service is not available or did not start; the message says which, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Postgres:
         return int(self.ask("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
 
     def ask(self, statement: str) -> str:
-        """Return what a statement answers."""
+        """Return the result of a statement."""
         at = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-At")
         asked = subprocess.run(  # noqa: S603 - our own server
             [self.psql, *at, "-c", statement],
@@ -76,7 +76,7 @@ class Redis:
         raise ServiceMissingError("Redis does not say what it has received.")
 
     def ask(self, command: str) -> str:
-        """Return what an inline command answers."""
+        """Return the answer to an inline command."""
         with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
             connection.sendall(f"{command}\r\nQUIT\r\n".encode())
             answer = b""
@@ -96,7 +96,7 @@ class Packages:
         """Return the newest program that matches `pattern`, a path below `/`.
 
         Raises:
-            ServiceMissingError: apt does not give the package.
+            ServiceMissingError: apt does not provide the package.
         """
         found = self._found(Path("/"), pattern) or self._found(self._root, pattern)
         if not found:
@@ -118,7 +118,7 @@ class Packages:
         return str(found[-1]) if found else None
 
     def _unpack(self, package: str) -> None:
-        """Download a package with what the machine lacks for it, and unpack all of it."""
+        """Download a package with its missing dependencies, and unpack all of them."""
         archives = self._folder / f"archives-{package}"
         (archives / "partial").mkdir(parents=True)
         apt = ("apt-get", "-o", f"Dir::Cache::archives={archives}", "-o", "Debug::NoLocking=1")
@@ -132,7 +132,7 @@ def postgres(packages: Packages, folder: Path) -> Iterator[Postgres]:
     """Run PostgreSQL for the block.
 
     Raises:
-        ServiceMissingError: it could not be had, or did not start.
+        ServiceMissingError: it is not available, or did not start.
     """
     binaries = "usr/lib/postgresql/*/bin"
     initdb = packages.program("postgresql", f"{binaries}/initdb")
@@ -158,7 +158,7 @@ def redis(packages: Packages, folder: Path) -> Iterator[Redis]:
     """Run Redis for the block.
 
     Raises:
-        ServiceMissingError: it could not be had, or did not start.
+        ServiceMissingError: it is not available, or did not start.
     """
     server = packages.program("redis-server", "usr/bin/redis-server")
     port = free_port()

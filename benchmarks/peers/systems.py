@@ -24,7 +24,7 @@ CARD: Final = ROOT / "benchmarks" / "stream_card.json"
 SERVERS: Final = "benchmarks.peers.servers"
 READY: Final = r"A2A at (\S+?),"
 SLOTS: Final = 10
-"""Turns at a time in each worker of this project; the peers have no such limit."""
+"""The most turns at a time in each worker of this project; the peers have no such limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ class System:
 
     dialect: str
     servers: tuple[Server, ...]
-    """Those that answer requests."""
+    """The processes that answer requests."""
     notes: Path
-    """What its agents have noted."""
+    """The file with the notes of its agents."""
     victims: tuple[Server, ...] = ()
     """Processes with agents, of which one may be killed while the others go on."""
     written: Callable[[], int] | None = None
-    """Returns the bytes written so far; None where there is no service that counts them."""
+    """Returns the bytes written so far; None if no service counts them."""
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class System:
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """What the systems run on, and the folder of the run."""
+    """The services on which the systems run, and the folder of the run."""
 
     folder: Path
     environments: Path
@@ -81,7 +81,7 @@ Start = Callable[[Services, Path], AbstractContextManager[System]]
 
 @contextmanager
 def ours_in_memory(_: Services, folder: Path) -> Iterator[System]:
-    """Run `a2a-serverless dev`: everything in one process, nothing is kept."""
+    """Run `a2a-serverless dev`: everything is in one process, and nothing is stored."""
     notes = _notes(folder)
     command = [*_ours(folder), "dev", "--agent", AGENT, "--card", str(CARD), "--port", "0"]
     with running(command, READY, folder, **{NOTES: str(notes)}) as server:
@@ -145,7 +145,7 @@ def sdk(services: Services, folder: Path) -> Iterator[System]:
 
 @contextmanager
 def fasta2a(services: Services, folder: Path) -> Iterator[System]:
-    """Run fasta2a, which has no storage but its memory."""
+    """Run fasta2a, which has only its memory as storage."""
     notes = _notes(folder)
     command = [services.python("fasta2a"), "-m", f"{SERVERS}.fasta2a"]
     with _replica(command, folder, notes) as server:
@@ -171,14 +171,14 @@ def _replicas(
     notes = _notes(folder)
     command = [services.python(peer), "-m", f"{SERVERS}.{peer}", *arguments]
     with ExitStack() as stack:
-        # One after the other: both make the tables where there are none.
+        # One after the other: each of them makes the tables if they are missing.
         servers = [stack.enter_context(_replica(command, folder, notes)) for _ in range(2)]
         yield notes, tuple(servers)
 
 
 @contextmanager
 def _replica(command: list[str], folder: Path, notes: Path) -> Iterator[Server]:
-    """Run a server that says its address before it takes connections."""
+    """Run a server that prints its address before it takes connections."""
     with running(command, READY, folder, **{NOTES: str(notes)}) as server:
         deadline = time.monotonic() + START_S
         while True:

@@ -20,7 +20,7 @@ NONE: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row: its name, the values that it is made of, and of which percentile."""
+    """A row: its name, the values from which it is made, and the percentile that it shows."""
 
     title: str
     of: str
@@ -109,7 +109,7 @@ def _missing(name: str, rounds: Sequence[Mapping[str, Figures]]) -> dict[str, st
 
 
 def write(page: Path, text: str) -> None:
-    """Put the tables into the page, in place of those of an earlier run."""
+    """Put the tables into the page, in place of an earlier run's."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")

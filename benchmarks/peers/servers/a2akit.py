@@ -1,7 +1,7 @@
 """a2akit on PostgreSQL and Redis.
 
-`python -m benchmarks.peers.servers.a2akit postgresql+asyncpg://… redis://…`. Each of these serves
-requests and runs agents; several on the same services share them.
+`python -m benchmarks.peers.servers.a2akit postgresql+asyncpg://… redis://…`. Each such process
+serves requests and runs agents; several processes on the same services share tasks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(database: str, redis: str) -> None:
         event_bus=redis,
         enable_telemetry=False,
     )
-    # With its protocol named: else asyncio leaves Nagle's algorithm on.
+    # With its protocol named: otherwise asyncio leaves Nagle's algorithm on.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""fasta2a on the one storage and broker that it has: in memory, in one process."""
+"""fasta2a on the only storage and broker that it has: in memory, in one process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fasta2a.storage import InMemoryStorage
 from benchmarks.peers.agent import work
 
 SLOTS = 32
-"""Turns at a time: each loop of a worker runs one."""
+"""The most turns at a time: each loop of a worker runs one."""
 
 
 class Ticker(Worker[Any]):
@@ -87,7 +87,7 @@ def main() -> None:
             yield
 
     app = FastA2A(storage=storage, broker=broker, name="Ticker", lifespan=lifespan)
-    # With its protocol named: else asyncio leaves Nagle's algorithm on.
+    # With its protocol named: otherwise asyncio leaves Nagle's algorithm on.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     print(f"A2A at http://127.0.0.1:{listening.getsockname()[1]},", flush=True)

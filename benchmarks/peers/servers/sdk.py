@@ -1,7 +1,8 @@
 """The official SDK's server in its cluster mode: database store and event stream on PostgreSQL.
 
-`python -m benchmarks.peers.servers.sdk postgresql+asyncpg://…`. Several of these on one database
-are replicas: the one that took the message runs the agent, the others follow through the database.
+`python -m benchmarks.peers.servers.sdk postgresql+asyncpg://…`. Several such processes on one
+database are replicas: the one that took the message runs the agent, the others follow through the
+database.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ async def main(database: str) -> None:
     await stream.initialize()
     handler = DefaultRequestHandler(Ticker(), store, CARD, event_stream=stream)
     app = Starlette(routes=create_jsonrpc_routes(handler, "/"))
-    # With its protocol named: else asyncio leaves Nagle's algorithm on.
+    # With its protocol named: otherwise asyncio leaves Nagle's algorithm on.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     print(f"A2A at http://127.0.0.1:{listening.getsockname()[1]},", flush=True)
