@@ -38,7 +38,7 @@ _CHOSEN_ID = "a2a_serverless.chosen_id"
 _OWN_TENANT = "a2a_serverless.own_tenant"
 _REQUEST = "a2a_serverless.request"
 NAMED_TENANT = "a2a_serverless_named_tenant"
-"""In a request's state: the tenant that an HTTP+JSON request names in its query or body."""
+"""In a request's state: the tenant that an HTTP+JSON request names in path, query or body."""
 
 ENVELOPE = "a2a_serverless_envelope"
 """In a request's state: the JSON-RPC request in its body, as the guard has parsed it."""

@@ -165,7 +165,7 @@ def _task_id(params: Any) -> str:
 
 
 def count_error(error: A2AError | ParseError) -> None:
-    """Count an error once, as a refusal or as our own fault, in every form that clients get."""
+    """Count an error as a refusal or as our own fault; only once, even if it passes here again."""
     if getattr(error, _COUNTED, False):
         return
     setattr(error, _COUNTED, True)

@@ -20,7 +20,7 @@ TOO_MANY: Final = (
 """The comment at the end of a stream above the limit."""
 
 _GRACE_S: Final = 15.0
-"""Seconds of a lease beyond its stream's end, in which the function ends and gives it back."""
+"""Seconds of a lease beyond its stream's limit, in which the stream ends and gives it back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,9 +39,9 @@ def event_items(step: Step, body: bytes) -> list[Item]:
 
     Each part of a commit that changes the status says which state it led to. A filter on the
     table's stream sees one item at a time, in any order, and nothing of the body. Because every
-    part has the state, the filter can pick the commits that need a delivery, and a record comes
-    also for the part that is written last. What belongs to the commit as a whole stands in the
-    first part alone.
+    part has the state, the filter can pick the commits that need a delivery, and passes all of
+    their parts: so one record comes after the whole commit. What belongs to the commit as a whole
+    stands in the first part alone.
     """
     head = step.head
     starts = range(0, max(1, len(body)), PART_BYTES)

@@ -214,7 +214,7 @@ class TaskLog(ABC):
         decides. A task that the backend had no capacity for is left out.
 
         Raises:
-            Exception: whichever the backend's client raises; the next look may succeed.
+            Exception: any error of the backend's client; the next look may succeed.
         """
 
     @abstractmethod
