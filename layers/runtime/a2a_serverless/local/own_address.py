@@ -1,4 +1,4 @@
-"""Refuses requests of pages in browsers to an endpoint on this machine without authentication.
+"""Refuses requests of other sites' pages to an endpoint on this machine without authentication.
 
 Every page in a browser on this machine can send requests to `127.0.0.1`. The browser names the page
 in `Origin`. A page whose own name was made to resolve to this machine (DNS rebinding) is recognised
