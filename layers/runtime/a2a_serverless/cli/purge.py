@@ -79,7 +79,7 @@ async def _purge(options: Namespace, scope: str) -> int:
     has = amounts(counted.tasks, counted.contexts, counted.webhooks)
     rest = f"; of {counted.remains} more there are remains" if counted.remains else ""
     print(printable(f"{whose} has {has} {where}{rest}."))
-    if not options.yes and not _agreed(name):
+    if not options.yes and not _typed_again(name):
         return refuse(f"Nothing was deleted: type {name}, or say --yes.")
     deleted = await _delete(place, scope, options.context, counted)
     gone = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
@@ -117,7 +117,7 @@ async def _delete(place: Place, scope: str, context_id: str | None, counted: Cou
     return deleted
 
 
-def _agreed(name: str) -> bool:
+def _typed_again(name: str) -> bool:
     """Let a person type the caller's name again; return False if stdin is no terminal."""
     if not sys.stdin.isatty():
         return False

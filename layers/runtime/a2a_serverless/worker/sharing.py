@@ -136,8 +136,7 @@ class Sharing:
 
     def _can_wait(self) -> bool:
         """Return True if there is time for a turn after those that run or that a poll may bring."""
-        last = max(place.begun_at for place in self._places)
-        return self._fits(max(last, self.clock.monotonic()) + self.turn_limit_s)
+        return self._fits(self.clock.monotonic() + self.turn_limit_s)
 
     def _may_poll(self) -> bool:
         now = self.clock.monotonic()
