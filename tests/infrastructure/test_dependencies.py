@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from a2a_serverless.scaffold.source import (
     WORKER_LOCK,
     source,
 )
+from tests.support.wheels import make_wheel
 
 LAYER = """\
 pydantic==2.13.5 \\
@@ -28,21 +28,6 @@ protobuf==7.36.2 ; python_full_version < '3.15' \\
     --hash=sha256:00
 a2a-sdk==1.3.0
 """
-
-
-def wheel(folder: Path, name: str, version: str, *requires: str, size: int = 0) -> None:
-    """Make a wheel with one module."""
-    folder.mkdir(parents=True, exist_ok=True)
-    info = f"{name}-{version}.dist-info"
-    metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
-    metadata += [f"Requires-Dist: {requirement}" for requirement in requires]
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-        archive.writestr(f"{name}/__init__.py", "x" * size)
-        archive.writestr(f"{info}/METADATA", "\n".join([*metadata, ""]))
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
 
 
 @pytest.fixture
@@ -55,12 +40,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "requirements/runtime.txt").write_text(LAYER)
     (tmp_path / "layers/runtime/a2a_serverless").mkdir(parents=True)
     own = tmp_path / "functions/worker/wheels"
-    wheel(own, "pydantic", "2.13.5")
-    wheel(own, "protobuf", "7.36.2")
-    wheel(own, "a2a_sdk", "1.3.0", "pydantic>=2")
-    wheel(own, "framework", "1.0", "pydantic>=2.1", "helper")
-    wheel(own, "helper", "3.1")
-    wheel(own, "outdated", "1.0", "helper", "pydantic<2")
+    make_wheel(own, "pydantic", "2.13.5")
+    make_wheel(own, "protobuf", "7.36.2")
+    make_wheel(own, "a2a_sdk", "1.3.0", "pydantic>=2")
+    make_wheel(own, "framework", "1.0", "pydantic>=2.1", "helper")
+    make_wheel(own, "helper", "3.1")
+    make_wheel(own, "outdated", "1.0", "helper", "pydantic<2")
     return tmp_path
 
 
@@ -94,7 +79,7 @@ def test_what_the_layer_has_is_not_packaged_again(folder: Path) -> None:
 def test_a_project_locks_the_framework_for_layer_and_image(folder: Path) -> None:
     """Both locks begin with the framework and its hash; the rest is the tested lock."""
     shutil.rmtree(folder / "layers")
-    wheel(folder / "functions/worker/wheels", "a2a_serverless", __version__)
+    make_wheel(folder / "functions/worker/wheels", "a2a_serverless", __version__)
     (folder / LAYER_LOCK).unlink()
     asks(folder).lock()
 
@@ -103,6 +88,105 @@ def test_a_project_locks_the_framework_for_layer_and_image(folder: Path) -> None
         assert own.startswith(f"a2a-serverless=={__version__} \\\n    --hash=sha256:")
         assert own.endswith(tested)
         assert own.count("a2a-serverless") == 1
+
+
+def test_what_the_layer_lacks_on_lambda_is_packaged(folder: Path) -> None:
+    """A package that the layer's lock has for older interpreters alone is the function's own.
+
+    Its version there is no condition, either: the function has the agent's.
+    """
+    own = folder / "functions/worker/wheels"
+    make_wheel(own, "sniffio", "1.2")
+    make_wheel(own, "model", "1.0", "sniffio<1.3", "pydantic")
+    (folder / LAYER_LOCK).write_text(f"{LAYER}sniffio==1.3.1 ; python_full_version < '3.13'\n")
+    project = asks(folder, "model")
+    project.lock()
+
+    assert bundled(project, folder) == ["model", "sniffio"]
+
+
+def test_a_requirement_for_other_machines_is_no_conflict(folder: Path) -> None:
+    """What a marker keeps from Lambda is not compared with the layer."""
+    asks(folder, 'protobuf<6; sys_platform == "win32"', 'pydantic<2; python_version < "3"').lock()
+    with pytest.raises(ConfigurationError, match="line 2, asks for protobuf<6"):
+        asks(folder, 'protobuf<6; sys_platform == "linux"').lock()
+
+
+def test_the_framework_is_the_layers(folder: Path) -> None:
+    """An agent may ask for an extra of the framework: its packages are the function's."""
+    own = folder / "functions/worker/wheels"
+    make_wheel(own, "a2a_serverless", "99.0", "helper")
+    make_wheel(own, "a2a_serverless", __version__, "helper", "pydantic")
+    project = asks(folder, "a2a-serverless[helpful]")
+    project.lock()
+
+    assert bundled(project, folder) == ["helper"]
+
+
+@pytest.mark.parametrize("form", ["path", "relative", "url"])
+def test_wheels_of_folders_in_the_environment_are_hashed(
+    folder: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make lock` names folders by UV_FIND_LINKS: their wheels have hashes, too."""
+    there = folder / "my wheels"
+    make_wheel(there, "beside", "1.0")
+    links = {"path": str(there), "relative": there.name, "url": there.as_uri()}
+    monkeypatch.setenv("UV_FIND_LINKS", links[form])
+    project = asks(folder, "beside")
+    project.lock()
+
+    assert "beside==1.0 \\\n    --hash=sha256:" in (folder / AGENT_LOCK).read_text()
+    assert bundled(project, folder) == ["beside"]
+
+
+def test_folders_are_named_from_the_current_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--find-links` in a folder of the project means what the shell would mean."""
+    make_wheel(folder / "tests/wheels", "beside", "1.0")
+    monkeypatch.chdir(folder / "tests")
+    asks(folder, "beside")
+    Dependencies(folder, ["wheels"]).lock()
+    assert "beside==1.0" in (folder / AGENT_LOCK).read_text()
+
+
+def test_a_wheel_that_was_built_anew_is_explained(folder: Path) -> None:
+    """The lock has the hash of the file before; the sentence names the package and the way out."""
+    project = asks(folder, "helper")
+    project.lock()
+    make_wheel(folder / "functions/worker/wheels", "helper", "3.1", size=7)
+
+    with pytest.raises(ConfigurationError) as refused:
+        bundled(project, folder)
+    assert str(refused.value) == (
+        "helper==3.1 is not the file that was locked: if you have built it anew, run"
+        " `a2a-serverless lock`."
+    )
+
+
+def test_one_version_is_tested_and_deployed(folder: Path) -> None:
+    """A lock by another version than that of requirements/dev.in is refused."""
+    shutil.rmtree(folder / "layers")
+    make_wheel(folder / "functions/worker/wheels", "a2a_serverless", __version__)
+    development = folder / "requirements/dev.in"
+    development.write_text("# tools\npytest>=8\na2a-serverless[local]==0.1.7\n")
+    before = (folder / LAYER_LOCK).read_text()
+
+    with pytest.raises(ConfigurationError) as refused:
+        asks(folder).lock()
+    assert str(refused.value).startswith(
+        "requirements/dev.in names a2a-serverless[local]==0.1.7, and this is a2a-serverless"
+        f" {__version__}: run `make lock`"
+    )
+    assert (folder / LAYER_LOCK).read_text() == before
+
+
+def test_a_file_of_windows_is_read(folder: Path) -> None:
+    """Its mark of byte order and its line ends are no part of a requirement."""
+    (folder / REQUIREMENTS).write_bytes(b"\xef\xbb\xbfhelper\r\n# more\r\n")
+    project = Dependencies(folder)
+    project.lock()
+    asks(folder, "helper").check()
 
 
 @pytest.mark.parametrize(
@@ -219,9 +303,9 @@ def test_what_lambda_does_not_take_stops_the_build(
 def test_boto3_is_lambdas_unless_it_is_asked_for(folder: Path) -> None:
     """An agent whose SDK needs boto3 has that of the runtime; one that names it, its own."""
     own = folder / "functions/worker/wheels"
-    wheel(own, "boto3", "1.44.5", "botocore")
-    wheel(own, "botocore", "1.44.5")
-    wheel(own, "sdk", "1.0", "boto3>=1.40")
+    make_wheel(own, "boto3", "1.44.5", "botocore")
+    make_wheel(own, "botocore", "1.44.5")
+    make_wheel(own, "sdk", "1.0", "boto3>=1.40")
     asks(folder, "sdk").lock()
     assert "boto" not in (folder / AGENT_LOCK).read_text()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +36,17 @@ DEVELOPMENT: Final = "requirements/dev.in"
 DEVELOPMENT_LOCK: Final = "requirements/dev.txt"
 
 LAMBDA_PYTHON: Final = (3, 13)
+LAMBDA: Final[Mapping[str, str]] = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_machine": "aarch64",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "python_full_version": "3.13.0",
+    "python_version": "3.13",
+    "sys_platform": "linux",
+}
+"""What markers of requirements, such as `python_version < "3.13"`, see of a function."""
 LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer")
 """Packages of Lambda's Python runtime; they are packaged only if requirements.in names them."""
 
@@ -62,27 +73,35 @@ class Dependencies:
     """The requirements of a project and their locks.
 
     Args:
-        project: the project's folder.
-        find_links: folders or pages of wheels besides the index and the project's own.
+        project: its folder.
+        find_links: folders or pages of wheels beside the index and the project's own; folders are
+            named from the current one.
     """
 
     def __init__(self, project: Path, find_links: Sequence[str] = ()) -> None:
         self._project = project
-        self._links = [part for link in find_links for part in ("--find-links", link)]
+        links = [absolute(link) for link in find_links]
+        self._links = [part for link in links for part in ("--find-links", link)]
 
     def lock(self) -> None:
         """Write the locks of layer, external workers, agent and development anew.
 
         Raises:
-            ConfigurationError: the requirements cannot be resolved; one sentence says what to
-                change.
+            ConfigurationError: they cannot be resolved, or the project is of another version than
+                this one; one sentence says what to change.
         """
-        if not (self._project / "layers/runtime/a2a_serverless").is_dir():
+        if not self._is_framework():
+            self._check_version()
             self._lock_framework()
         self._compare_with_layer()
         self._write(AGENT_LOCK, self._agent_lock())
         if (self._project / DEVELOPMENT).is_file():
             self._lock_development()
+
+    def are_of_this_version(self) -> bool:
+        """Return True if the locks of a project name this version of the framework."""
+        locks = map(self._read, (LAYER_LOCK, WORKER_LOCK, DEVELOPMENT_LOCK))
+        return all(f"{PACKAGE}=={__version__}" in uv.without_hashes(lock) for lock in locks)
 
     def bundle(self, target: Path, *, python_version: str, python_platform: str) -> None:
         """Install the agent's packages, without those of the layer, into `target`.
@@ -110,23 +129,44 @@ class Dependencies:
         """Compare requirements.in with the layer's lock, and with what was locked.
 
         Raises:
-            ConfigurationError: requirements.in does not fit; one sentence names both requirements.
+            ConfigurationError: it does not fit, and one sentence names both requirements; or it was
+                not locked as it is now.
         """
         self._compare_with_layer()
-        if self._read(AGENT_LOCK).split("\n", 1)[0] != self._mark():
-            self._agent_lock()  # names a conflict, which comes before an outdated lock
+        lock = self._read(AGENT_LOCK)
+        if lock.split("\n", 1)[0] != self._mark():
+            self._agent_lock()  # a conflict is named first
             raise ConfigurationError(
                 f"{AGENT_LOCK} was not made from this {REQUIREMENTS} and {LAYER_LOCK}: run"
                 f" `{PACKAGE} lock`."
             )
+        if package := uv.package_built_anew(lock, self._project / uv.WHEELS):
+            raise _built_anew(package)
 
     def _compare_with_layer(self) -> None:
         for asked in self._asked():
             has = self._layer.get(canonicalize_name(asked.requirement.name))
-            if has and not asked.requirement.specifier.contains(has, prereleases=True):
+            if not has or not _is_for_lambda(asked.requirement):
+                continue
+            if not asked.requirement.specifier.contains(has, prereleases=True):
                 raise self._conflict(f"{REQUIREMENTS}, line {asked.line},", asked.requirement)
 
+    def _check_version(self) -> None:
+        """Refuse to test one version of the framework, and to deploy another."""
+        for line in self._read(DEVELOPMENT).splitlines():
+            asked = _parsed(line)
+            if asked is None or canonicalize_name(asked.name) != PACKAGE:
+                continue
+            if not asked.specifier.contains(__version__, prereleases=True):
+                raise ConfigurationError(
+                    f"{DEVELOPMENT} names {asked}, and this is {PACKAGE} {__version__}: run"
+                    f" `make lock`, which takes the project's own, or `{PACKAGE} upgrade`."
+                )
+
     # -- locks -------------------------------------------------------------------------------
+
+    def _is_framework(self) -> bool:
+        return (self._project / "layers/runtime/a2a_serverless").is_dir()
 
     def _lock_framework(self) -> None:
         """Write the framework's own, tested locks, and add the framework itself with its hash."""
@@ -136,12 +176,12 @@ class Dependencies:
         self.__dict__.pop("_layer", None)
 
     def _agent_lock(self) -> str:
-        requirements = [str(asked.requirement) for asked in self._asked()]
+        requirements = self._wanted()
         if not requirements:
             return f"{self._mark()}\n"
         names = {canonicalize_name(asked.requirement.name) for asked in self._asked()}
         there = [] if names & set(LAMBDA_HAS) else LAMBDA_HAS
-        left_out = [f"--no-emit-package={name}" for name in (*self._layer, *there)]
+        left_out = [f"--no-emit-package={name}" for name in (PACKAGE, *self._layer, *there)]
         return f"{self._mark()}\n{self._compile(requirements, *left_out)}"
 
     def _lock_development(self) -> None:
@@ -150,15 +190,16 @@ class Dependencies:
             for line in self._read(DEVELOPMENT).splitlines()
             if line.strip() and not line.startswith("#")
         ]
-        asked = [str(asked.requirement) for asked in self._asked()]
+        asked = self._wanted()
         agent = uv.without_hashes(self._read(AGENT_LOCK))
         self._write(DEVELOPMENT_LOCK, self._compile([*development, *asked], constraints=agent))
 
     def _compile(
         self, requirements: Sequence[str], *options: str, constraints: Sequence[str] = ()
     ) -> str:
-        """Resolve requirements together with the layer's versions; return a lock with hashes."""
-        layer = [f"{name}=={version}" for name, version in self._layer.items()]
+        """Resolve requirements beside the layer's versions; return a lock with hashes."""
+        layer = [f"{PACKAGE}=={__version__}"]
+        layer += [f"{name}=={version}" for name, version in self._layer.items()]
         with TemporaryDirectory() as folder:
             wanted, fixed, made = (Path(folder, name) for name in ("in", "constraints", "lock"))
             wanted.write_text("\n".join(requirements), encoding="utf-8")
@@ -178,9 +219,9 @@ class Dependencies:
             return uv.with_hashes_of_files(made.read_text(encoding="utf-8"), self._folders())
 
     def _folders(self) -> list[Path]:
-        """Return the folders of wheels; uv gives no hashes for wheels in folders."""
-        own = self._project / uv.WHEELS
-        return [own, *(Path(link) for link in self._links[1::2] if "://" not in link)]
+        """Return the folders of wheels; uv gives no hashes for what lies in these."""
+        links = [uv.WHEELS, *self._links[1::2], *uv.links_of_environment()]
+        return [self._project / folder for folder in uv.folders_among(links)]
 
     def _mark(self) -> str:
         """Return the first line of the agent's lock: a digest of the requirements behind it."""
@@ -192,7 +233,10 @@ class Dependencies:
 
     @cached_property
     def _layer(self) -> dict[str, str]:
-        """Return the versions of the layer's packages by their names."""
+        """The versions of the packages that the layer has on Lambda, by their names.
+
+        Its lock is for all interpreters: what only older ones need is not in the layer.
+        """
         path = self._project / LAYER_LOCK
         if not path.is_file():
             path = source() / LAYER_LOCK
@@ -201,18 +245,20 @@ class Dependencies:
         return {
             canonicalize_name(pin.name): next(iter(pin.specifier)).version
             for pin in pins
-            if canonicalize_name(pin.name) != PACKAGE
+            if canonicalize_name(pin.name) != PACKAGE and _is_for_lambda(pin)
         }
+
+    def _wanted(self) -> list[str]:
+        """Return what is resolved: a requirement of other machines may not fit the layer."""
+        requirements = (asked.requirement for asked in self._asked())
+        return [str(each) for each in requirements if _is_for_lambda(each)]
 
     def _asked(self) -> Iterator[Asked]:
         for number, line in enumerate(self._read(REQUIREMENTS).splitlines(), 1):
-            text = re.sub(r"(^|\s)#.*", "", line).strip()
+            text = _without_comment(line)
             if not text:
                 continue
-            try:
-                requirement = Requirement(text)
-            except InvalidRequirement:
-                requirement = None
+            requirement = _parsed(line)
             if requirement is None or requirement.url:
                 raise ConfigurationError(
                     f"{REQUIREMENTS}, line {number}: {text!r} is not the name of a package: put a"
@@ -222,7 +268,7 @@ class Dependencies:
 
     def _read(self, name: str) -> str:
         try:
-            return (self._project / name).read_text(encoding="utf-8")
+            return (self._project / name).read_text(encoding="utf-8-sig")
         except FileNotFoundError:
             return ""
 
@@ -243,6 +289,8 @@ class Dependencies:
                 f" code with `pip wheel --no-deps -w {uv.WHEELS} {package}`, and run"
                 f" `{PACKAGE} lock`."
             )
+        if package := uv.package_of_other_content(said):
+            return _built_anew(package)
         return ConfigurationError(f"The packages of {REQUIREMENTS} cannot be had: {said}")
 
     def _conflict(self, who: str, what: Requirement) -> ConfigurationError:
@@ -252,6 +300,34 @@ class Dependencies:
             f" {canonicalize_name(what.name)}=={has}: one process has one of them, so choose"
             f" another version in {REQUIREMENTS}."
         )
+
+
+def _built_anew(package: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{package} is not the file that was locked: if you have built it anew, run"
+        f" `{PACKAGE} lock`."
+    )
+
+
+def absolute(link: str) -> str:
+    """Return a folder or a page of wheels so that it can be found from any folder."""
+    return link if "://" in link else str(Path(link).resolve())
+
+
+def _without_comment(line: str) -> str:
+    return re.sub(r"(^|\s)#.*", "", line).strip()
+
+
+def _parsed(line: str) -> Requirement | None:
+    """Return the requirement of a line; None where it is none."""
+    try:
+        return Requirement(_without_comment(line))
+    except InvalidRequirement:
+        return None
+
+
+def _is_for_lambda(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate(dict(LAMBDA))
 
 
 def check_size(function: Path) -> None:

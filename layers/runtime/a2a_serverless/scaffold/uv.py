@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -23,8 +25,7 @@ _NEEDS = re.compile(r"(?P<who>[A-Za-z0-9._-]+\S*) depends? on (?P<what>[^\s]+)")
 _NO_WHEEL = re.compile(
     r"(?P<package>[A-Za-z0-9._-]+)(?:==(?P<version>\S+))? has no (?:usable )?wheels"
 )
-
-
+_OTHER_CONTENT = re.compile(r"[Hh]ash mismatch for `(?P<package>[^`]+)`")
 _UNHASHED = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;]+)[^\\\n]*$", re.MULTILINE)
 
 
@@ -33,13 +34,14 @@ class UvError(ConfigurationError):
 
 
 def run(arguments: Sequence[str], *, folder: Path) -> None:
-    """Run `uv pip ARGUMENTS` in a folder.
+    """Run `uv pip ARGUMENTS` in a folder, with its own wheels and those of UV_FIND_LINKS.
 
     Raises:
         UvError: uv refused.
         ConfigurationError: there is no uv.
     """
-    wheels = ["--find-links", WHEELS] if (folder / WHEELS).is_dir() else []
+    links = [*([WHEELS] if (folder / WHEELS).is_dir() else []), *links_of_environment()]
+    wheels = [part for link in links for part in ("--find-links", link)]
     done = subprocess.run(  # noqa: S603 - uv, with the arguments of this module
         [_program(), "pip", arguments[0], "--quiet", *wheels, *arguments[1:]],
         cwd=folder,
@@ -87,19 +89,55 @@ def package_without_wheel(said: str) -> str | None:
     return found and "==".join(filter(None, (found["package"], found["version"])))
 
 
+def package_of_other_content(said: str) -> str | None:
+    """Return the package whose file has another hash than its lock."""
+    found = _OTHER_CONTENT.search(said)
+    return found and found["package"]
+
+
+def links_of_environment() -> list[str]:
+    """Return the folders and pages of wheels that uv takes from the environment."""
+    return [link for link in os.environ.get("UV_FIND_LINKS", "").split(",") if link]
+
+
+def folders_among(links: Iterable[str]) -> Iterator[Path]:
+    """Yield the folders among links to wheels; pages of an index are left out."""
+    for link in links:
+        if link.startswith("file:"):
+            yield Path(url2pathname(urlsplit(link).path))
+        elif "://" not in link:
+            yield Path(link)
+
+
 def with_hashes_of_files(lock: str, folders: Iterable[Path]) -> str:
-    """Return the lock with hashes for packages that come from folders of wheels, too."""
-    files: dict[tuple[str, str], list[str]] = {}
+    """Return a lock in which also packages out of folders of wheels have their hashes."""
+    files = _hashes_of_wheels(folders)
+
+    def hashed(pin: re.Match[str]) -> str:
+        hashes = files.get(f"{canonicalize_name(pin['name'])}=={pin['version']}", ())
+        return " \\\n    ".join([pin[0], *(f"--hash={each}" for each in hashes)])
+
+    return _UNHASHED.sub(hashed, lock)
+
+
+def package_built_anew(lock: str, folder: Path) -> str | None:
+    """Return the first package of a lock whose wheel in a folder is not the one that was locked.
+
+    uv would not say so where it has the locked one in its cache.
+    """
+    locked = {pin.partition(" ")[0] for pin in without_hashes(lock)}
+    found = _hashes_of_wheels([folder])
+    return next((p for p in found if p in locked and any(h not in lock for h in found[p])), None)
+
+
+def _hashes_of_wheels(folders: Iterable[Path]) -> dict[str, list[str]]:
+    """Return `sha256:…` of each wheel in folders, by `NAME==VERSION`."""
+    found: dict[str, list[str]] = {}
     for wheel in (path for folder in folders for path in sorted(folder.glob("*.whl"))):
         name, version = wheel.name.split("-")[:2]
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        files.setdefault((canonicalize_name(name), version), []).append(digest)
-
-    def hashed(pin: re.Match[str]) -> str:
-        digests = files.get((canonicalize_name(pin["name"]), pin["version"]), ())
-        return " \\\n    ".join([pin[0], *(f"--hash=sha256:{digest}" for digest in digests)])
-
-    return _UNHASHED.sub(hashed, lock)
+        found.setdefault(f"{canonicalize_name(name)}=={version}", []).append(f"sha256:{digest}")
+    return found
 
 
 def without_hashes(lock: str) -> Sequence[str]:
