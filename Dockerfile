@@ -16,8 +16,8 @@ RUN mkdir -p /site /app /build/agent/wheels \
     && pip install --no-cache-dir --require-hashes --no-deps --only-binary :all: \
         --target /app --requirement /build/agent/requirements.txt
 RUN if [ -d /build/runtime/a2a_serverless ]; then cp -R /build/runtime/a2a_serverless /site; fi \
-    && cp -R /build/agent/. /app \
-    && cd /app && rm -rf Makefile worker.py requirements.in requirements.txt wheels bin \
+    && rm -rf /app/bin && cp -R /build/agent/. /app \
+    && cd /app && rm -rf Makefile worker.py requirements.in requirements.txt wheels \
     && python -m compileall -q --invalidation-mode unchecked-hash /site /app
 
 FROM public.ecr.aws/docker/library/python:3.13-slim

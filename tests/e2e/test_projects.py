@@ -19,6 +19,7 @@ from a2a_serverless.scaffold.dependencies import LAYER_BYTES
 from a2a_serverless.scaffold.project import KINDS
 from tests.e2e.installed import built, installed, pythons, run, this_machine
 from tests.support.image import build_stage
+from tests.support.wheels import make_wheel
 
 IS_LONG = os.environ.get("A2A_PROJECTS") == "long"
 KINDS_HERE = list(KINDS) if IS_LONG else ["worker"]
@@ -82,6 +83,37 @@ def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path:
     if IS_LONG:
         _build(project)
         _conflicts(project)
+
+
+@pytest.mark.skipif(not IS_LONG, reason="`make projects`: it asks an index four times")
+def test_folders_with_spaces_and_wheels_of_ones_own(
+    wheel: Path, program: Path, tmp_path: Path
+) -> None:
+    """A project in `my agent` finds the framework in `my wheels` and a package in its own folder.
+
+    It is locked, tested and built by its Makefile; the function has the package and its own `bin`.
+    """
+    wheels = tmp_path / "my wheels"
+    wheels.mkdir()
+    shutil.copy(wheel, wheels)
+    run([program, "init", "my agent", "--find-links", wheels], cwd=tmp_path)
+    project = tmp_path / "my agent"
+    own = project / "functions/worker/wheels"
+    own.mkdir()
+    make_wheel(own, "phrasebook", "1.0")
+    (project / "functions/worker/bin").mkdir()
+    (project / "functions/worker/bin/tool").write_text("#!/bin/sh\n")
+    agent = project / "functions/worker/agent.py"
+    agent.write_text(agent.read_text().replace("import os\n", "import os\nimport phrasebook\n", 1))
+    (project / "functions/worker/requirements.in").write_text("phrasebook\n")
+
+    run(["make", "lock"], cwd=project)
+    assert "6 passed" in run(["make", "test"], cwd=project)
+    _build(project)
+
+    worker = project / ".aws-sam/build/WorkerFunction"
+    assert (worker / "phrasebook/__init__.py").is_file()
+    assert (worker / "bin/tool").is_file()
 
 
 def _build(project: Path) -> None:

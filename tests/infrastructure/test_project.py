@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from a2a_serverless.cli import main
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.card import load_card
 from a2a_serverless.scaffold import project as project_module
-from a2a_serverless.scaffold.project import BASE, KINDS, Project, checked_name, create
+from a2a_serverless.scaffold.project import BASE, KINDS, Project, checked_name, create, write
 from a2a_serverless.scaffold.source import AGENT, CARD
 from tests.support.permissions import granted, transform
 
@@ -97,14 +98,66 @@ def test_a_folder_that_is_not_empty_stays_as_it_is(
     )
 
 
-@pytest.mark.parametrize("name", ["1st", "my_agent", "-a", "a" * 111, "ä", "a b"])
+@pytest.mark.usefixtures("unlocked")
+@pytest.mark.parametrize("name", ["notes.txt", "notes.txt/new", "/dev/null/new", "dangling"])
+def test_a_folder_that_cannot_be_written_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file, a place below a file, or a link that leads nowhere: one sentence, nothing changed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "dangling").symlink_to("nowhere")
+
+    assert main(["init", name, "--name", "mine"]) == 2
+
+    said = capsys.readouterr().err
+    assert re.match(rf"a2a-serverless: {name} (is no folder|cannot be written \(.+\)): ", said)
+    assert said.endswith("name another one.\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "notes.txt"]
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("unlocked")
+@pytest.mark.parametrize("before", ["empty", "missing"])
+def test_a_project_that_is_copied_in_part_is_taken_away(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full leaves the folder as it was."""
+    folder = tmp_path / "mine"
+    if before == "empty":
+        folder.mkdir()
+
+    def fills_up(source: Path, target: Path, **_: bool) -> None:
+        write(target, {"template.yaml": b"", "functions/api/api.py": b""})
+        raise shutil.Error([(str(source), str(target), "[Errno 28] No space left on device")])
+
+    monkeypatch.setattr(shutil, "copytree", fills_up)
+    with pytest.raises(ConfigurationError, match=r"No space left .*: nothing was written"):
+        create(folder, Project(agent="worker", name="mine"))
+    assert folder.exists() == (before == "empty")
+    assert not list(folder.glob("*"))
+
+
+@pytest.mark.usefixtures("unlocked")
+def test_folders_of_wheels_are_remembered_for_make(tmp_path: Path) -> None:
+    """`local.mk` has them as words: a name with spaces as a URL."""
+    links = [str(tmp_path / "wheels"), str(tmp_path / "my wheels"), "https://example.com/wheels"]
+    create(tmp_path / "mine", Project(agent="worker", name="mine"), links)
+
+    assert (tmp_path / "mine/local.mk").read_text() == (
+        f"WHEELS := {tmp_path}/wheels file://{tmp_path}/my%20wheels https://example.com/wheels\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "1st", "my_agent", "-a", "a" * 111, "ä", "a b"])
 def test_a_name_that_aws_refuses_is_refused_at_once(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The sentence names it and the rule; nothing is written."""
     assert main(["init", str(tmp_path / "new"), f"--name={name}"]) == 2
 
-    assert f"--name {name} is no name for a stack of AWS" in capsys.readouterr().err
+    shown = name or "''"
+    assert f"--name {shown} is no name for a stack of AWS" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from pathlib import Path
 
@@ -42,5 +43,5 @@ def run(options: Namespace) -> int:
     project = Project(options.agent, checked_name(options.name, options.folder))
     create(options.folder, project, options.find_links)
     say(f"{project.name} is in {options.folder}: README.md says what is where. Next:")
-    say(f"  cd {options.folder} && make test && make dev")
+    say(f"  cd {shlex.quote(str(options.folder))} && make test && make dev")
     return 0

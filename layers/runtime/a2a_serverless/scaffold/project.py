@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from packaging.version import Version
+
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.scaffold.dependencies import DEVELOPMENT, PACKAGE, Dependencies
+from a2a_serverless.scaffold.dependencies import DEVELOPMENT, PACKAGE, Dependencies, absolute
 from a2a_serverless.scaffold.source import (
     AGENT,
     AGENT_LOCK,
@@ -76,7 +79,8 @@ class Project:
         path = folder / BASE / _RECORD
         try:
             read = json.loads(path.read_text(encoding="utf-8"))
-            return cls(agent=str(read["agent"]), name=str(read["name"]), version=read["version"])
+            Version(read["version"]), KINDS[read["agent"]]  # each raises for what is unknown
+            return cls(agent=read["agent"], name=str(read["name"]), version=read["version"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
                 f"{path} cannot be read: only a project that {PACKAGE} init has made, with its"
@@ -125,9 +129,12 @@ def checked_name(named: str | None, folder: Path) -> str:
     Raises:
         ConfigurationError: AWS would refuse it.
     """
-    name = named or re.sub(r"[^A-Za-z0-9]+", "-", folder.resolve().name).strip("-")
+    own = folder.resolve().name
+    name = re.sub(r"[^A-Za-z0-9]+", "-", own).strip("-") if named is None else named
     if not _NAME.fullmatch(name):
-        shown = f"--name {named}" if named else f"The name of the folder, {folder.resolve().name},"
+        shown = f"--name {named or repr(named)}"
+        if named is None:
+            shown = f"The name of the folder, {own},"
         raise ConfigurationError(
             f"{shown} is no name for a stack of AWS: it has 1 to 110 letters, digits and hyphens,"
             " and begins with a letter; choose one with --name."
@@ -139,11 +146,16 @@ def create(folder: Path, project: Project, find_links: Sequence[str] = ()) -> No
     """Write a project into a folder that is empty or missing: all of it, or nothing.
 
     Raises:
-        ConfigurationError: the folder is not empty, or the packages cannot be resolved.
+        ConfigurationError: the folder is not empty or cannot be written, or the packages cannot be
+            resolved.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigurationError(f"{folder} is not empty: nothing was written; name another one.")
-    links = [_absolute(link) for link in find_links]
+    with _named(folder):
+        if folder.exists() and not folder.is_dir():
+            raise ConfigurationError(f"{folder} is no folder: name another one.")
+        if folder.exists() and any(folder.iterdir()):
+            msg = f"{folder} is not empty: nothing was written; name another one."
+            raise ConfigurationError(msg)
+    links = [absolute(link) for link in find_links]
     rendered = project.render()
     with TemporaryDirectory() as scratch:
         made = Path(scratch, "project")
@@ -151,8 +163,10 @@ def create(folder: Path, project: Project, find_links: Sequence[str] = ()) -> No
         Dependencies(made, links).lock()
         project.record(made, rendered)
         if links:
-            (made / "local.mk").write_text(f"WHEELS := {' '.join(links)}\n", encoding="utf-8")
-        shutil.copytree(made, folder, dirs_exist_ok=True)
+            wheels = " ".join(map(_for_make, links))
+            (made / "local.mk").write_text(f"WHEELS := {wheels}\n", encoding="utf-8")
+        with _named(folder):
+            _copy(made, folder)
 
 
 def write(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -165,5 +179,35 @@ def write(folder: Path, contents: Mapping[str, bytes]) -> None:
             path.chmod(0o755)
 
 
-def _absolute(link: str) -> str:
-    return link if "://" in link else str(Path(link).resolve())
+def _copy(made: Path, folder: Path) -> None:
+    """Copy a project into a folder; take away what was copied where that fails."""
+    was_there = folder.exists()
+    try:
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+    except OSError:
+        with suppress(OSError):
+            for path in folder.iterdir() if was_there else [folder]:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif was_there:
+                    path.unlink()
+        raise
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Turn what the machine says about a folder into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if isinstance(error, shutil.Error):
+            reason = str(error.args[0][0][-1])  # of the first file that could not be copied
+        raise ConfigurationError(
+            f"{folder} cannot be written ({reason}): nothing was written; name another one."
+        ) from error
+
+
+def _for_make(link: str) -> str:
+    """Return a link as a word of a Makefile: a folder whose name has spaces, as a URL."""
+    return Path(link).as_uri() if re.search(r"\s", link) else link

@@ -21,7 +21,7 @@ START_S = 60
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the agent's address; everything is kept in memory."""
     output = tmp_path_factory.mktemp("dev") / "output"
-    command = [sys.executable, "-m", "a2a_serverless.cli", "dev", "--port", "0"]
+    command = [sys.executable, "-m", "a2a_serverless.cli", "dev", "--port", "0", "--no-console"]
     with output.open("wb") as file:
         dev = subprocess.Popen(command, cwd=PROJECT, stdout=file, stderr=file)
     try:

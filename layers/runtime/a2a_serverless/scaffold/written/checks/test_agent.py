@@ -16,7 +16,7 @@ from a2a_serverless.testing.fixtures import MakeBench
 PROJECT = Path(__file__).parents[1]
 AGENT = f"{PROJECT / 'functions/worker/agent.py'}:agent"
 CARD = json.loads((PROJECT / "functions/api/agent_card.json").read_text())
-EXAMPLE = CARD["skills"][0].get("examples", ["Hello"])[0]
+EXAMPLE = next(iter(CARD["skills"][0].get("examples", [])), "Hello")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from a2a.helpers import new_text_message
 from a2a.types import GetTaskRequest, Role, SendMessageRequest, Task, TaskState
 
 CARD = json.loads((Path(__file__).parents[1] / "functions/api/agent_card.json").read_text())
-EXAMPLE = CARD["skills"][0].get("examples", ["Hello"])[0]
+EXAMPLE = next(iter(CARD["skills"][0].get("examples", [])), "Hello")
 GOOD = TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED
 
 
