@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from a2a_serverless import __version__
+from a2a_serverless.cli import main
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.scaffold.project import Project, write
-from a2a_serverless.scaffold.source import PACKAGED_FILES, files
+from a2a_serverless.scaffold import dependencies
+from a2a_serverless.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK
+from a2a_serverless.scaffold.project import BASE, Project, write
+from a2a_serverless.scaffold.source import LAYER_LOCK, PACKAGED_FILES, WORKER_LOCK, files
 from a2a_serverless.scaffold.upgrade import Upgrade, plan
 
 PARAMETER = """\
@@ -152,3 +157,129 @@ def test_without_git_the_way_out_is_named(
 
     with pytest.raises(ConfigurationError, match="git is missing"):
         plan(folder, repository=versions["0.3.0"], version="0.3.0")
+
+
+def test_line_ends_of_windows_are_no_edits(tmp_path: Path, versions: dict[str, Path]) -> None:
+    """An editor's or git's CR LF stays in a file, and hides no edit and no conflict.
+
+    Here git has given it to the files as they were written, too.
+    """
+    folder = made(tmp_path / "mine", versions["0.2.0"])
+    for path in (folder / "template.yaml", folder / "samconfig.toml", *folder.glob(f"{BASE}/**/*")):
+        if path.is_file():
+            path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    template = folder / "template.yaml"
+    edited = template.read_bytes().replace(b"    Default: 1024\r\n", b"    Default: 2048\r\n", 1)
+    template.write_bytes(edited)
+    assert plan(folder, repository=versions["0.2.0"], version="0.2.0").steps == ()
+    later = versions["0.3.0"] / "samconfig.toml"
+    later.write_text(later.read_text().replace("parallel = true", "parallel = false"))
+    settings = folder / "samconfig.toml"
+    settings.write_bytes(settings.read_bytes().replace(b"parallel = true", b"parallel = 1"))
+
+    steps = {step.name: step.change for step in upgraded(folder, versions, "0.3.0").steps}
+
+    assert steps["template.yaml"] == "merged"
+    parameter = PARAMETER.format(name="NewerParameter").replace("\n", "\r\n").encode()
+    assert template.read_bytes() == edited.replace(b"Rules:\r\n", parameter, 1)
+    assert steps["samconfig.toml"] == "conflict"
+    with pytest.raises(ConfigurationError, match=r"samconfig\.toml has places .* not decided"):
+        plan(folder, repository=versions["0.4.0"], version="0.4.0")
+
+
+def test_tools_of_the_owner_are_no_conflict(tmp_path: Path, versions: dict[str, Path]) -> None:
+    """Other packages beside pytest in requirements/dev.in stay; the framework's line changes."""
+    folder = made(tmp_path / "mine", versions["0.2.0"])
+    tools = folder / DEVELOPMENT
+    tools.write_text(tools.read_text().replace("pytest>=8\n", "mypy\npytest>=9\nruff\n"))
+
+    assert not upgraded(folder, versions, "0.3.0").conflicts
+
+    text = tools.read_text()
+    assert "mypy\npytest>=9\nruff\n" in text
+    assert "a2a-serverless[local]==0.3.0\n" in text
+
+
+def test_an_older_version_does_not_upgrade(tmp_path: Path, versions: dict[str, Path]) -> None:
+    """A colleague's project of a later version is not merged back; both versions are named."""
+    folder = made(tmp_path / "mine", versions["0.2.0"])
+    upgraded(folder, versions, "0.3.0")
+    before = contents(folder)
+
+    with pytest.raises(ConfigurationError, match=r"is of a2a-serverless 0\.3\.0, and this is 0\.2"):
+        plan(folder, repository=versions["0.2.0"], version="0.2.0")
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        *({"agent": "crew", "name": "mine", "version": "0.2.0"}, {"agent": "worker"}, []),
+        *(
+            {"agent": [], "name": "", "version": "0.2.0"},
+            {"agent": "worker", "name": "", "version": "x"},
+        ),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_named(
+    record: object, tmp_path: Path, versions: dict[str, Path]
+) -> None:
+    """A kind that this version does not know, or a file that was edited, is one sentence."""
+    folder = made(tmp_path / "mine", versions["0.2.0"])
+    (folder / BASE / "project.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigurationError, match=r"project\.json cannot be read"):
+        plan(folder, repository=versions["0.2.0"], version="0.2.0")
+
+
+def test_locks_that_could_not_be_made_are_made_by_the_next_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The files are merged, and the index does not answer: what is left to do is not forgotten."""
+    folder = tmp_path / "mine"
+    project = Project(agent="worker", name="mine")
+    rendered = project.render()
+    write(folder, {**rendered, LAYER_LOCK: b"a2a-serverless==0.0.1\n"})
+    project.record(folder, rendered)
+    monkeypatch.chdir(folder)
+
+    def unlocked(_: dependencies.Dependencies) -> None:
+        raise ConfigurationError("no index")
+
+    def locked(_: dependencies.Dependencies) -> None:
+        for lock in (LAYER_LOCK, WORKER_LOCK, DEVELOPMENT_LOCK):
+            (folder / lock).write_text(f"a2a-serverless=={__version__} \\\n    --hash=sha256:00\n")
+
+    monkeypatch.setattr(dependencies.Dependencies, "lock", unlocked)
+    assert main(["upgrade"]) == 2
+    assert main(["upgrade", "--check"]) == 1
+    assert capsys.readouterr().err.endswith("to upgrade: the locks\n")
+    monkeypatch.setattr(dependencies.Dependencies, "lock", locked)
+    assert main(["upgrade"]) == 0
+    assert main(["upgrade", "--check"]) == 0
+    assert capsys.readouterr().err.endswith("nothing to upgrade\n")
+
+
+def test_locks_wait_for_a_decision_about_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the framework's own line is in conflict, nothing is resolved from both versions."""
+    folder = tmp_path / "mine"
+    made_before = Project(agent="worker", name="mine", version="0.0.1")
+    rendered = made_before.render()
+    write(folder, rendered)
+    made_before.record(folder, rendered)
+    asked = (folder / DEVELOPMENT).read_text()
+    (folder / DEVELOPMENT).write_text(asked.replace("==0.0.1", "==0.0.2"))
+    monkeypatch.chdir(folder)
+    locked: list[str] = []
+    monkeypatch.setattr(dependencies.Dependencies, "lock", lambda _: locked.append(""))
+
+    assert main(["upgrade"]) == 1
+    said = capsys.readouterr()
+    assert f"conflict  {DEVELOPMENT}: 1 to decide" in said.out
+    assert "then upgrade again" in said.err
+    assert not locked
+    assert main(["upgrade"]) == 2  # not decided
+    (folder / DEVELOPMENT).write_text(asked.replace("==0.0.1", f"=={__version__}"))
+    assert main(["upgrade"]) == 0
+    assert locked == [""]

@@ -31,24 +31,27 @@ def add(commands: Commands) -> None:
 def run(options: Namespace) -> int:
     """Print a line for each file that changes; return 1 if the owner has to decide something."""
     from a2a_serverless.cli.serving import say
-    from a2a_serverless.scaffold.dependencies import Dependencies
+    from a2a_serverless.scaffold.dependencies import DEVELOPMENT, Dependencies
     from a2a_serverless.scaffold.upgrade import plan
 
     folder = project_folder(Path.cwd())
-    upgrade = plan(folder)
+    upgrade, dependencies = plan(folder), Dependencies(folder, options.find_links)
     for step in upgrade.steps:
-        print(step)
-    versions = f"{upgrade.before.version} to {upgrade.after.version}"
-    is_current = not upgrade.steps and upgrade.before.version == upgrade.after.version
-    if options.check:
-        say("nothing to upgrade" if is_current else f"to upgrade: {versions}")
-        return 0 if is_current else EXIT_TO_DO
-    if is_current:
+        print(step, flush=True)  # an error of the locks comes below
+    is_merged = not upgrade.steps and upgrade.before.version == upgrade.after.version
+    if is_merged and dependencies.are_of_this_version():
         say("nothing to upgrade")
         return 0
+    what = "the locks" if is_merged else f"{upgrade.before.version} to {upgrade.after.version}"
+    if options.check:
+        say(f"to upgrade: {what}")
+        return EXIT_TO_DO
     upgrade.apply()
-    Dependencies(folder, options.find_links).lock()
-    say(f"upgraded {versions}")
+    if any(step.name == DEVELOPMENT for step in upgrade.conflicts):
+        say("decide what is marked with <<<<<<< in the files above, then upgrade again: the locks")
+        return EXIT_TO_DO
+    dependencies.lock()
+    say(f"upgraded {what}")
     if upgrade.conflicts:
         say("decide what is marked with <<<<<<< in the files above, then run the tests")
         return EXIT_TO_DO

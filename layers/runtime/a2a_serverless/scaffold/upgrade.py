@@ -14,8 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
+from packaging.version import Version
+
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.scaffold.dependencies import PACKAGE
 from a2a_serverless.scaffold.project import BASE, OWNERS, Project, write
 
 _MARKER: Final = b"<<<<<<< yours\n"
@@ -75,14 +78,19 @@ def plan(folder: Path, *, repository: Path | None = None, version: str = __versi
         version: the framework's version.
 
     Raises:
-        ConfigurationError: the folder is no project of `init`, a file has conflicts of an earlier
-            upgrade, or there is no git.
+        ConfigurationError: it is no project of `init`, or one of a newer version; a file has
+            conflicts of an earlier upgrade; or there is no git.
     """
     before = Project.recorded_in(folder)
+    if Version(before.version) > Version(version):
+        raise ConfigurationError(
+            f"The project is of {PACKAGE} {before.version}, and this is {version}: install"
+            f" {before.version} or a later version, or use the project's own in .venv/bin."
+        )
     after = replace(before, version=version)
     rendered = after.render(repository)
     names = sorted({*rendered, *_names(folder / BASE / "written")} - OWNERS)
-    open_conflicts = [name for name in names if _MARKER in (_read(folder / name) or b"")]
+    open_conflicts = [name for name in names if _MARKER in _unix(_read(folder / name) or b"")]
     if open_conflicts:
         raise ConfigurationError(
             f"{', '.join(open_conflicts)} has places of the last upgrade that are marked with"
@@ -93,8 +101,19 @@ def plan(folder: Path, *, repository: Path | None = None, version: str = __versi
 
 
 def _step(folder: Path, name: str, theirs: bytes | None) -> Step | None:
-    """Return the step for one file; None: it stays as it is."""
-    base, ours = _read(folder / BASE / "written" / name), _read(folder / name)
+    """Return what becomes of one file; None: it stays as it is.
+
+    Only lines count: a file with CR LF, of an editor or of git, keeps these.
+    """
+    base, own = _read(folder / BASE / "written" / name), _read(folder / name)
+    step = _merged(name, base and _unix(base), own and _unix(own), theirs)
+    if step and step.content and own and b"\r\n" in own:
+        return replace(step, content=step.content.replace(b"\n", b"\r\n"))
+    return step
+
+
+def _merged(name: str, base: bytes | None, ours: bytes | None, theirs: bytes | None) -> Step | None:
+    """Return what becomes of one file: as it was written, as it is, and as it is written now."""
     if theirs in (base, ours):
         return None
     if ours is None:
@@ -132,6 +151,10 @@ def _merge(ours: bytes, base: bytes, theirs: bytes) -> tuple[bytes, int]:
         reason = " ".join(done.stderr.decode(errors="replace").split())
         raise ConfigurationError(f"git merge-file cannot merge: {reason}.")
     return done.stdout, done.returncode
+
+
+def _unix(content: bytes) -> bytes:
+    return content.replace(b"\r\n", b"\n")
 
 
 def _names(folder: Path) -> Iterator[str]:
