@@ -1,6 +1,7 @@
-"""The file in which a running `dev` tells this user's commands where it is, and their token.
+"""The file in which each running `dev` tells this user's commands where it is, and their token.
 
-Only its user can read the file and its folder.
+It is readable by its user alone, in a folder that is, too. The commands take the dev that was
+started last; when that one ends, the one before it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from a2a_serverless.errors import ConfigurationError
 
@@ -31,58 +32,107 @@ class RunningDev:
     token: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A dev and its process; 0: that is not known."""
+
+    dev: RunningDev
+    process: int
+
+    def is_running(self) -> bool:
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # another user's, who has its number now
+            return False
+        return True
+
+
 def dev_file() -> Path:
-    """Return the path of the file, which is about the dev that this user has started last."""
+    """Return the file's path."""
     base = os.environ.get("XDG_RUNTIME_DIR") or str(Path.home() / ".cache")
     return Path(base) / "a2a-serverless" / "dev.json"
 
 
 @contextmanager
 def announced(dev: RunningDev) -> Iterator[None]:
-    """Write the file, and remove it at the end of the block, if it is still this dev's.
+    """Name a dev in the file until the end of the block, before those that were started earlier.
 
     If it cannot be written, a warning says so; only the commands that look for it need it.
     """
-    path, text = dev_file(), json.dumps({"url": dev.url, "token": dev.token})
+    path, own = dev_file(), _Entry(dev, os.getpid())
     try:
-        _write(path, text)
+        _write(path, [own, *_others(path, own)])
     except OSError as error:
         logger.warning("%s cannot be written (%s): set XDG_RUNTIME_DIR.", path, error.strerror)
     try:
         yield
     finally:
         with suppress(OSError):
-            if path.read_text(encoding="utf-8") == text:
-                path.unlink()
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that only this user can read, in place of an existing one."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.parent.chmod(0o700)
-    new = path.with_name(f"dev-{os.getpid()}.json")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    new.replace(path)
+            _write(path, _others(path, own))
 
 
 def running_dev() -> RunningDev | None:
-    """Return the dev that the file names; None if there is no file.
+    """Return the dev that was started last; None without a file.
 
     Raises:
         ConfigurationError: others can read or write the file, or it is damaged.
     """
     path = dev_file()
     try:
-        found = path.stat()
-        if found.st_uid != os.getuid() or found.st_mode & _OTHERS:
-            msg = f"{path} is not readable by you alone: remove it, and start dev again."
-            raise ConfigurationError(msg)
-        values = json.loads(path.read_text(encoding="utf-8"))
-        return RunningDev(url=str(values["url"]), token=str(values["token"]))
+        entries = _read(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         msg = f"{path} cannot be read: remove it, and start dev again."
         raise ConfigurationError(msg) from error
+    return next((entry for entry in entries if entry.is_running()), entries[0]).dev
+
+
+def _others(path: Path, own: _Entry) -> list[_Entry]:
+    """Return the other devs in the file that still run; none where it cannot be read."""
+    try:
+        return [entry for entry in _read(path) if entry != own and entry.is_running()]
+    except (OSError, ValueError, KeyError, TypeError, ConfigurationError):
+        return []
+
+
+def _read(path: Path) -> list[_Entry]:
+    """Return the devs of the file, that which was started last first.
+
+    Raises:
+        ConfigurationError: others than this user may read it.
+        OSError, ValueError, KeyError, TypeError: it cannot be read.
+    """
+    found = path.stat()
+    if found.st_uid != os.getuid() or found.st_mode & _OTHERS:
+        msg = f"{path} is not readable by you alone: remove it, and start dev again."
+        raise ConfigurationError(msg)
+    last = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(last, dict):
+        raise TypeError(last)
+    return [_entry(values) for values in (last, *last.get("earlier", ()))]
+
+
+def _entry(values: dict[str, Any]) -> _Entry:
+    dev = RunningDev(url=str(values["url"]), token=str(values["token"]))
+    return _Entry(dev, int(values.get("process", 0)))
+
+
+def _write(path: Path, entries: list[_Entry]) -> None:
+    """Put a file of this user's alone in the place of one that is there; without devs, none."""
+    if not entries:
+        path.unlink(missing_ok=True)
+        return
+    last, *earlier = [
+        {"url": entry.dev.url, "token": entry.dev.token, "process": entry.process}
+        for entry in entries
+    ]
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    new = path.with_name(f"dev-{os.getpid()}.json")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump({**last, "earlier": earlier}, file)
+    new.replace(path)
