@@ -130,7 +130,7 @@ def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
             (
                 "The agent '{}' cannot be imported: ModuleNotFoundError: "
                 "No module named 'a_framework_that_is_not_there' (@/needy.py, line 1): correct the"
-                " import, or install the package and name it in requirements.txt."
+                " import, or install the package and name it in requirements.in."
             ),
         ),
     ],
@@ -145,9 +145,11 @@ def test_what_is_no_agent_is_named(folder: Path, reference: str, sentence: str) 
 
 @pytest.mark.parametrize("name", ["Demanding", "Abstract"])
 def test_an_agent_that_cannot_be_made_is_named(folder: Path, name: str) -> None:
-    """A class that wants arguments, or misses methods, stops the start with its reason."""
+    """A class that wants arguments, or misses methods, stops the start: its reason and its line."""
+    line = SOURCE[: SOURCE.index(f"class {name}(")].count("\n") + 1
     with pytest.raises(
-        ConfigurationError, match=rf"agent_file.py:{name}' cannot be made: TypeError"
+        ConfigurationError,
+        match=rf"agent_file.py:{name}' cannot be made: TypeError: .+_file.py, line {line}\)\.$",
     ):
         load_agent(f"{folder}/agent_file.py:{name}")
 
@@ -182,3 +184,24 @@ async def test_a_deployed_agent_is_loaded_again_with_the_next_attempt(folder: Pa
     await bench.cancel(head)
     assert await bench.work()
     assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
+
+
+async def test_a_deployed_agent_is_loaded_once_it_can_be(folder: Path) -> None:
+    """The turns after the first that could load it have the same agent, and its module's state."""
+    secret = [ConfigurationError("The secret cannot be read."), ConfigurationError("Still not.")]
+    prepared: list[str] = []
+
+    def prepare() -> None:
+        if secret:
+            raise secret.pop()
+        prepared.append("")
+
+    (folder / "late.py").write_text(SOURCE + ASKING)
+    bench = Bench(deployed_agent("late.py:agent", folder=folder, prepare=prepare), retry_base_s=0)
+    head = await bench.send()
+    assert [await bench.work() for _ in range(2)] == [False, True]
+    await bench.cancel(head)
+    assert await bench.work()
+    await bench.send("another task")
+    assert await bench.work()
+    assert prepared == [""]

@@ -75,7 +75,9 @@ def test_a_refused_name_sets_nothing_and_is_not_shown(secret: dict[str, str], na
     assert environment == {}
 
 
-@pytest.mark.parametrize("text", ["", "[]", VALUE, '{"A": 1}', '{"A": "\\u0000"}', "{"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", VALUE, '{"A": 1}', '{"A": "\\u0000"}', '{"A": "\\ud800"}', "{"]
+)
 def test_a_secret_of_another_form_is_refused(secret: dict[str, str], text: str) -> None:
     """The sentence names the secret and the form, and shows nothing of the text."""
     secret[SECRET] = text
@@ -105,6 +107,23 @@ def test_variables_of_a_file(tmp_path: Path) -> None:
         "SET": "shell",
     }
     assert load_dotenv(tmp_path / "nowhere", environment) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        *(("KEY=a # mine", "a"), ("KEY=a#b", "a#b"), ("KEY= # none yet", ""), ("KEY=#", "#")),
+        *(("KEY='a # b' # c", "a # b"), ('KEY="it\'s"', "it's"), ('KEY="a', '"a'), ("KEY='", "'")),
+        *(('KEY="a"b"', 'a"b'), ('KEY = "a=b" ', "a=b"), ("KEY=a b", "a b"), ('KEY=""', "")),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}\n", "\ufeff{}\r\nOTHER=x\r\n"])
+def test_values_of_a_file(tmp_path: Path, line: str, value: str, form: str) -> None:
+    """` #` begins a comment outside of quotes; a mark of byte order and CR are no part of it."""
+    (tmp_path / ".env").write_text(form.format(line), encoding="utf-8", newline="")
+    environment: dict[str, str] = {}
+    load_dotenv(tmp_path, environment)
+    assert environment["KEY"] == value
 
 
 @pytest.mark.parametrize("line", [VALUE, "LD_PRELOAD=x", "A2A_AUTH=none", "1=2"])

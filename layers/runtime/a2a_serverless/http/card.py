@@ -50,7 +50,7 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     path = Path(folder or "", path)
     text = ""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         card = Parse(text, AgentCard())
     except OSError as error:
         msg = f"The agent card {path} cannot be read: {error.strerror}."

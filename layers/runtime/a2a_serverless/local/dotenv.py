@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Final
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.scaffold.source import project_around
-from a2a_serverless.worker.environment import checked
+from a2a_serverless.worker.environment import check
 
 NAME: Final = ".env"
-_QUOTES: Final = ("'", '"')
+_VALUE: Final = re.compile(
+    r"""\s*(?:(?P<quote>['"])(?P<quoted>.*?)(?P=quote)|(?P<plain>.*?))\s*(?:(?<=\s)\#.*)?"""
+)
+"""A value, in quotes or not; after it, ` #` begins a comment."""
 
 
 def load_dotenv(folder: Path, environment: MutableMapping[str, str] = os.environ) -> Path | None:
@@ -34,9 +38,9 @@ def load_dotenv(folder: Path, environment: MutableMapping[str, str] = os.environ
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the variables of `NAME=value` lines; allow `export`, quotes and `#` lines."""
+    """Yield the variables of `NAME=value` lines; `export`, quotes and comments may be there."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"{path} cannot be read as text: {type(error).__name__}."
@@ -46,9 +50,9 @@ def _entries(path: Path) -> Iterator[tuple[str, str]]:
         if not text or text.startswith("#"):
             continue
         name, equals, value = text.partition("=")
-        value = value.strip()
-        if len(value) > 1 and value[0] in _QUOTES and value[0] == value[-1]:
-            value = value[1:-1]
-        if not equals:
+        found = _VALUE.fullmatch(value)
+        if not equals or found is None:
             raise ConfigurationError(f"{path}, line {number}: it is not of the form NAME=value.")
-        yield from checked([(name.strip(), value)], f"{path}, line {number}", allowed="AWS_")
+        name, value = name.strip(), found["plain" if found["quote"] is None else "quoted"]
+        check(name, value, f"{path}, line {number}: it", allowed="AWS_")
+        yield name, value

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import logging
 import sys
+import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -129,12 +130,14 @@ def handler_of(agent: AgentExecutor) -> Callable[..., Any]:
 
 
 class _UnloadedAgent(AgentExecutor):
-    """Loads the agent when it is needed, and raises the reason if that fails."""
+    """Loads the agent when it is needed, until that succeeds, and raises the reason if it fails."""
 
     def __init__(self, reference: str, folder: Path, prepare: Callable[[], None]) -> None:
         self._reference = reference
         self._folder = folder
         self._prepare = prepare
+        self._lock = threading.Lock()
+        self._agent: AgentExecutor | None = None
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await self._load().execute(context, event_queue)
@@ -143,7 +146,10 @@ class _UnloadedAgent(AgentExecutor):
         await self._load().cancel(context, event_queue)
 
     def _load(self) -> AgentExecutor:
-        return _counted_load(self._reference, self._folder, self._prepare)
+        with self._lock:
+            if self._agent is None:
+                self._agent = _counted_load(self._reference, self._folder, self._prepare)
+            return self._agent
 
 
 def _counted_load(reference: str, folder: Path, prepare: Callable[[], None]) -> AgentExecutor:
@@ -181,7 +187,7 @@ def _import(path: Path, reference: str, loader: Callable[[str, str], Loader] | N
 
 def _executor(found: Any, reference: str, folder: Path) -> AgentExecutor:
     if inspect.isclass(found) and issubclass(found, AgentExecutor | Worker):
-        with _users_code(reference, "cannot be made", folder):
+        with _users_code(reference, "cannot be made", folder, made=found):
             found = found()
     if isinstance(found, Worker):
         return WorkerExecutor(found)
@@ -191,17 +197,20 @@ def _executor(found: Any, reference: str, folder: Path) -> AgentExecutor:
 
 
 @contextmanager
-def _users_code(reference: str, what: str, folder: Path) -> Iterator[None]:
-    """Raise ConfigurationError for any exception of the user's code; it stops the start.
+def _users_code(
+    reference: str, what: str, folder: Path, *, made: type | None = None
+) -> Iterator[None]:
+    """Raise ConfigurationError for whatever the user's code raises: the start stops with it.
 
-    The message names the file and the line, also of a module in `folder` that the agent imports.
+    The message names the file and the line, also of a module in `folder` that the agent imports;
+    where none has raised, as with a missing argument, those of the class that was `made`.
     """
     try:
         yield
     except (Exception, SystemExit) as error:
         said = (error.msg or "") if isinstance(error, SyntaxError) else str(error)
         reason = " ".join(said.split())
-        where = _place(error, folder) + _way_out(error)
+        where = (_place(error, folder) or _place_of_class(made)) + _way_out(error)
         msg = f"The agent {reference!r} {what}: {type(error).__name__}: {reason}{where}."
         raise ConfigurationError(msg) from error
 
@@ -210,7 +219,7 @@ def _way_out(error: BaseException) -> str:
     """Return what to do about a module that is not there; empty for other errors."""
     if not isinstance(error, ModuleNotFoundError):
         return ""
-    return ": correct the import, or install the package and name it in requirements.txt"
+    return ": correct the import, or install the package and name it in requirements.in"
 
 
 def _place(error: BaseException, folder: Path) -> str:
@@ -224,3 +233,10 @@ def _place(error: BaseException, folder: Path) -> str:
         and "site-packages" not in Path(frame.filename).relative_to(folder).parts
     ]
     return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else ""
+
+
+def _place_of_class(made: type | None) -> str:
+    try:
+        return f" ({inspect.getfile(made)}, line {inspect.getsourcelines(made)[1]})" if made else ""
+    except (OSError, TypeError):  # a class that was not written in a file
+        return ""

@@ -33,40 +33,54 @@ def take_environment(
         ConfigurationError: the secret cannot be read, or a name or a value is refused; nothing is
             set then.
     """
-    variables = dict(checked(_pairs(settings.agent_environment), "A2A_AGENT_ENVIRONMENT"))
+    variables = dict(_checked(_pairs(settings.agent_environment), "A2A_AGENT_ENVIRONMENT"))
     if settings.agent_secret:
         place = f"The secret {settings.agent_secret}"
         text = aws.SecretText(settings.agent_secret).read_now()
-        variables |= checked(_members(text, place), place)
+        variables |= _checked(_members(text, place), place)
     environment.update(variables)
 
 
-def checked(
-    pairs: Iterable[tuple[str, Any]], place: str, *, allowed: str = ""
-) -> Iterator[tuple[str, str]]:
-    """Yield names and values that a process may be given.
+def check(name: str, value: Any, place: str, *, allowed: str = "") -> None:
+    """Refuse a variable that a process may not be given.
 
     Args:
-        pairs: names and values.
-        place: where they stand, for the message.
-        allowed: a reserved beginning of names that is not refused here.
+        name: of the variable.
+        value: of the variable.
+        place: the entry in question, for the message.
+        allowed: a beginning of names that is not refused here, though it is reserved.
 
     Raises:
-        ConfigurationError: one sentence names the place, the entry by its number, and the rule.
+        ConfigurationError: one sentence names the place and the rule.
     """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{place} has no name of a variable: letters, digits and _, no digit first."
+        )
+    reserved = [each for each in RESERVED if each != allowed]
+    if name.upper() in _RESERVED_NAMES or name.upper().startswith(tuple(reserved)):
+        names = ", ".join([*(f"{each}*" for each in reserved), *_RESERVED_NAMES])
+        raise ConfigurationError(f"{place} has a reserved name: {names} are not the agent's.")
+    if not _is_text(value):
+        raise ConfigurationError(f"{place} has a value that is no text.")
+
+
+def _checked(pairs: Iterable[tuple[str, Any]], place: str) -> Iterator[tuple[str, str]]:
+    """Yield names and values that a process may be given; entries are named by their number."""
     for number, (name, value) in enumerate(pairs, 1):
-        entry = f"{place}: entry {number}"
-        if not _NAME.fullmatch(name):
-            raise ConfigurationError(
-                f"{entry} has no name of a variable: letters, digits and _, no digit first."
-            )
-        beginning = next((each for each in RESERVED if name.upper().startswith(each)), None)
-        if name.upper() in _RESERVED_NAMES or (beginning and beginning != allowed):
-            names = ", ".join([*(f"{each}*" for each in RESERVED), *_RESERVED_NAMES])
-            raise ConfigurationError(f"{entry} has a reserved name: {names} are not the agent's.")
-        if not isinstance(value, str) or "\0" in value:
-            raise ConfigurationError(f"{entry} has a value that is no text.")
+        check(name, value, f"{place}: entry {number}")
         yield name, value
+
+
+def _is_text(value: Any) -> bool:
+    """Return True if a process can have a value: half of a surrogate pair has no bytes."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _pairs(text: str) -> Iterable[tuple[str, Any]]:
