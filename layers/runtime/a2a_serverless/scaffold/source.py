@@ -29,9 +29,9 @@ PACKAGED_FILES: Final = (
     *PROJECT_FILES,
     LAYER_LOCK,
     WORKER_LOCK,
-    "examples/*/*.py",
-    "examples/*/*.json",
-    "examples/*/*.txt",
+    "examples/*/agent.py",
+    "examples/*/agent_card.json",
+    "examples/*/requirements.txt",
 )
 """Patterns of the repository's files that `hatch_build.py` puts into the wheel."""
 
