@@ -150,6 +150,7 @@ def test_the_archives_have_what_they_should(tmp_path: Path, project: Path) -> No
     checks = {name for name in names | sources if re.search(r"/(test_\w+|conftest)\.py$", name)}
     assert all("/scaffold/written/checks/" in name for name in checks), "a project's, and no other"
     assert {f"{PACKAGE}/py.typed", f"{PACKAGE}/scaffold/written/Makefile"} <= names
+    assert metadata["Metadata-Version"] == "2.4", "the newest that twine uploads"
     assert metadata["Name"] == "a2a-serverless"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
