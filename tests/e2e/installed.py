@@ -55,12 +55,17 @@ def installed(wheel: Path, folder: Path, python: str = sys.executable) -> Path:
 
 
 def pythons() -> list[str]:
-    """The interpreters of this machine that the package is made for."""
+    """The interpreters of this machine that the package is made for, one of each version.
+
+    Those of pyenv are looked for in its folder: its programs on the path may run nothing.
+    """
+    of_pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = []
     for version in ("3.11", "3.12", "3.13"):
         command = [str(UV), "python", "find", "--no-project", version]
         told = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
-        found += [told.stdout.strip()] if told.returncode == 0 else []
+        here = sorted(map(str, of_pyenv.glob(f"{version}.*/bin/python3")))
+        found += ([told.stdout.strip()] if told.returncode == 0 else here)[-1:]
     return found
 
 
