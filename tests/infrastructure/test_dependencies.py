@@ -181,6 +181,18 @@ def test_one_version_is_tested_and_deployed(folder: Path) -> None:
     assert (folder / LAYER_LOCK).read_text() == before
 
 
+def test_a_framework_that_no_index_has_is_named(folder: Path) -> None:
+    """Of a release that is not published, the sentence says how its wheel is found."""
+    shutil.rmtree(folder / "layers")
+    for other in ((), ("98.0",)):
+        for version in other:
+            make_wheel(folder / "functions/worker/wheels", "a2a_serverless", version)
+        with pytest.raises(
+            ConfigurationError, match=rf"^a2a-serverless {__version__} is not in .* --find-links"
+        ):
+            asks(folder).lock()
+
+
 def test_a_file_of_windows_is_read(folder: Path) -> None:
     """Its mark of byte order and its line ends are no part of a requirement."""
     (folder / REQUIREMENTS).write_bytes(b"\xef\xbb\xbfhelper\r\n# more\r\n")

@@ -37,7 +37,8 @@ def bind(port: int) -> socket.socket:
         bound.listen()  # otherwise Linux lets a second process bind the port as well
     except OSError as error:
         bound.close()
-        msg = f"Port {port} of {HOST} cannot be used: {error.strerror}."
+        way_out = "name another one with --port; 0 takes a free one"
+        msg = f"Port {port} of {HOST} cannot be used ({error.strerror}): {way_out}."
         raise ConfigurationError(msg) from error
     return bound
 

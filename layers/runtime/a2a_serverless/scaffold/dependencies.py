@@ -289,6 +289,11 @@ class Dependencies:
                 f" code with `pip wheel --no-deps -w {uv.WHEELS} {package}`, and run"
                 f" `{PACKAGE} lock`."
             )
+        if f"{PACKAGE} was not found" in said or f"no version of {PACKAGE}==" in said:
+            return ConfigurationError(
+                f"{PACKAGE} {__version__} is not in the index: name the folder of its wheel by"
+                f" --find-links ({said})"
+            )
         if package := uv.package_of_other_content(said):
             return _built_anew(package)
         return ConfigurationError(f"The packages of {REQUIREMENTS} cannot be had: {said}")

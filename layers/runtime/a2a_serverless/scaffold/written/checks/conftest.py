@@ -14,7 +14,7 @@ import pytest
 pytest_plugins = ["a2a_serverless.testing.fixtures"]
 
 PROJECT = Path(__file__).parents[1]
-START_S = 60
+START_S = 300  # a limit for machines that have much other work
 
 
 @pytest.fixture(scope="session")
