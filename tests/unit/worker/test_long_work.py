@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from google.protobuf.json_format import MessageToDict
 from a2a_serverless.testing import AgentBench
 from a2a_serverless.testing.fixtures import MakeBench
 from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker.failures import WrongCallError
 
 WAIT_S = 20.0
 NAME: ContextVar[str] = ContextVar("name", default="")
@@ -97,6 +99,18 @@ def test_a_killed_attempts_progress_is_told_again(bench: Bench) -> None:
     assert [told.done for told in run.progress] == [0, 1, 0, 1, 2]
 
 
+def test_progress_takes_numbers_of_every_kind(bench: Bench) -> None:
+    """A Decimal, as a numpy number, is no JSON value by itself."""
+
+    async def handle(ctx: TaskContext) -> None:
+        done: Any = Decimal("1.5")
+        await ctx.progress(done, 3)
+        await ctx.respond()
+
+    (told,) = bench(handle).send("hi").progress
+    assert (told.done, told.total) == (1.5, 3)
+
+
 # -- waits -------------------------------------------------------------------------------------
 
 
@@ -155,6 +169,32 @@ def test_several_things_at_once(bench: Bench) -> None:
 
     run = bench(handle).send("hi")
     assert run.artifacts["final-answer"].data == [[[3, 1, 2], []]]
+
+
+def test_what_gather_cannot_await_is_refused(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A list, and a function that was not called: the sentence shows the call that is meant."""
+    said: list[str] = []
+
+    async def fetch() -> None: ...
+
+    async def handle(ctx: TaskContext) -> None:
+        work: Any = [ctx.sleep(1), fetch()]
+        uncalled: Any = fetch
+        for wrong in (work, uncalled):
+            with pytest.raises(WrongCallError) as refused:
+                await ctx.gather(fetch(), wrong)
+            said.append(str(refused.value))
+        await ctx.respond()
+
+    assert bench(handle).send("hi").state == "completed"
+    begins = "ctx.gather takes coroutines, one by one, and got a"
+    assert said == [
+        f"{begins} list: write `await ctx.gather(*work)`.",
+        f"{begins} function: write `await ctx.gather(fetch(…))`.",
+    ]
+    assert not [r for r in caplog.records if "never awaited" in r.getMessage()]
 
 
 def test_the_first_error_ends_the_others(bench: Bench) -> None:
@@ -265,6 +305,18 @@ def test_an_async_function_is_refused(bench: Bench) -> None:
         await ctx.respond()
 
     assert bench(handle).send("hi").state == "completed"
+
+
+def test_a_result_in_the_place_of_a_function_is_refused(bench: Bench) -> None:
+    """The function was called already, and has blocked: the sentence shows both."""
+
+    async def handle(ctx: TaskContext) -> None:
+        result: Any = sum([1, 2])
+        await ctx.run_sync(result)
+
+    run = bench(handle).send("hi")
+    assert (run.state, run.attempts) == ("failed", 1)
+    assert "write `await ctx.run_sync(func, …)`, not `ctx.run_sync(func(…))`" in str(run.errors[0])
 
 
 def test_a_cancel_waits_for_the_function(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from a2a.server.events import EventQueue
 from a2a.types import Part, Task
 
 from a2a_serverless import observability
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker import TaskContext, Worker, executor
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.executor import MANY_EVENTS
 from a2a_serverless.worker.failures import WrongCallError
@@ -25,6 +25,7 @@ from tests.support.observed import root_logger
 from tests.support.workers import Agent, Bench, S, artifact_texts, chunk, complete, status_text
 
 HERE = Path(__file__)
+MANY_CALLS = 2000
 
 
 class Handling(Worker):
@@ -208,6 +209,27 @@ async def test_a_cancel_that_forgets_is_a_cancel(caplog: pytest.LogCaptureFixtur
     assert len(told(caplog, "cancel_raised")) == 1
 
 
+async def test_thousands_of_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call is looked at a few times, however many are made together."""
+    looks: list[int] = []
+    begun = executor._has_begun
+
+    def counted(made: Any) -> bool:
+        looks.append(1)
+        return begun(made)
+
+    monkeypatch.setattr(executor, "_has_begun", counted)
+
+    async def handle(ctx: TaskContext) -> None:
+        for _ in range(MANY_CALLS):
+            await ctx.sleep(0)
+        await ctx.gather(*(ctx.sleep(0) for _ in range(MANY_CALLS)))
+        await ctx.respond()
+
+    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+    assert len(looks) < 10 * MANY_CALLS
+
+
 @pytest.mark.filterwarnings("default::RuntimeWarning")
 async def test_other_forgotten_coroutines_are_logged() -> None:
     """An observed process logs Python's warning, with the line of the call, and goes on."""
@@ -259,6 +281,33 @@ async def test_a_handle_that_cannot_be_awaited(
     assert status_text(task) == f"The agent's {handle.__name__} cannot be awaited: {rule}."
     line = handle.__code__.co_firstlineno
     assert f"({HERE}, line {line})" in told(caplog, "agent_at_fault")[0]
+
+
+async def two_arguments(context: Any, event_queue: Any) -> None:
+    """An executor's method in a Worker's place."""
+
+
+async def test_a_handle_with_other_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    """The task fails at once, with the right form; the log has the method's line."""
+    handle: Any = two_arguments
+    task = await run(handle)
+    right = "write `async def two_arguments(self, ctx)`"
+    assert status_text(task) == f"The agent's two_arguments takes other arguments: {right}."
+    line = two_arguments.__code__.co_firstlineno
+    assert f"({HERE}, line {line})" in told(caplog, "agent_at_fault")[0]
+
+
+async def test_a_type_error_of_a_method_is_its_own() -> None:
+    """What the method raises before its first `await` may pass, and is tried again."""
+    calls: list[int] = []
+
+    def handle(ctx: TaskContext) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise TypeError("of its own")
+        return ctx.respond()
+
+    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
 
 
 async def test_an_execute_that_is_not_async() -> None:
@@ -323,6 +372,20 @@ async def test_a_value_that_is_no_text(method: str, value: object, way: str) -> 
         assert str(refused.value).startswith(f"ctx.{method} takes a text, and got a {kind}: ")
         assert way in str(refused.value)
         assert not ctx.turn_ended
+        await ctx.respond()
+
+    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+
+
+@pytest.mark.parametrize("method", ["request_input", "reply_directly", "emit_text_artifact"])
+async def test_a_text_that_is_missing(method: str) -> None:
+    """Such as what a model has not said: the sentence shows how to pass none."""
+
+    async def handle(ctx: TaskContext) -> None:
+        with pytest.raises(WrongCallError) as refused:
+            await getattr(ctx, method)(None)
+        way = f'the text is missing; where it may be, write `await ctx.{method}(… or "")`'
+        assert str(refused.value) == f"ctx.{method} takes a text, and got None: {way}."
         await ctx.respond()
 
     assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED

@@ -47,7 +47,8 @@ class Progress:
     def metadata(self) -> Struct:
         """Return the metadata that tells this progress in a status."""
         struct = Struct()
-        struct.update({KEY: {"done": self.done, "total": self.total}})
+        # Numbers of other kinds, such as numpy's, are no JSON values.
+        struct.update({KEY: {"done": float(self.done), "total": float(self.total)}})
         return struct
 
     def __str__(self) -> str:

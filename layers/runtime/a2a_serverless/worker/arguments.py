@@ -29,12 +29,15 @@ def refused_bytes(value: object) -> WrongCallError:
 
 
 def _refused(method: str, wanted: str, value: object, way: str) -> WrongCallError:
-    return WrongCallError(f"ctx.{method} takes {wanted}, and got a {type(value).__name__}: {way}.")
+    kind = "None" if value is None else f"a {type(value).__name__}"
+    return WrongCallError(f"ctx.{method} takes {wanted}, and got {kind}: {way}.")
 
 
 def _text_instead(method: str, value: object) -> str:
     """Return how to write the call for a value that is not a text."""
     by_text = f"`await ctx.{method}(…)`"
+    if value is None:
+        return f'the text is missing; where it may be, write `await ctx.{method}(… or "")`'
     if inspect.isawaitable(value):
         return f"await it first, and pass what it gives to {by_text}"
     if isinstance(value, bytes | bytearray | memoryview):

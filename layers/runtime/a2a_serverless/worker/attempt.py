@@ -48,8 +48,8 @@ from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     DeadlineError,
-    NotAsyncError,
     StaleStateError,
+    WrongMethodError,
     comes_of_forgetting,
     is_final,
     reason_of,
@@ -234,8 +234,8 @@ class Attempt:
             return
         if queue.fault is not None:
             raise queue.fault
-        if isinstance(error, NotAsyncError | StateTooLargeError):
-            raise error  # its sentence is the runtime's own: the client may read it
+        if isinstance(error, WrongMethodError | StateTooLargeError):
+            raise error  # the runtime's own sentence, which the client may read
         if error is None or comes_of_forgetting(error):
             queue.refuse_forgotten()
         if error is not None:

@@ -209,7 +209,7 @@ class TaskContext(UserTurn):
         >>> await ctx.emit_text_artifact(" a time.", "story", append=True, last_chunk=True)
         """
         await self.emit_artifact(
-            artifact_id=artifact_id, text=text, append=append, last_chunk=last_chunk
+            artifact_id=artifact_id, text=_text(text), append=append, last_chunk=last_chunk
         )
 
     async def emit_data_artifact(
@@ -305,7 +305,7 @@ class TaskContext(UserTurn):
         >>> total = await ctx.run_sync(sum, [1, 2, 3])
 
         Raises:
-            TypeError: `func` is an async function.
+            WrongCallError: `func` is an async function, or none.
         """
         return await in_thread(func, *args, **kwargs)
 

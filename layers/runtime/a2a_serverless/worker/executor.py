@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+FEW_CALLS: Final = 64
+"""Calls of one attempt up to which those that were awaited are not sorted out."""
 MANY_EVENTS: Final = 10_000
 """Events of one attempt after which the log asks whether the agent comes to an end."""
 _RUNTIME: Final = __name__.partition(".")[0]
@@ -57,6 +59,7 @@ class Calls:
 
     def __init__(self) -> None:
         self._made: dict[Coroutine[Any, Any, Any], Call] = {}
+        self._most = FEW_CALLS
         self._last: Call | None = None
 
     @property
@@ -65,10 +68,12 @@ class Calls:
         return "an unknown line" if self._last is None else self._last.place
 
     def note(self, name: str, made: Coroutine[Any, Any, Any]) -> None:
-        """Note a coroutine and the line that has asked for it: two frames above this one."""
-        for earlier in tuple(self._made):
-            if _has_begun(earlier):
-                self._made.pop(earlier, None)
+        """Take a coroutine that the caller's caller has asked for."""
+        if len(self._made) >= self._most:  # rarely: thousands of calls may be made at once
+            for earlier in tuple(self._made):
+                if _has_begun(earlier):
+                    self._made.pop(earlier, None)
+            self._most = max(FEW_CALLS, 2 * len(self._made))
         frame = sys._getframe(2)  # noqa: SLF001 - the one way to it
         if frame.f_globals.get("__name__", "").partition(".")[0] != _RUNTIME:
             self._last = Call(name, frame.f_code.co_filename, frame.f_lineno)

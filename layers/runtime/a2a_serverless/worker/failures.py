@@ -51,8 +51,11 @@ class WrongCallError(InvalidArgumentError, TypeError):
     final = True
 
 
-class NotAsyncError(InvalidAgentEventError):
-    """A method of the agent cannot be awaited: it is not `async`, or it yields."""
+class WrongMethodError(InvalidAgentEventError):
+    """A method of the agent takes other arguments, is not `async`, or yields.
+
+    The message has the right form.
+    """
 
 
 class AgentFailedError(A2AServerlessError):

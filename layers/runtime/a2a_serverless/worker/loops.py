@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.worker.failures import AgentFailedError, NotAsyncError
+from a2a_serverless.worker.failures import AgentFailedError, WrongMethodError
 from a2a_serverless.worker.frames import place_of_function
 
 T = TypeVar("T")
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _in_agent: ContextVar[StartedTasks | None] = ContextVar("in_agent", default=None)
 
+_ARGUMENTS: Final = ("", "ctx", "context, event_queue")
+"""Of a method of the agent, by their number: a Worker's, an AgentExecutor's."""
 RECANCEL_S = 1.0
 """Seconds that a cancelled task has before it is cancelled again."""
 STOP_GRACE_S = 5.0
@@ -162,19 +164,27 @@ async def called(method: Callable[..., Any], *args: object) -> None:
     """Call a method of the agent and await it.
 
     Raises:
-        NotAsyncError: the method has returned something that cannot be awaited; the message says
-            how to write it.
+        WrongMethodError: it has returned what cannot be awaited, or takes other arguments; the
+            message has the right form.
     """
-    given = method(*args)
+    name = getattr(method, "__qualname__", type(method).__name__)
+    short = name.rpartition(".")[2]
+    try:
+        given = method(*args)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # in the method itself
+        form = f"async def {short}(self, {_ARGUMENTS[len(args)]})"
+        msg = f"The agent's {name} takes other arguments: write `{form}`."
+        raise WrongMethodError(msg, place=place_of_function(method)) from error
     if inspect.isawaitable(given):
         await given
         return
-    name = getattr(method, "__qualname__", type(method).__name__)
-    rule = f"write `async def {name.rpartition('.')[2]}(…)`"
+    rule = f"write `async def {short}(…)`"
     if inspect.isasyncgen(given):
         rule = "take its `yield` out, and emit with `await ctx.emit_text_artifact(…)`"
     msg = f"The agent's {name} cannot be awaited: {rule}."
-    raise NotAsyncError(msg, place=place_of_function(method))
+    raise WrongMethodError(msg, place=place_of_function(method))
 
 
 def name_origins() -> None:
