@@ -71,6 +71,16 @@ def test_a_failed_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_a_folder_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Files are named in full, and the block is whole."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    block = printed(record("retry", error=raised(parse), delay_s=4.0)).splitlines()
+    assert f"  {HERE}, line {line_of('the line')}, in parse" in block
+
+
 @pytest.mark.parametrize(("delay_s", "says"), [(0.04, "0 s"), (1.26, "1.3 s"), (75.4, "75 s")])
 def test_the_wait_in_seconds(delay_s: float, says: str) -> None:
     """With as many digits as a person needs."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.local import own_modules
+from a2a_serverless.local.own_modules import OwnModules
 from a2a_serverless.local.reloading import ReloadedAgent
 from a2a_serverless.worker.agents import TurnAgents
 from tests.support.workers import Bench, artifact_texts
@@ -190,6 +194,7 @@ def test_a_file_that_vanishes(agents: ReloadedAgent, folder: Path, news: News, f
     environment, text = agents.environment(), (folder / file).read_text()
     (folder / file).unlink()
     assert said(environment) == said(environment) == "one low here 1"
+    assert said(agents.environment()) == "one low here 1"
     assert news.take() == ["agent_kept"]
     (folder / file).write_text(text.replace("'one'", "'two'").replace(" 1", " 2"))
     assert said(environment) in {"two low here 1", "one low here 2"}
@@ -275,6 +280,41 @@ def test_edits_without_a_pause(agents: ReloadedAgent, folder: Path) -> None:
     assert seen == sorted(seen)
     assert len(set(seen)) > 2
     assert said(environment) == f"{EDITS} low here 1"
+
+
+def test_a_load_that_is_interrupted(agents: ReloadedAgent, folder: Path) -> None:
+    """Nothing is lost with it: the agent before it goes on, and the next change counts."""
+    environment = agents.environment()
+    (folder / "words.py").write_text("raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        environment.for_turn()
+    assert sys.modules["words"].WORD == "one"
+    assert said(environment) == "one low here 1"
+    (folder / "words.py").write_text("WORD = 'two'\n")
+    assert said(environment) == "two low here 1"
+
+
+def test_a_turn_that_imports_while_modules_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns that run import in threads of their own: the list is of one moment."""
+    own = OwnModules(tmp_path, SystemClock())
+    own.add("one.two")
+
+    def around(name: str) -> list[str]:
+        own.add(f"three.{name}")
+        return []
+
+    monkeypatch.setattr(own_modules, "_around", around)
+    assert own.loaded() == {}
+
+
+def test_the_modules_of_python_are_not_the_agents() -> None:
+    """Its interpreter may be below the folder, as that of an environment of conda."""
+    around_python = Path(sysconfig.get_path("stdlib")).parent
+    own = OwnModules(around_python, SystemClock())
+    assert own.find_spec("colorsys", None) is None
+    assert own.find_spec("xml.etree.ElementTree", [f"{around_python}/xml/etree"]) is None
 
 
 def test_modules_of_others_stay(folder: Path) -> None:

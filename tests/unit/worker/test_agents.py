@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -186,22 +187,38 @@ async def test_a_deployed_agent_is_loaded_again_with_the_next_attempt(folder: Pa
     assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
 
 
-async def test_a_deployed_agent_is_loaded_once_it_can_be(folder: Path) -> None:
-    """The turns after the first that could load it have the same agent, and its module's state."""
-    secret = [ConfigurationError("The secret cannot be read."), ConfigurationError("Still not.")]
-    prepared: list[str] = []
+MUTE = """
+import asyncio
 
-    def prepare() -> None:
-        if secret:
-            raise secret.pop()
-        prepared.append("")
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("no text")
 
-    (folder / "late.py").write_text(SOURCE + ASKING)
-    bench = Bench(deployed_agent("late.py:agent", folder=folder, prepare=prepare), retry_base_s=0)
-    head = await bench.send()
-    assert [await bench.work() for _ in range(2)] == [False, True]
-    await bench.cancel(head)
-    assert await bench.work()
-    await bench.send("another task")
-    assert await bench.work()
-    assert prepared == [""]
+def cancelled():
+    raise asyncio.CancelledError("no server")
+
+def mute():
+    raise Mute
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [("cancelled", "CancelledError: no server"), ("mute", "Mute: its text cannot be read")],
+)
+def test_whatever_the_file_raises_is_one_sentence(tmp_path: Path, call: str, said: str) -> None:
+    """Also what is no Exception, as of a client that did not connect, and what has no text."""
+    (tmp_path / "agent.py").write_text(f"{MUTE}\n{call}()\n")
+    with pytest.raises(ConfigurationError) as refused:
+        load_agent(f"{tmp_path}/agent.py:agent")
+    assert f"cannot be imported: {said} ({tmp_path}/agent.py, line " in str(refused.value)
+
+
+async def test_an_interrupt_in_a_thread_is_the_users(tmp_path: Path) -> None:
+    """Ctrl-C ends the process by its main thread; in others the file itself has raised it."""
+    (tmp_path / "agent.py").write_text("raise KeyboardInterrupt\n")
+    agent = f"{tmp_path}/agent.py:agent"
+    with pytest.raises(KeyboardInterrupt):
+        load_agent(agent)
+    with pytest.raises(ConfigurationError, match=r"imported: KeyboardInterrupt \("):
+        await asyncio.to_thread(load_agent, agent)

@@ -179,5 +179,8 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _short(text: str) -> str:
-    """Return a text in which files below the current folder have paths relative to it."""
-    return text.replace(f"{Path.cwd()}{os.sep}", "")
+    """Return a text in which the files below the current folder are named from there."""
+    try:
+        return text.replace(f"{Path.cwd()}{os.sep}", "")
+    except FileNotFoundError:  # the folder is gone
+        return text

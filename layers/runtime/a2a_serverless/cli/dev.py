@@ -24,7 +24,7 @@ people try clients even without a name server.
 
 _LOADS = {
     "once": "the agent is loaded once: start again after a change",
-    "changed": "a change of the agent's files counts from the next turn on",
+    "changed": "a change of a module in {folder} counts from the next turn on",
     "turn": "the agent is loaded anew for every turn",
 }
 
@@ -129,7 +129,7 @@ def _say_what_runs(stack: Stack, how: Options, variables: Path | None) -> None:
     from a2a_serverless.local.template import find_template
 
     say(f"agent {how.agent}, its card {how.card}, on {how.backend}")
-    say(_LOADS[how.loads])
+    say(_LOADS[how.loads].format(folder=Path(how.agent.rpartition(":")[0]).resolve().parent))
     if variables:
         say(f"environment of {variables}")
     say(f"routes, table and queues of {find_template()}")

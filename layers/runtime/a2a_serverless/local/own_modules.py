@@ -17,6 +17,7 @@ from types import CodeType, ModuleType
 from typing import Final
 
 from a2a_serverless.clock import Clock
+from a2a_serverless.worker.frames import is_library
 
 SETTLED_MS: Final = 2000
 """The age of a file in milliseconds from which its time and size show a later change. File systems
@@ -96,6 +97,8 @@ class OwnModules(MetaPathFinder):
             return None
         if type(spec.loader) is not SourceFileLoader or not self._is_own(spec.loader.path):
             return None
+        if is_library(spec.loader.path):  # Python itself may be below the folder
+            return None
         spec.loader = self.loader(fullname, spec.loader.path)
         return spec
 
@@ -121,22 +124,24 @@ class OwnModules(MetaPathFinder):
 
     def loaded(self) -> dict[str, ModuleType]:
         """Return the modules of the folder that Python has, with the packages around them."""
-        around = {package for name in self._names for package in _around(name)}
-        found = {name: sys.modules[name] for name in self._names | around if name in sys.modules}
+        names = frozenset(self._names)  # a turn that runs may import another one meanwhile
+        around = {package for name in names for package in _around(name)}
+        found = {name: sys.modules[name] for name in names | around if name in sys.modules}
         return {
             name: module
             for name, module in found.items()
-            if name in self._names or all(map(self._is_own, getattr(module, "__path__", ())))
+            if name in names or all(map(self._is_own, getattr(module, "__path__", ())))
         }
 
     def take_out(self) -> Loaded:
         """Make Python forget the modules, so that they are imported anew; return the old ones."""
         self._adopt_missed()
-        folders = {self._folder, *map(os.path.dirname, self._files)}
-        now = {path: self._look(path) for path in self._files.keys() | folders}
+        files = frozenset(self._files)
+        folders = {self._folder, *map(os.path.dirname, files)}
+        now = {path: self._look(path) for path in files | folders}
         before = Loaded(self.loaded(), self._names, now)
         for name in before.modules:
-            del sys.modules[name]
+            sys.modules.pop(name, None)
         self._names, self._files, self._missed = set(), {}, set()
         return before
 

@@ -104,8 +104,10 @@ class ReloadedAgent:
         importlib.invalidate_caches()
         try:
             agent = self._load()
-        except ConfigurationError as error:
+        except BaseException as error:
             self._modules.put_back(before)
+            if not isinstance(error, ConfigurationError):
+                raise
             is_edit = any(path.endswith(".py") for path in changed)
             if is_edit or str(error) != self._broken:
                 self._keep(str(error))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.abc import Loader
 from pathlib import Path
+from threading import current_thread, main_thread
 from types import ModuleType
 from typing import Any
 
@@ -45,10 +46,11 @@ def load_agent(
 ) -> AgentExecutor:
     """Return the agent that `FILE.py:NAME` names.
 
-    NAME is a class or an instance of `AgentExecutor` or `Worker`; a class is called without
-    arguments. A relative FILE is looked for in `folder`, by default the working directory. The
-    file's own folder joins the import path. `loader` takes the name and path of the file's module
-    and returns its loader; by default Python's.
+    It is a class or an instance of `AgentExecutor` or `Worker`; a class is called without
+    arguments. A relative FILE is looked for in `folder`, by default the
+    working directory. The file's own folder joins the import path. `loader` makes the loader of the
+    file's module, of its name and path; by default Python's. One that has its `source` needs no
+    file.
 
     Raises:
         ConfigurationError: it cannot be used; one sentence names the file, the name and the reason.
@@ -162,12 +164,12 @@ def _counted_load(reference: str, folder: Path, prepare: Callable[[], None]) -> 
 
 
 def _import(path: Path, reference: str, loader: Callable[[str, str], Loader] | None) -> ModuleType:
-    if not path.is_file():
-        msg = f"The agent {reference!r} cannot be used: there is no file {path}."
-        raise ConfigurationError(msg)
-    path = path.resolve()
+    named, path = path, path.resolve()
     name = f"a2a_agent_{digest('agent', str(path)).replace('-', '_')}"
     own = loader(name, str(path)) if loader else None
+    if getattr(own, "source", None) is None and not path.is_file():
+        msg = f"The agent {reference!r} cannot be used: there is no file {named}."
+        raise ConfigurationError(msg)
     spec = importlib.util.spec_from_file_location(name, path, loader=own)
     if spec is None or spec.loader is None:
         msg = f"The agent {reference!r} cannot be used: {path} is no Python module."
@@ -207,12 +209,23 @@ def _users_code(
     """
     try:
         yield
-    except (Exception, SystemExit) as error:
-        said = (error.msg or "") if isinstance(error, SyntaxError) else str(error)
-        reason = " ".join(said.split())
-        where = (_place(error, folder) or _place_of_class(made)) + _way_out(error)
-        msg = f"The agent {reference!r} {what}: {type(error).__name__}: {reason}{where}."
+    except BaseException as error:
+        # Ctrl-C reaches the main thread alone; elsewhere it is the user's code that raises this.
+        if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+            raise
+        where = _place(error, folder) + _way_out(error)
+        msg = f"The agent {reference!r} {what}: {_said(error)}{where}."
         raise ConfigurationError(msg) from error
+
+
+def _said(error: BaseException) -> str:
+    """Return kind and text of an error of the user's, in one line."""
+    kind = type(error).__name__
+    try:
+        said = (error.msg or "") if isinstance(error, SyntaxError) else str(error)
+    except Exception:  # noqa: BLE001 - its own `__str__` is the user's code, too
+        said = "its text cannot be read"
+    return f"{kind}: {' '.join(said.split())}" if said.strip() else kind
 
 
 def _way_out(error: BaseException) -> str:
