@@ -12,6 +12,7 @@ from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_messag
 from pydantic import BaseModel
 
 from a2a_serverless.frameworks.openai_agents import ConversationSession, OpenAIAgentsWorker
+from a2a_serverless.worker import TaskContext
 from tests.unit.frameworks.talks import Talk, answered, question
 
 Reply = Callable[[ModelCall], list[Any]]
@@ -100,6 +101,40 @@ async def test_two_tasks_wait_at_once() -> None:
     third, _ = await speaking.say("three")
     end = answered(await speaking.answer(third, "yes"))
     assert end == "two, deleted it, one, deleted it, three, deleted it", end
+
+
+@function_tool  # type: ignore[untyped-decorator] # as above
+def look_up(what: str) -> str:
+    """Look it up."""
+    return f"{what} is sunny"
+
+
+async def test_messages_are_parted() -> None:
+    """What is said before the call of a tool, and what is said after it."""
+
+    def reply(call: ModelCall) -> list[Any]:
+        if call.input[-1].get("type") == "function_call_output":
+            return [assistant_message("It is sunny.")]
+        called = function_call("look_up", {"what": "Oslo"}, call_id=uuid.uuid4().hex)
+        return [assistant_message("Let me see."), called]
+
+    agent = Agent(name="helper", model=Fake(reply), tools=[look_up])
+    speaking = Talk(OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True)))
+    text = answered((await speaking.say("weather"))[1])
+    assert text == "Let me see.\n\nIt is sunny.", text
+
+
+async def test_a_worker_chooses_what_the_model_gets() -> None:
+    """`begin` makes the input of a task's first message."""
+
+    class Eager(OpenAIAgentsWorker):
+        def begin(self, ctx: TaskContext) -> Any:
+            return f"{ctx.user_text}!"
+
+    agent = Agent(name="helper", model=Fake(says))
+    speaking = Talk(Eager(agent, RunConfig(tracing_disabled=True)))
+    answers = [answered((await speaking.say(text))[1]) for text in "ab"]
+    assert answers == ["a!", "a!, b!"], answers
 
 
 class Weather(BaseModel):

@@ -10,7 +10,9 @@ from strands import Agent, ToolContext, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.models import Model
 
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.strands import StrandsWorker
+from a2a_serverless.worker import TaskContext
 from tests.unit.frameworks.talks import Talk, answered, question
 
 
@@ -92,6 +94,50 @@ async def test_two_tasks_wait_at_once() -> None:
     _, task = await talk.say("c")
     text = answered(task)
     assert text == "call y, y: {'n': 2.0} (1), call x, x: 1 (1), c", text
+
+
+class Talkative(Fake):
+    """Says a word before it calls its tool."""
+
+    async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+        async for event in super().stream(messages):
+            yield event
+            if "messageStart" in event:
+                yield {"contentBlockStart": {"start": {}}}
+                yield {"contentBlockDelta": {"delta": {"text": "So "}}}
+                yield {"contentBlockDelta": {"delta": {"text": "then."}}}
+                yield {"contentBlockStop": {}}
+
+
+async def test_messages_are_parted() -> None:
+    """What is said before the call of a tool and after it, in one turn and in two."""
+    talk = Talk(
+        StrandsWorker(lambda: Agent(model=Talkative(), tools=[asks], callback_handler=None))
+    )
+    head, _ = await talk.say("call x")
+    text = answered(await talk.answer(head, "yes"))
+    assert text == "So then.\n\nSo then.call x, x: yes (1)", text
+
+
+async def test_a_worker_chooses_what_the_model_gets() -> None:
+    """`begin` makes the prompt: any that the SDK takes."""
+
+    class Eager(StrandsWorker):
+        def begin(self, ctx: TaskContext) -> Any:
+            return [{"text": ctx.user_text}, {"text": "!"}]
+
+    text = answered((await Talk(Eager(agent)).say("a"))[1])
+    assert text == "a, !", text
+
+
+async def test_an_agent_instead_of_a_function_is_refused() -> None:
+    """It would be one conversation of all callers."""
+    said = ""
+    try:
+        StrandsWorker(agent())
+    except ConfigurationError as error:
+        said = str(error)
+    assert "`StrandsWorker(lambda: Agent(…))`" in said, said
 
 
 async def test_a_conversation_manager_shortens_what_is_kept() -> None:

@@ -24,6 +24,10 @@ class Talk:
         executor = WorkerExecutor(agent) if isinstance(agent, Worker) else agent
         self.bench = Bench(executor, retry_base_s=0, max_attempts=max_attempts)
 
+    def become(self, agent: Worker) -> None:
+        """Work on with another agent, as after a deployment."""
+        self.bench.adapter.agent = WorkerExecutor(agent)
+
     async def say(self, text: str) -> tuple[Head, Task]:
         """A message that begins a task."""
         head = await self.bench.send(text)

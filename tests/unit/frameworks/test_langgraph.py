@@ -68,6 +68,49 @@ async def test_an_answer_resumes_the_node_that_asked() -> None:
     assert answered(last) == "[two?, [two?] {'n': 2.0}, one?, [one?] 1, c]"
 
 
+async def test_an_answer_is_no_beginning() -> None:
+    """`begin` is called for the message that opens a task, and not for an answer."""
+
+    def asks(state: State) -> Update:
+        return {"messages": [AIMessage(f"{state['note']} {interrupt('For whom?')}")]}
+
+    class Worker(LangGraphWorker):
+        def begin(self, ctx: TaskContext) -> Any:
+            return {"note": f"{int(ctx.user_text)} tickets for"}
+
+    talk = Talk(Worker(chain(State, asks=asks).compile()))
+    head, _ = await talk.say("2")
+    assert answered(await talk.answer(head, "Ann")) == "2 tickets for Ann"
+
+
+async def test_a_graph_that_has_changed_while_it_waited(caplog: pytest.LogCaptureFixture) -> None:
+    """The node that has asked is gone: the task fails at once, and the log says why."""
+    talk = Talk(LangGraphWorker(chain(MessagesState, repeat=repeat).compile()), max_attempts=3)
+    head, _ = await talk.say("one?")
+    talk.become(LangGraphWorker(chain(MessagesState, renamed=repeat).compile()))
+    task = await talk.answer(head, "1")
+    assert task.status.state == S.TASK_STATE_FAILED
+    assert "no node waits for the answer any more" in caplog.text
+
+
+async def test_what_the_turns_of_a_task_say_is_parted() -> None:
+    """A blank line stands between what was said before a question and after its answer."""
+
+    def says(_: MessagesState) -> Update:
+        return {"messages": [AIMessage("Deleting it.")]}
+
+    talk = Talk(LangGraphWorker(chain(MessagesState, says=says, repeat=repeat).compile()))
+    head, _ = await talk.say("a")
+    assert answered(await talk.bench.task(head)) == "Deleting it.\n\n[a, Deleting it.]"
+
+    def asks(_: MessagesState) -> Update:
+        return {"messages": [AIMessage(f"It is {interrupt('sure?')}.")]}
+
+    talk = Talk(LangGraphWorker(chain(MessagesState, says=says, asks=asks).compile()))
+    head, _ = await talk.say("a")
+    assert answered(await talk.answer(head, "gone")) == "Deleting it.\n\nIt is gone."
+
+
 async def test_several_interrupts_are_asked_one_at_a_time() -> None:
     """Two nodes that run side by side wait both; each gets its own answer."""
 
@@ -143,6 +186,13 @@ async def test_a_breakpoint_fails_the_task() -> None:
     graph = chain(MessagesState, repeat=repeat).compile(interrupt_before=["repeat"])
     _, task = await Talk(LangGraphWorker(graph)).say("a")
     assert task.status.state == S.TASK_STATE_FAILED
+
+
+def test_a_graph_that_is_not_compiled_is_refused() -> None:
+    """The sentence has the call that is missing."""
+    graph = chain(MessagesState, repeat=repeat)
+    with pytest.raises(ConfigurationError, match=r"pass `graph\.compile\(\)`"):
+        LangGraphWorker(graph)
 
 
 def test_a_value_that_is_spread_over_checkpoints_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, ModelMessage, ModelResponse
@@ -10,6 +11,7 @@ from pydantic_ai.messages import TextPart, ToolCallPart, ToolReturnPart, UserPro
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
+from a2a_serverless.worker import TaskContext
 from tests.unit.frameworks.talks import Talk, answered, question
 
 Reply = Callable[[list[ModelMessage], AgentInfo], ModelResponse]
@@ -90,6 +92,18 @@ async def test_two_tasks_wait_at_once() -> None:
     second, _ = await talk.say("two")
     assert answered(await talk.answer(second, "2")) == "two | 2"
     assert answered(await talk.answer(first, "1")) == "two | 2 | one | 1"
+
+
+async def test_a_worker_chooses_what_the_model_gets() -> None:
+    """`begin` makes the prompt of a task's first message, and of no answer."""
+
+    class Eager(PydanticAIWorker):
+        def begin(self, ctx: TaskContext) -> Any:
+            return f"{ctx.user_text}!"
+
+    talk = Talk(Eager(agent(calls("look_up"))))
+    head, _ = await talk.say("it")
+    assert answered(await talk.answer(head, "a book")) == "it! | a book"
 
 
 async def test_an_output_that_is_no_text_is_data() -> None:

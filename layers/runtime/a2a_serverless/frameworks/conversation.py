@@ -13,6 +13,8 @@ from typing import Any, Final, Self
 
 from a2a_serverless.worker import FinalError, TaskContext
 
+ARTIFACT: Final = "answer"
+"""The artifact of what a framework streams."""
 MOST_WAITING: Final = 16
 """The most waiting tasks that a conversation remembers: those that asked last.
 
@@ -110,6 +112,26 @@ class Messages:
         if self.is_rewritten or now[:count] != self.ended:
             return {"all": now}
         return {"own": now[count:]}
+
+
+class Answer:
+    """The text of a turn's model calls, sent as chunks of one artifact.
+
+    A blank line parts two messages, such as those before and after the call of a tool, and what an
+    earlier turn of the task has said.
+    """
+
+    def __init__(self, ctx: TaskContext) -> None:
+        self._ctx = ctx
+        self._has_begun = any(one.artifact_id == ARTIFACT for one in ctx.previous_artifacts)
+        self._message: object = None
+
+    async def add(self, text: str, message: object) -> None:
+        """Send the next chunk; `message` is equal for the chunks of one message."""
+        is_next = self._has_begun and message != self._message
+        self._has_begun, self._message = True, message
+        text = f"\n\n{text}" if is_next else text
+        await self._ctx.emit_text_artifact(text, ARTIFACT, append=True)
 
 
 def answer_of(ctx: TaskContext) -> Any:

@@ -15,15 +15,15 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.conversation import Conversation, answer_of, ask
+from a2a_serverless.frameworks.conversation import Answer, Conversation, answer_of, ask
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 
-ARTIFACT: Final = "answer"
 _MESSAGES: Final = "messages"
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
@@ -38,10 +38,14 @@ class LangGraphWorker(Worker):
         graph: a compiled graph; if it was compiled with a checkpointer, that is not used.
 
     Raises:
-        ConfigurationError: the graph has a DeltaChannel, whose value is spread over checkpoints.
+        ConfigurationError: the graph is not compiled, or has a DeltaChannel, whose value is spread
+            over checkpoints.
     """
 
     def __init__(self, graph: Graph) -> None:
+        given: Any = graph
+        if isinstance(given, StateGraph):
+            raise ConfigurationError("The graph is not compiled: pass `graph.compile()`.")
         spread = [name for name, kind in graph.channels.items() if isinstance(kind, DeltaChannel)]
         if spread:
             raise ConfigurationError(
@@ -51,7 +55,7 @@ class LangGraphWorker(Worker):
         self._graph = graph
 
     def begin(self, ctx: TaskContext) -> Any:
-        """Return the graph's input for a message: by default its text as a human's message."""
+        """Return the graph's input for a task's first message: by default a human's message."""
         return {_MESSAGES: [HumanMessage(ctx.user_text)]}
 
     async def finish(self, ctx: TaskContext, values: Any) -> None:  # noqa: ARG002 - for overriding
@@ -64,10 +68,10 @@ class LangGraphWorker(Worker):
         thread = Thread(ctx.context_id)
         thread.restore(conversation.waiting or conversation.ended)
         graph = self._graph.copy({"checkpointer": thread.saver})
-        given = self.begin(ctx)
-        if conversation.waiting is not None:
-            asked = (await graph.aget_state(thread.config)).interrupts[0]
-            given = Command(resume={asked.id: answer_of(ctx)})
+        if conversation.waiting is None:
+            given = self.begin(ctx)
+        else:
+            given = await _answered(graph, thread.config, answer_of(ctx))
         await _stream(ctx, graph, given, thread.config)
         state = await graph.aget_state(thread.config)
         if state.interrupts:
@@ -152,14 +156,27 @@ class Thread:
         return {"configurable": {**self.config["configurable"], "checkpoint_ns": namespace}}
 
 
+async def _answered(graph: Graph, config: RunnableConfig, answer: Any) -> Command[Any]:
+    """Return the input that goes on with an answer.
+
+    Raises:
+        FinalError: the graph is another one than that which has asked.
+    """
+    asked = (await graph.aget_state(config)).interrupts
+    if not asked:
+        raise FinalError(
+            "The graph has changed since it asked, and no node waits for the answer any more: begin"
+            " a new task, or give the node that has asked its name again."
+        )
+    return Command(resume={asked[0].id: answer})
+
+
 async def _stream(ctx: TaskContext, graph: Graph, given: Any, config: RunnableConfig) -> None:
-    """Run the graph, and send its models' text; two messages are separated by a blank line."""
-    before = None
+    """Run the graph, and send the text of its models."""
+    answer = Answer(ctx)
     async for token, _ in graph.astream(given, config, stream_mode="messages"):
         if isinstance(token, AIMessage) and token.text:
-            parting = "\n\n" if before not in {None, token.id} else ""
-            before = token.id
-            await ctx.emit_text_artifact(f"{parting}{token.text}", ARTIFACT, append=True)
+            await answer.add(token.text, token.id)
 
 
 def _are_messages(value: Any) -> TypeGuard[list[Any]]:

@@ -7,14 +7,15 @@ as the question (input-required). Text goes out as chunks of one artifact.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
-from agents import Agent, RunConfig, Runner, RunState
+from agents import Agent, RunConfig, Runner, RunResultStreaming, RunState
 from agents.memory import SessionABC
-from openai.types.responses import ResponseTextDeltaEvent
+from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEvent
 from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import (
+    Answer,
     Conversation,
     Messages,
     answer_of,
@@ -22,8 +23,6 @@ from a2a_serverless.frameworks.conversation import (
     is_consent,
 )
 from a2a_serverless.worker import TaskContext, Worker
-
-ARTIFACT: Final = "answer"
 
 
 class OpenAIAgentsWorker(Worker):
@@ -37,6 +36,10 @@ class OpenAIAgentsWorker(Worker):
     def __init__(self, agent: Agent[Any], run_config: RunConfig | None = None) -> None:
         self._agent = agent
         self._run_config = run_config
+
+    def begin(self, ctx: TaskContext) -> Any:
+        """Return the input for a task's first message: by default its text."""
+        return ctx.user_text
 
     async def finish(self, ctx: TaskContext, output: Any) -> None:
         """End a task with the final output: a text was streamed already, other output is data."""
@@ -57,14 +60,12 @@ class OpenAIAgentsWorker(Worker):
         conversation = await Conversation.load(ctx, "openai-agents")
         messages = Messages.of(conversation.ended, conversation.waiting)
         session = ConversationSession(ctx.context_id, messages.begin())
-        given: Any = ctx.user_text
-        if conversation.waiting is not None:
+        if conversation.waiting is None:
+            given = self.begin(ctx)
+        else:
             given = await self._answered(conversation.waiting["run"], answer_of(ctx))
         run = Runner.run_streamed(self._agent, given, session=session, run_config=self._run_config)
-        async for event in run.stream_events():
-            data = getattr(event, "data", None)
-            if isinstance(data, ResponseTextDeltaEvent) and data.delta:
-                await ctx.emit_text_artifact(data.delta, ARTIFACT, append=True)
+        await _stream(ctx, run)
         if run.interruptions:
             kept = {**messages.waiting(session.items), "run": run.to_state().to_json()}
             await conversation.wait(kept)
@@ -107,6 +108,18 @@ class ConversationSession(SessionABC):  # type: ignore[misc] # its environment h
 
     async def clear_session(self) -> None:
         self.items.clear()
+
+
+async def _stream(ctx: TaskContext, run: RunResultStreaming) -> None:
+    """Await the run, and send the text of its models."""
+    answer, number = Answer(ctx), 0
+    async for event in run.stream_events():
+        data = getattr(event, "data", None)
+        if isinstance(data, ResponseTextDeltaEvent) and data.delta:
+            # Models without ids of items give all of them one.
+            await answer.add(data.delta, (number, data.item_id))
+        elif isinstance(data, ResponseCompletedEvent):
+            number += 1
 
 
 def _question(item: Any) -> dict[str, Any]:

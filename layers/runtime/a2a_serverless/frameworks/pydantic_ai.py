@@ -42,6 +42,10 @@ class PydanticAIWorker(Worker):
     def __init__(self, agent: Agent[None, Any]) -> None:
         self._agent = agent
 
+    def begin(self, ctx: TaskContext) -> Any:
+        """Return the prompt for a task's first message: by default its text."""
+        return ctx.user_text
+
     async def finish(self, ctx: TaskContext, output: Any) -> None:
         """End a task with the agent's output: a text as it is, anything else as data."""
         if isinstance(output, str):
@@ -68,7 +72,7 @@ class PydanticAIWorker(Worker):
                 return
         messages = Messages.of(conversation.ended, waiting)
         run = await self._agent.run(
-            ctx.user_text if waiting is None else None,
+            self.begin(ctx) if waiting is None else None,
             message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
             deferred_tool_results=None if waiting is None else _results(waiting),
         )

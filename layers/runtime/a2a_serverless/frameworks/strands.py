@@ -8,27 +8,38 @@ of one artifact.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from strands import Agent, Snapshot
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
-from a2a_serverless.frameworks.conversation import Conversation, Messages, answer_of, ask
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.frameworks.conversation import Answer, Conversation, Messages, answer_of, ask
 from a2a_serverless.worker import TaskContext, Worker
-
-ARTIFACT: Final = "answer"
 
 
 class StrandsWorker(Worker):
     """Runs an agent once for each message.
 
     Args:
-        make_agent: returns a new agent. An agent object is one conversation, so each turn has its
-            own. `callback_handler=None` keeps the agent from printing.
+        make_agent: returns a new agent; one object is one conversation, so that each turn has its
+            own. `callback_handler=None` keeps it from printing.
+
+    Raises:
+        ConfigurationError: it is an agent.
     """
 
     def __init__(self, make_agent: Callable[[], Agent]) -> None:
+        if isinstance(make_agent, Agent):
+            raise ConfigurationError(
+                "An agent of Strands is one conversation: pass a function that makes one,"
+                " `StrandsWorker(lambda: Agent(…))`."
+            )
         self._make_agent = make_agent
+
+    def begin(self, ctx: TaskContext) -> Any:
+        """Return the prompt for a task's first message: by default its text."""
+        return ctx.user_text
 
     async def finish(self, ctx: TaskContext, agent: Agent) -> None:  # noqa: ARG002 - for overriding
         """End a task whose agent has answered; by default without further output."""
@@ -44,16 +55,12 @@ class StrandsWorker(Worker):
         messages = Messages.of(ended.get("messages"), waiting)
         agent = self._make_agent()
         _restore(agent, (waiting or ended).get("snapshot"), messages.begin())
-        prompt: Any = ctx.user_text
-        if waiting is not None:
+        if waiting is None:
+            prompt = self.begin(ctx)
+        else:
             answer = {"interruptId": waiting["asked"], "response": answer_of(ctx)}
             prompt = [{"interruptResponse": answer}]
-        interrupts: Any = ()
-        async for event in agent.stream_async(prompt):
-            if text := event.get("data"):
-                await ctx.emit_text_artifact(text, ARTIFACT, append=True)
-            if "result" in event:
-                interrupts = event["result"].interrupts or ()
+        interrupts = await _stream(ctx, agent, prompt)
         now, snapshot = _taken(agent)
         if interrupts:
             asked = {"asked": interrupts[0].id, "snapshot": snapshot}
@@ -62,6 +69,19 @@ class StrandsWorker(Worker):
         else:
             await conversation.end({"messages": now, "snapshot": snapshot})
             await self.finish(ctx, agent)
+
+
+async def _stream(ctx: TaskContext, agent: Agent, prompt: Any) -> Any:
+    """Run the agent, and send the text of its model; return the interrupts that it ends with."""
+    answer, number, interrupts = Answer(ctx), 0, ()
+    async for event in agent.stream_async(prompt):
+        if text := event.get("data"):
+            await answer.add(text, number)
+        elif "message" in event:
+            number += 1
+        elif "result" in event:
+            interrupts = event["result"].interrupts or ()
+    return interrupts
 
 
 def _taken(agent: Agent) -> tuple[list[Any], dict[str, Any]]:
