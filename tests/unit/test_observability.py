@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 import re
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any
 
@@ -180,7 +183,56 @@ def test_a_function_starts_by_its_environment(
         assert (metric["service"], metric["Attempts"]) == ("my-agent", [1.0])
 
 
+def test_lines_stay_on_stdout_while_agents_redirect_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Neither of two agents that redirect stdout at the same time gets a line of the process.
+
+    One takes back the other's redirection, so that stdout stays redirected, and is closed later.
+    """
+    outside, caught = sys.stdout, io.StringIO()
+    function = {"AWS_LAMBDA_FUNCTION_NAME": "worker", "POWERTOOLS_METRICS_NAMESPACE": "Mine"}
+    with root_logger():
+        observability.start(function)
+        try:
+            with redirect_stdout(caught):
+                logger.warning("beside an agent")
+                metrics.count("Attempts")
+                metrics.flush()
+            caught.close()
+            sys.stdout = caught
+            logger.warning("after it")
+            metrics.count("Attempts")
+            metrics.flush()
+        finally:
+            sys.stdout = outside
+            metrics.stop()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.get("message", line.get("Attempts")) for line in lines] == [
+        *("beside an agent", [1.0]),
+        *("after it", [1.0]),
+    ]
+
+
 # -- metrics -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("I/O operation on closed file")])
+def test_counts_that_cannot_be_written_end_nothing(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A turn neither fails nor ends its worker because the reader of stdout has left."""
+
+    def refuse(_: str) -> None:
+        raise error
+
+    metrics.start("Mine", service="agent", write=refuse)
+    try:
+        metrics.count("Attempts")
+        metrics.flush()
+    finally:
+        metrics.stop()
+    assert [record.__dict__["action"] for record in caplog.records] == ["metrics_not_written"]
 
 
 def test_counts_are_summed_and_times_are_kept() -> None:

@@ -56,16 +56,17 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     service = environment.get(SERVICE, "")
     if not service and FUNCTION not in environment:
         return
-    service = service or "a2a-serverless"
+    service, stdout = service or "a2a-serverless", logs.Stdout()
     logs.write_json(
         service=service,
         level=environment.get("POWERTOOLS_LOG_LEVEL") or "INFO",
         shows_texts=is_true(environment.get("A2A_LOG_ERROR_TEXTS")),
+        stream=stdout,
     )
     logging.captureWarnings(capture=True)  # for example that a coroutine was never awaited
     namespace = environment.get("POWERTOOLS_METRICS_NAMESPACE")
     if namespace and not is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
-        metrics.start(namespace, service=service)
+        metrics.start(namespace, service=service, write=stdout.write_line)
 
 
 def is_true(value: str | None) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, TextIO
 
 LIBRARIES: Final[Mapping[str, int]] = {
     "a2a": logging.INFO,
@@ -61,14 +61,29 @@ class Output(Protocol):
         ...
 
 
-class _Stdout:
-    """The current `sys.stdout`: Lambda's runtime and the tests replace it."""
+class Stdout:
+    """The `sys.stdout` of the moment at which this is made; the current one once that is closed.
+
+    Turns share a process. An agent that redirects stdout for a while would get the lines about its
+    neighbours, and after two that do so at the same time stdout stays redirected.
+    """
+
+    def __init__(self) -> None:
+        self._first = sys.stdout
 
     def write(self, text: str) -> None:
-        sys.stdout.write(text)
+        self._open().write(text)
 
     def flush(self) -> None:
-        sys.stdout.flush()
+        self._open().flush()
+
+    def write_line(self, line: str) -> None:
+        """Write `line` and its end, and write out all that is buffered."""
+        self.write(f"{line}\n")
+        self.flush()
+
+    def _open(self) -> TextIO:
+        return sys.stdout if self._first.closed else self._first
 
 
 class ContextFields(logging.Filter):
@@ -95,7 +110,7 @@ def write_json(
     """
     lowest = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     root = logging.getLogger()
-    root.handlers[:] = [json_handler(stream or _Stdout(), service, shows_texts=shows_texts)]
+    root.handlers[:] = [json_handler(stream or Stdout(), service, shows_texts=shows_texts)]
     root.setLevel(lowest)
     for name, harmless in LIBRARIES.items():
         logging.getLogger(name).setLevel(max(lowest, harmless))

@@ -7,11 +7,11 @@ Dimensions only have a few values that are known in advance: never an id, a host
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, TypeAlias
 
 _Dimensions: TypeAlias = tuple[tuple[str, str], ...]
@@ -37,20 +37,19 @@ class _Sink:
     groups: defaultdict[_Dimensions, _Group] = field(default_factory=lambda: defaultdict(_Group))
 
 
+logger = logging.getLogger(__name__)
+
 _lock = threading.Lock()
 _sink: _Sink | None = None
 
 
-def start(namespace: str, *, service: str, write: Callable[[str], object] | None = None) -> None:
-    """Start to count, in `namespace` and under the dimension `service`.
-
-    `write` takes a line; by default the line goes to stdout at once.
-    """
+def start(namespace: str, *, service: str, write: Callable[[str], object]) -> None:
+    """Start to count, into `namespace` and under the dimension `service`; `write` takes lines."""
     global _sink  # noqa: PLW0603 - one process, one sink
     # Loaded now, while the function starts, and not in its first invocation.
     from aws_lambda_powertools.metrics.provider.cloudwatch_emf import cloudwatch  # noqa: F401, PLC0415
 
-    _sink = _Sink(namespace, service, write or partial(print, flush=True))
+    _sink = _Sink(namespace, service, write)
 
 
 def stop() -> None:
@@ -81,7 +80,10 @@ def number(name: str, value: int, **dimensions: str) -> None:
 
 
 def flush() -> None:
-    """Write the counts since the last flush: a line for each set of dimensions."""
+    """Write the counts since the last flush: a line for each set of dimensions.
+
+    Counts that cannot be written are lost, and logged: no turn depends on them.
+    """
     with _lock:
         if _sink is None or not _sink.groups:
             return
@@ -89,7 +91,11 @@ def flush() -> None:
         sink = _sink
     for dimensions, group in groups.items():
         for line in _lines(sink, dict(dimensions), group):
-            sink.write(line)
+            try:
+                sink.write(line)
+            except (OSError, ValueError) as error:  # stdout is closed, or its reader has left
+                extra = {"action": "metrics_not_written"}
+                logger.warning("Metrics not written: %s", error, extra=extra)
 
 
 def _lines(sink: _Sink, dimensions: dict[str, str], group: _Group) -> Iterator[str]:
