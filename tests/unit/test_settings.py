@@ -34,3 +34,26 @@ def test_what_the_card_names_is_a_url(url: str) -> None:
     assert load_settings({"A2A_PUBLIC_URL": "http://127.0.0.1:8000/agents/"}).public_url
     with pytest.raises(ConfigurationError, match="A2A_PUBLIC_URL"):
         load_settings({"A2A_PUBLIC_URL": url})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("A2A_VISIBILITY_S", "43201"),
+        ("A2A_VISIBILITY_S", "inf"),
+        ("A2A_TTL_DAYS", "inf"),
+        ("A2A_CANCEL_TIMEOUT_S", "1e999"),
+        ("A2A_WAITING_S", "nan"),
+    ],
+)
+def test_a_time_that_no_clock_or_queue_has_is_refused(variable: str, value: str) -> None:
+    """SQS hides a message for 12 hours at most; a time without end is none that can be stored."""
+    with pytest.raises(ConfigurationError, match=f"^{variable}: Input should be .*[.]$"):
+        load_settings({variable: value})
+
+
+def test_shared_turns_need_a_worker_that_outlasts_them() -> None:
+    """Where no turn fits beside the spare time, it is the worker's time that is too short."""
+    settings = load_settings({"A2A_WORKER_TURNS": "2", "A2A_RUN_LIMIT_S": "60"})
+    with pytest.raises(ConfigurationError, match="needs an A2A_RUN_LIMIT_S of 76 or more"):
+        settings.check_sharing()

@@ -27,7 +27,7 @@ _PREFIX: Final = "A2A_"
 class Settings(BaseModel):
     """The choices of a deployment; a field whose name ends in `_s` is a time in seconds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     table: str = ""
     """Name of the DynamoDB table."""
@@ -90,8 +90,8 @@ class Settings(BaseModel):
     """The turns that one invocation of the worker function runs at the same time."""
     flush_ms: int = Field(default=100, ge=10, le=5000)
     """The time, in milliseconds, that a chunk waits for others to share its commit."""
-    visibility_s: float = Field(default=60, ge=1)
-    """The time after which another worker takes over from a worker that died."""
+    visibility_s: float = Field(default=60, ge=1, le=43_200)
+    """The time after which another worker takes over from one that died; SQS allows 12 hours."""
     retry_base_s: float = Field(default=2, gt=0)
     """The longest wait after a turn's first failed attempt; it doubles with each further one."""
     retry_cap_s: float = Field(default=300, gt=0)
@@ -166,6 +166,11 @@ class Settings(BaseModel):
             ConfigurationError: one sentence names the settings that do not fit.
         """
         longest_s = self.run_limit_s - SHARED_SPARE_S
+        if self.worker_turns > 1 and longest_s < 1:
+            raise ConfigurationError(
+                f"A2A_WORKER_TURNS above 1 needs an A2A_RUN_LIMIT_S of {SHARED_SPARE_S + 1:.0f} or"
+                f" more: A2A_TURN_LIMIT_S has to be {SHARED_SPARE_S:.0f} s less."
+            )
         if self.worker_turns > 1 and self.max_attempts < LEAST_SHARED_ATTEMPTS:
             raise ConfigurationError(
                 "A2A_WORKER_TURNS above 1 needs A2A_MAX_ATTEMPTS of 2 or more: a neighbour that"

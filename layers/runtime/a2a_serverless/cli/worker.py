@@ -83,11 +83,11 @@ def _settings(settings: Settings, options: Namespace) -> Settings:
     """
     from a2a_serverless.worker.adapter import PULL_LIMIT_S
 
-    limit_s = settings.turn_limit_s if options.turn_limit is None else options.turn_limit
+    limit_s, named = options.turn_limit, "--turn-limit"
+    if limit_s is None:
+        limit_s, named = settings.turn_limit_s, "A2A_TURN_LIMIT_S"
     if limit_s > PULL_LIMIT_S:
-        msg = (
-            f"--turn-limit {limit_s:.0f} is too long: SQS keeps a message from others for 12 hours"
-        )
+        msg = f"{named} {limit_s:.0f} is too long: SQS keeps a message from others for 12 hours"
         raise ConfigurationError(f"{msg}, so that a turn may run for {PULL_LIMIT_S:.0f} s.")
     is_chosen = "A2A_VISIBILITY_S" in os.environ
     visibility_s = settings.visibility_s if is_chosen else VISIBILITY_S
