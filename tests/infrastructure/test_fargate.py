@@ -12,6 +12,7 @@ from samtranslator.yaml_helper import yaml_parse
 from a2a_serverless.cli import main
 from a2a_serverless.settings import Settings
 from a2a_serverless.worker.adapter import PULL_LIMIT_S
+from tests.infrastructure.test_address import refused
 from tests.support.image import instructions, sent
 
 Json = dict[str, Any]
@@ -122,6 +123,19 @@ def test_the_command_is_one_of_the_worker(
     started = [line for line in image.splitlines() if line.startswith(("ENTRYPOINT", "CMD"))]
     used = {word for word in container["Command"] if str(word).startswith("--")}
     assert used | set(re.findall(r"--[a-z-]+", " ".join(started))) <= known
+
+
+def test_every_pair_of_cpu_and_memory_is_decided(fargate: Json) -> None:
+    """What Fargate does not have is refused before anything is made, in words that name the way."""
+    has = {"256": (512, 2048), "512": (1024, 4096), "1024": (2048, 8192), "2048": (4096, 16384)}
+    parameters = fargate["Parameters"]
+    for cpu in parameters["Cpu"]["AllowedValues"]:
+        least, most = has.get(cpu, (8192, 30720))
+        for memory in parameters["Memory"]["AllowedValues"]:
+            said = refused(fargate, Cpu=cpu, Memory=memory)
+            assert bool(said) is not (least <= int(memory) <= most), (cpu, memory)
+            assert all(sentence.startswith(f"Cpu {cpu} needs a Memory of ") for sentence in said)
+    assert refused(fargate) == []
 
 
 def test_the_longest_turn_is_the_commands(fargate: Json) -> None:
