@@ -80,7 +80,8 @@ def serve(
     """Run `serving` until it ends or a signal comes.
 
     A signal closes the queue; work that still runs `drain_s` seconds later is cancelled.
-    `health_port` answers health checks; metrics are written each minute, and at the end.
+    `health_port` answers health checks; metrics are written each minute, and at the end, before the
+    process waits for threads that agents have left behind.
 
     Raises:
         ConfigurationError: `health_port` cannot be used.
@@ -88,9 +89,12 @@ def serve(
     try:
         with asyncio.Runner() as runner:
             work = _serve(backends, serving, drain_s, health_port)
-            return run_to_end(runner.get_loop(), work)
+            try:
+                return run_to_end(runner.get_loop(), work)
+            finally:
+                metrics.flush()
     finally:
-        metrics.flush()
+        serving.close()  # it has not begun where the port could not be used
 
 
 async def _serve(
@@ -102,10 +106,10 @@ async def _serve(
     ended = asyncio.Event()
     for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    work = asyncio.create_task(serving)
-    flushing = asyncio.create_task(flush_now_and_then(SystemClock()))
-    signalled = asyncio.create_task(ended.wait())
     async with _health(health_port, lambda: not ended.is_set()):
+        work = asyncio.create_task(serving)
+        flushing = asyncio.create_task(flush_now_and_then(SystemClock()))
+        signalled = asyncio.create_task(ended.wait())
         await asyncio.wait([work, signalled], return_when=asyncio.FIRST_COMPLETED)
         signalled.cancel()
         await backends.operations.shutdown()
