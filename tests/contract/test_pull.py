@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -99,6 +100,24 @@ async def test_a_pull_that_fails_brings_nothing(
     queue = queues.queue(clock=ManualClock())
     await queue.send(Note())
     assert await queue.pull(10, 0) == []
+    assert [record.__dict__["action"] for record in caplog.records] == ["receive_failed"]
+    assert len(await queue.pull(10, PATIENCE_S)) == 1
+
+
+@on_sqs
+async def test_a_pull_without_a_thread_brings_nothing(
+    queues: SqsQueues, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where agents have taken all threads of the system, the turns that run are left alone."""
+
+    def refuse(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    queue = queues.queue(clock=ManualClock())
+    await queue.send(Note())
+    with monkeypatch.context() as without:
+        without.setattr(Thread, "start", refuse)
+        assert await queue.pull(10, 0) == []
     assert [record.__dict__["action"] for record in caplog.records] == ["receive_failed"]
     assert len(await queue.pull(10, PATIENCE_S)) == 1
 

@@ -185,7 +185,7 @@ class SqsFifoQueue(FifoQueue[M]):
             try:
                 records = await self._receive(url, limit, wait_s if self._has_long_polls else 0)
                 self._failures = 0
-            except aws.ERRORS as error:
+            except (*aws.ERRORS, UnavailableError) as error:
                 self._failures += 1
                 await self._back_off(error, self._failures)
                 return []
@@ -208,12 +208,17 @@ class SqsFifoQueue(FifoQueue[M]):
         """Make one poll, in a daemon thread of its own.
 
         In the pool of `aws.call` it would delay other calls, and the end of the process.
+
+        Raises:
+            UnavailableError: no thread could be started.
+            ClientError, BotoCoreError: as boto3 does.
         """
         poll: Future[list[EventRecord]] = Future()
         self._polls.add(poll)
         arguments = (url, poll, limit, wait_s)
-        Thread(target=self._poll, args=arguments, name="sqs-poll", daemon=True).start()
+        thread = Thread(target=self._poll, args=arguments, name="sqs-poll", daemon=True)
         try:
+            _start(thread)
             return await asyncio.wrap_future(poll)
         except asyncio.CancelledError:
             if not poll.cancel() and poll.exception() is None:
@@ -309,6 +314,14 @@ def _firsts_of_groups(
         (behind if group in groups else firsts).append(record)
         groups.add(group)
     return firsts, behind
+
+
+def _start(thread: Thread) -> None:
+    """Start a thread; raise UnavailableError if the system has none, as agents have taken all."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise UnavailableError("No thread could be started to poll the queue.") from error
 
 
 def _resolve(poll: Future[list[EventRecord]], outcome: list[EventRecord] | Exception) -> bool:
