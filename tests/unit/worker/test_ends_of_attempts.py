@@ -146,6 +146,15 @@ async def serving(bench: Bench, clock: PacedClock) -> asyncio.Task[None]:
     return task
 
 
+async def told_to_end(bench: Bench, worker: asyncio.Task[None]) -> None:
+    """The end of a worker after the drain of a signal; its queue serves the next worker."""
+    bench.operations.is_closed = True
+    worker.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await worker
+    bench.operations.is_closed = False
+
+
 async def test_a_shutdown_releases_the_turns_that_it_interrupts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -157,9 +166,7 @@ async def test_a_shutdown_releases_the_turns_that_it_interrupts(
     worker = await serving(bench, clock)
     token = (await bench.head(task)).token
     assert token is not None
-    worker.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await worker
+    await told_to_end(bench, worker)
     head = await bench.head(task)
     correlation_id = line(caplog, "shutdown")["correlation_id"]
     assert head.released == AttemptEnd(token=token, reason=SHUTDOWN, correlation_id=correlation_id)
@@ -181,9 +188,7 @@ async def test_a_shutdown_after_the_agents_end_changes_nothing(end: S) -> None:
     worker = await serving(bench, clock)
     head = await bench.head(task)
     assert head.state == end
-    worker.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await worker
+    await told_to_end(bench, worker)
     assert await bench.head(task) == head
 
 
@@ -197,9 +202,7 @@ async def test_a_shutdown_before_the_claim_writes_nothing() -> None:
     bench = Bench(Agent(wait), clock=clock)
     task = await bench.send()
     worker = await serving(bench, clock)
-    worker.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await worker
+    await told_to_end(bench, worker)
     assert await bench.head(task) == task
     assert (await bench.deliver()).attempt == 2
 
@@ -223,6 +226,7 @@ async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
         return True
 
     monkeypatch.setattr(MemoryStorage, "release", unanswered)
+    bench.operations.is_closed = True
     worker.cancel()
     await asked.wait()
     if is_told_twice:
@@ -233,8 +237,40 @@ async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
         assert line(caplog, "release_failed")["task_id"] == task.task_id
     assert worker.done()
     assert worker.cancelled()
+    bench.operations.is_closed = False
     assert not (await bench.head(task)).was_released
     assert (await bench.deliver()).attempt == 2
+
+
+async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It ends its worker as a crash does: the attempt counts, and is not noted as given back.
+
+    Else its turn would end one worker after the other, as no worker's end costs an attempt.
+    """
+    clock = PacedClock()
+
+    async def cancel_all(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, AT_ONCE))
+        await clock.sleep(1)
+        for other in asyncio.all_tasks():
+            other.cancel()
+
+    bench = Bench(Agent(cancel_all), clock=clock, max_attempts=2)
+    test, task = asyncio.current_task(), await bench.send()
+    assert test is not None
+    for attempts in (1, 2):
+        worker = await serving(bench, clock)
+        with pytest.raises(asyncio.CancelledError):
+            await clock.pass_time(2)
+        test.uncancel()
+        await asyncio.wait([worker])
+        head = await bench.head(task)
+        assert (head.attempts, head.was_released) == (attempts, False)
+    assert [record.__dict__.get("action") for record in caplog.records].count("cut_off") == 2
+    assert await bench.work() is True
+    assert (await bench.head(task)).state == S.TASK_STATE_FAILED
 
 
 async def test_an_unforeseen_error_releases_the_turn(

@@ -98,14 +98,18 @@ async def _of(bench: Bench, task_id: str) -> Any:
     return handle
 
 
-def test_an_exit_in_a_callback_does_not_end_the_function(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("ends", "action"), [(sys.exit, "exit_in_callback"), (None, "loop_stopped")]
+)
+def test_an_end_of_the_loop_does_not_end_the_function(
+    ends: Callable[[], None] | None, action: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With an exit in a callback both turns of the batch complete, and the exit is logged."""
+    """An exit in a callback, or a stopped loop, is logged; both turns of the batch complete."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         if context.get_user_input() == "exit":
-            asyncio.get_running_loop().call_soon(sys.exit, 3)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(ends or loop.stop)
         for _ in range(3):
             await asyncio.sleep(0)
         await complete(context, queue)
@@ -128,7 +132,7 @@ def test_an_exit_in_a_callback_does_not_end_the_function(
         assert function.handle(event, None) == {"batchItemFailures": []}
     finally:
         function.close()
-    assert "exit_in_callback" in [r.__dict__.get("action") for r in caplog.records]
+    assert action in [r.__dict__.get("action") for r in caplog.records]
 
 
 def test_an_exit_of_the_work_itself_is_passed_on() -> None:
@@ -141,6 +145,22 @@ def test_an_exit_of_the_work_itself_is_passed_on() -> None:
     try:
         with pytest.raises(SystemExit, match="4"):
             run_to_end(loop, work())
+    finally:
+        loop.close()
+
+
+def test_a_stop_that_is_meant_is_passed_on() -> None:
+    """The testing kit kills a process by stopping its loop."""
+    loop = asyncio.new_event_loop()
+
+    async def work() -> None:
+        loop.stop()
+        await asyncio.sleep(0)
+
+    try:
+        with pytest.raises(RuntimeError, match="stopped"):
+            run_to_end(loop, work(), may_stop=lambda: True)
+        assert run_to_end(loop, work()) is None
     finally:
         loop.close()
 

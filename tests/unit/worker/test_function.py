@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,8 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.function import WorkerFunction
 from tests.support.workers import Agent, Bench, S, complete, status
 
+MEETS_IN_S = 20
+
 
 class LambdaContext:
     """What the function asks of Lambda's context."""
@@ -27,8 +31,8 @@ class LambdaContext:
 class Source:
     """A function, and the records that an event source would pass to it."""
 
-    def __init__(self, agent: Agent) -> None:
-        self.bench = Bench(agent)
+    def __init__(self, agent: Agent, **settings: Any) -> None:
+        self.bench = Bench(agent, **settings)
         self.function = WorkerFunction(self.bench.backends, agent, self.bench.settings)
 
     def send(self, text: str = "hello") -> tuple[Head, dict[str, Any]]:
@@ -153,3 +157,24 @@ def test_without_a_context_there_is_no_deadline(source: Source) -> None:
     head, record = source.send()
     assert source.function.handle({"Records": [record]}, None) == {"batchItemFailures": []}
     assert source.state(head) == S.TASK_STATE_COMPLETED
+
+
+def test_blocking_calls_of_all_places_run_at_once() -> None:
+    """Turns that wait in threads share a worker like those that await: none waits for a thread.
+
+    Python's own default has a thread for each CPU and four more.
+    """
+    places = (os.cpu_count() or 1) + 8
+    meeting = threading.Barrier(places)
+
+    async def meet(context: RequestContext, queue: EventQueue) -> None:
+        await asyncio.to_thread(meeting.wait, MEETS_IN_S)
+        await complete(context, queue)
+
+    source = Source(Agent(meet), worker_turns=places, turn_limit_s=60)
+    try:
+        sent = [source.send() for _ in range(places)]
+        assert source.handle(*(record for _, record in sent)) == []
+        assert {source.state(head) for head, _ in sent} == {S.TASK_STATE_COMPLETED}
+    finally:
+        source.function.close()

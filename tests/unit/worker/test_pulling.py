@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 
+import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.tasks.operations import Operation
@@ -16,6 +20,7 @@ from tests.support.observed import counted
 from tests.support.workers import Agent, Bench, PacedClock, S, complete
 
 HOUR_S = 3600
+MEETS_IN_S = 20
 
 
 async def test_one_poll_asks_for_all_free_places() -> None:
@@ -52,6 +57,26 @@ async def test_one_poll_asks_for_all_free_places() -> None:
     assert {(await bench.head(head)).state for head in heads} == {S.TASK_STATE_COMPLETED}
     await queue.shutdown()
     await serving
+
+
+async def test_a_thread_for_each_place() -> None:
+    """Blocking calls of as many turns as there are places run at the same time."""
+    places = (os.cpu_count() or 1) + 8
+    meeting = threading.Barrier(places)
+
+    async def meet(context: RequestContext, queue: EventQueue) -> None:
+        await asyncio.to_thread(meeting.wait, MEETS_IN_S)
+        await complete(context, queue)
+
+    bench = Bench(Agent(meet))
+    heads = [await bench.send() for _ in range(places)]
+    serving = asyncio.create_task(bench.adapter.serve(concurrency=places))
+    async with asyncio.timeout(MEETS_IN_S):
+        while not bench.operations.is_empty:  # type: ignore[attr-defined]  # noqa: ASYNC110 - its last message
+            await asyncio.sleep(0.01)
+    await bench.operations.shutdown()
+    await serving
+    assert {(await bench.head(head)).state for head in heads} == {S.TASK_STATE_COMPLETED}
 
 
 async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
@@ -92,6 +117,33 @@ async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
     await serving
 
 
+async def test_a_queue_that_vanishes_cuts_off_no_turn() -> None:
+    """The turns that run come to their end; then the worker ends with the sentence of the queue."""
+    clock = PacedClock()
+
+    async def slow(context: RequestContext, queue: EventQueue) -> None:
+        await clock.sleep(5)
+        await complete(context, queue)
+
+    bench = Bench(Agent(slow), clock=clock)
+    heads = [await bench.send() for _ in range(3)]
+    queue = bench.operations
+    pull, asked = queue.pull, []
+
+    async def vanishes(limit: int, wait_s: float) -> list[Handle[Operation]]:
+        asked.append(limit)
+        if len(asked) > 1:
+            raise ConfigurationError("The queue q does not exist.")
+        return await pull(limit, wait_s)
+
+    queue.pull = vanishes  # type: ignore[method-assign]
+    serving = asyncio.create_task(bench.adapter.serve(concurrency=5))
+    await clock.pass_time(10)
+    with pytest.raises(ConfigurationError, match=r"^The queue q does not exist\.$"):
+        await serving
+    assert {(await bench.head(head)).state for head in heads} == {S.TASK_STATE_COMPLETED}
+
+
 async def test_a_shutdown_costs_no_attempt() -> None:
     """A turn whose workers are told to end, again and again, never runs out of attempts."""
     clock = PacedClock()
@@ -107,8 +159,7 @@ async def test_a_shutdown_costs_no_attempt() -> None:
         await clock.pass_time(2)
         head = await bench.head(task)
         assert head.attempts == 1
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await _told_to_end(bench, serving)
         assert (await bench.head(task)).attempts == 0
     serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
     await clock.pass_time(10)
@@ -130,6 +181,13 @@ async def test_a_shutdown_leaves_the_attempts_before_it() -> None:
     serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
     await clock.pass_time(2)
     assert (await bench.head(task)).attempts == 2
+    await _told_to_end(bench, serving)
+    assert (await bench.head(task)).attempts == 1
+
+
+async def _told_to_end(bench: Bench, serving: asyncio.Task[None]) -> None:
+    """The end of a worker after the drain of a signal; its queue serves the next worker."""
+    bench.operations.is_closed = True
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
-    assert (await bench.head(task)).attempts == 1
+    bench.operations.is_closed = False

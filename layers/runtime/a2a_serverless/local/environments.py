@@ -171,7 +171,7 @@ class Environments:
                 try:
                     handler = handler or self._make_handler(environment)
                     answer = handler(invocation.event, self._context())
-                except Exception as error:  # noqa: BLE001 - Lambda's edge: the invocation has failed
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - Lambda's edge: the invocation has failed
                     self._release()
                     invocation.answer.set_exception(error)
                 else:

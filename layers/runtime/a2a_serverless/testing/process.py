@@ -86,7 +86,7 @@ class Process:
                 " function, `def test_…`, not from an async one."
             )
         try:
-            return run_to_end(self._loop, work)
+            return run_to_end(self._loop, work, may_stop=lambda: self._is_dead)
         except RuntimeError as error:
             if not self._is_dead:
                 raise

@@ -18,6 +18,7 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import (
     A2AServerlessError,
     ConcurrencyError,
+    ConfigurationError,
     FencedError,
     TurnFinishedError,
 )
@@ -47,7 +48,7 @@ from a2a_serverless.worker.canceling import Canceling
 from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.failures import reason_of
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
-from a2a_serverless.worker.loops import limited, name_origins, survive_exits
+from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
 from a2a_serverless.worker.sharing import MOST_AT_ONCE, Place
 from a2a_serverless.worker.telemetry import (
     count_failed,
@@ -67,6 +68,10 @@ MAX_MARGIN_SHARE = 0.2
 _NEWER = (
     "a newer release of this service wrote its task, and only a worker of that release may run it,"
     " or the message that opened its turn is damaged"
+)
+_CUT_OFF = (
+    "Delivery cancelled, though this worker does not end: the agent of one of its turns has"
+    " cancelled tasks that it has not started"
 )
 RELEASE_S = 6.0
 """Seconds to wait at most until HEAD notes that an interrupted attempt is over. This is a little
@@ -141,9 +146,12 @@ class WorkerAdapter:
                 verdict = await delivery.verdict()
             except asyncio.CancelledError:
                 try:
-                    text = "Delivery given back: this worker shuts down"
-                    await delivery.interrupted(SHUTDOWN, logging.INFO, "shutdown", text)
-                finally:  # also if the worker is stopped once more: another one goes on at once
+                    if self.backends.operations.is_closed:
+                        text = "Delivery given back: this worker shuts down"
+                        await delivery.interrupted(SHUTDOWN, logging.INFO, "shutdown", text)
+                    else:  # as a worker's death: the attempt counts, and the next one runs alone
+                        _log(handle, logging.ERROR, "cut_off", _CUT_OFF)
+                finally:  # also if the worker is told once more: another one goes on at once
                     await self._conclude(handle, again(0))
                 raise
             except Exception as error:  # noqa: BLE001 - an invocation's edge: the operation must not be lost
@@ -156,20 +164,32 @@ class WorkerAdapter:
     async def serve(self, *, concurrency: int) -> None:
         """Pull operations, `concurrency` at a time, until the queue is shut down.
 
-        There is one poll at a time; it asks for as many as there are free places. If this call is
-        cancelled, it gives back the operations that it works on.
+        One poll at a time asks for as many as find a place. Cancelled after the queue's shutdown,
+        it gives back what it works on.
+
+        Raises:
+            ConfigurationError: there is no such queue any more; the turns that ran have ended.
         """
         operations, running = self.backends.operations, set[asyncio.Task[None]]()
+        missing: ConfigurationError | None = None
+        have_threads(asyncio.get_running_loop(), concurrency)
         async with asyncio.TaskGroup() as deliveries:
             while not operations.is_closed:
                 if len(running) >= concurrency:
                     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     continue  # the callback has removed what is done
                 free = concurrency - len(running)
-                for handle in await operations.pull(min(MOST_AT_ONCE, free), LONG_POLL_S):
+                try:
+                    handles = await operations.pull(min(MOST_AT_ONCE, free), LONG_POLL_S)
+                except ConfigurationError as error:  # raised in the group, it would end the turns
+                    missing = error
+                    break
+                for handle in handles:
                     task = deliveries.create_task(self._work(handle))
                     running.add(task)
                     task.add_done_callback(running.discard)
+        if missing is not None:
+            raise missing
 
     async def _work(self, handle: Handle[Operation]) -> None:
         try:

@@ -18,7 +18,7 @@ from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents
-from a2a_serverless.worker.loops import run_to_end
+from a2a_serverless.worker.loops import have_threads, run_to_end
 from a2a_serverless.worker.sharing import Place, Sharing
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ class WorkerFunction(EventFunction):
         self._clock = clock or SystemClock()
         self._adapter = WorkerAdapter(backends, agent, settings, clock=self._clock)
         super().__init__()
+        have_threads(self._loop, settings.worker_turns)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` to its end, even if a callback of the agent calls `sys.exit()`."""

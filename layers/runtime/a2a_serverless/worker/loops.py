@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from types import TracebackType
@@ -28,8 +30,9 @@ logger = logging.getLogger(__name__)
 
 _in_agent: ContextVar[StartedTasks | None] = ContextVar("in_agent", default=None)
 
-_ARGUMENTS: Final = ("", "ctx", "context, event_queue")
-"""Of a method of the agent, by their number: a Worker's, an AgentExecutor's."""
+_STOPPED = "Event loop stopped before Future completed."
+"""The text of asyncio's RuntimeError after `loop.stop()`."""
+
 RECANCEL_S = 1.0
 """Seconds that a cancelled task has before it is cancelled again."""
 STOP_GRACE_S = 5.0
@@ -187,6 +190,15 @@ async def called(method: Callable[..., Any], *args: object) -> None:
     raise WrongMethodError(msg, place=place_of_function(method))
 
 
+def have_threads(loop: asyncio.AbstractEventLoop, turns: int) -> None:
+    """Let each of `turns` turns on `loop` run blocking code in a thread at the same time.
+
+    Python's own default has four threads more than there are CPUs: all other turns would wait.
+    """
+    threads = max(turns, os.cpu_count() or 1) + 4
+    loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="asyncio"))
+
+
 def name_origins() -> None:
     """Make Python's warning about a coroutine that was never awaited name the line of its call.
 
@@ -221,16 +233,29 @@ def survive_exits(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_task_factory(_Factory(before))
 
 
-def run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on `loop` to its end; an exit that a callback of the agent raises is logged.
+def run_to_end(
+    loop: asyncio.AbstractEventLoop,
+    work: Coroutine[Any, Any, T],
+    *,
+    may_stop: Callable[[], bool] = lambda: False,
+) -> T:
+    """Run `work` on `loop` to its end, whatever the agent does to the loop, and log that.
+
+    A callback of the agent may raise an exit, and any of its code may stop the loop. `may_stop`
+    tells whether a stop counts.
 
     Raises:
         SystemExit, KeyboardInterrupt: `work` itself has raised it.
+        RuntimeError: the loop was stopped, and might be.
     """
     main = loop.create_task(work)
     while True:
         try:
             return loop.run_until_complete(main)
+        except RuntimeError as error:
+            if str(error) != _STOPPED or main.done() or may_stop():
+                raise
+            logger.error("The agent has stopped the event loop", extra={"action": "loop_stopped"})  # noqa: TRY400 - says all
         except (SystemExit, KeyboardInterrupt) as error:
             if main.done():
                 raise
