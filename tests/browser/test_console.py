@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from a2a.types import TaskState
+from a2a.types import Artifact, Part, TaskState
 from playwright.sync_api import Browser, expect
 
+from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, visiting
@@ -234,6 +235,23 @@ def test_artifacts_are_rendered(visit: Visit, site: Site) -> None:
     assert link.get_attribute("rel") == "noopener noreferrer nofollow"
 
 
+def test_an_image_is_loaded_once(visit: Visit, site: Site) -> None:
+    """While its task goes on: each load reads the task's whole log."""
+    head = site.scribe.open("with-image", "Draw it.")
+    site.scribe.claim(head, "a")
+    image = Part(raw=seeds.png(), media_type="image/png", filename="map.png")
+    drawn = ArtifactWritten(Artifact(artifact_id="map", parts=[image]))
+    site.scribe.commit(head, drawn, token="a")
+    visit.task(site, "with-image")
+    loaded = "document.querySelector('.bubble img').naturalWidth === 192"
+    visit.page.wait_for_function(loaded)
+    for number in range(3):
+        site.scribe.commit(head, seeds.chunk(f"line {number} ", append=number > 0), token="a")
+        expect(visit.page.locator(".talk")).to_contain_text(f"line {number}", timeout=10_000)
+        visit.page.wait_for_function(loaded)
+    assert sum("/part/" in url for url in visit.asked) == 1
+
+
 @pytest.mark.parametrize("view", ["conversation", "timeline", "events", "cost"])
 def test_a_hostile_task_runs_nothing(browser: Browser, site: Site, view: str) -> None:
     """Two dozen contents at every place that a client or an agent fills: no script, no request."""
@@ -283,25 +301,43 @@ def test_a_hostile_file_is_not_opened(browser: Browser, site: Site) -> None:
             assert "sandbox" in answer.headers["content-security-policy"]
 
 
+OPENINGS = 5
+
+PAINTED = """async () => {
+  await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+  const [opened] = performance.getEntriesByType('navigation');
+  const [paint] = performance.getEntriesByName('first-contentful-paint');
+  return Math.max(opened.loadEventEnd, paint.startTime) / 1000;
+}"""
+"""The seconds from the start of the navigation until the page was loaded and first painted."""
+
+
 def test_a_large_task_opens_at_once(
     visit: Visit, site: Site, record_property: Callable[[str, object], None]
 ) -> None:
-    """3,200 chunks and 200 attempts: each view takes the server less than a second, and scrolls.
+    """3,200 chunks and 200 attempts: each view is painted in less than a second, and scrolls.
 
-    Counted in time of the processor, so that a machine with other work does not fail it.
+    By the browser's own clock, from the click until the page is whole and painted; and in time of
+    the server's processor. The best of a few openings counts: the machine may have other work.
     """
     seeds.large(site.scribe, "large")
-    took: dict[str, float] = {}
+    served: dict[str, float] = {}
+    painted: dict[str, float] = {}
     for view in ("conversation", "timeline", "events", "cost"):
         visit.task(site, "large", view)  # compiles the template
-        began = time.process_time()
-        visit.task(site, "large", view)
-        took[view] = time.process_time() - began
+        openings = []
+        while len(openings) < OPENINGS and min(openings, default=1.0) >= 1:
+            began = time.process_time()
+            visit.task(site, "large", view)
+            served[view] = time.process_time() - began
+            openings.append(visit.page.evaluate(PAINTED))
+        painted[view] = min(openings)
         expect(visit.page.locator(".now .state")).to_have_text("working")
         visit.page.mouse.wheel(0, 5_000)
         visit.page.wait_for_function("window.scrollY > 0 || document.body.scrollHeight <= 720")
-    record_property("seconds", took)
-    assert max(took.values()) < 1, took
+    record_property("seconds", {"server": served, "browser": painted})
+    assert max(served.values()) < 1, served
+    assert max(painted.values()) < 1, painted
     visit.task(site, "large")
     assert "word 0 word 1 word 2" in visit.page.inner_text(".artifact .bubble")
 

@@ -378,6 +378,9 @@ async def test_each_page_of_a_long_list_costs_the_same(
     requests = Counter(usage.requests for usage in usages)
     units = [usage.read_units for usage in usages]
     record_property("pages", f"{len(usages)}, requests {requests}, read units {max(units)}")
+    some = {"first": usages[0], "middle": usages[len(usages) // 2], "last": usages[-2]}
+    for name, usage in some.items():
+        record_property(name, f"requests {usage.requests}, read units {usage.read_units}")
     assert (len(listed), len(set(listed))) == (HEADS, HEADS)
     assert {usage.write_units for usage in usages} == {0}
     assert requests[5] >= HEADS / 50

@@ -17,6 +17,7 @@ from botocore.stub import Stubber
 from pydantic import SecretStr
 
 from a2a_serverless import aws, cli
+from a2a_serverless.console import letters
 from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.queues.sqs import SqsFifoQueue
@@ -42,6 +43,7 @@ def environment(own_queues: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> 
     for name, value in own_queues.items():
         if name.startswith("AWS_"):
             monkeypatch.setenv(name, value)
+    monkeypatch.setattr(letters, "WAIT_S", 0)  # the emulator has one server
     aws.forget_clients()
     yield
     aws.forget_clients()

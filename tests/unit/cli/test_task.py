@@ -293,22 +293,52 @@ def test_a_status_of_a_newer_release(run: Run, database: Database, storage: Dyna
     assert "HEAD has the state TASK_STATE_NEW, which this release does not know" in said.err
 
 
+EVIL = (
+    "\x1b[2J\x07\r\n\x9b31m\u202e\x1b]52;c;eA==\x07\x1b]8;;https://e.example\x1b\\\x90q"
+    "\u2066\u200b\x00\u2028\x1bP\x1b[6n"
+)
+"""Erases, rings, colours, turns, writes the clipboard, makes a link, asks the terminal."""
+
+COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
+
+
+def hostile(storage: DynamoStorage) -> Head:
+    """A task in which all that clients and agents name is hostile."""
+    said = SendMessageRequest(message=Message(message_id=EVIL, parts=[Part(text=EVIL)]))
+    opening = storage.open_task(EVIL, said, task_id=TASK, caller=Caller(EVIL))
+    head: Head = wait(opening).head
+    artifact = ArtifactWritten(Artifact(artifact_id=EVIL, name=EVIL, parts=[Part(text=EVIL)]))
+    head = committed(storage, head, artifact, token="a", claims=True, worker=EVIL)
+    wait(storage.release(head, AttemptEnd(token="a", reason=EVIL, correlation_id=EVIL)))
+    wait(storage.request_cancel(TASK, by=EVIL))
+    found: Head = wait(storage.head(TASK))
+    return found
+
+
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
 def test_nothing_breaks_the_terminal(
     run: Run, database: Database, storage: DynamoStorage, arguments: tuple[str, ...]
 ) -> None:
     """What clients and agents have named is shown without control characters."""
-    evil = "\x1b[2J\x07\r\n\x9b31m\u202e"
-    head = opened(storage, message_id=evil)
-    artifact = ArtifactWritten(Artifact(artifact_id=evil))
-    head = committed(storage, head, artifact, token="a", claims=True, worker=evil)
-    wait(storage.release(head, AttemptEnd(token="a", reason=evil, correlation_id=evil)))
-    wait(storage.request_cancel(TASK, by=evil))
-    set_attributes(database, head_key(head), {"state": {"S": evil}, "context_id": {"S": evil}})
+    head = hostile(storage)
+    set_attributes(database, head_key(head), {"state": {"S": EVIL}, "context_id": {"S": EVIL}})
     said = run(TASK, *arguments)
     shown = (said.out + said.err).replace("\n", "")
     assert shown.isprintable()
     assert "x1b[2J" in shown or "u001b[2J" in shown
+
+
+@pytest.mark.parametrize("arguments", [("--story",), ("--events",), ("--follow",)])
+def test_no_view_breaks_the_terminal(
+    run: Run, storage: DynamoStorage, arguments: tuple[str, ...]
+) -> None:
+    """Nor do its events and its story: no clipboard is written, no link is made, no line erased."""
+    head = hostile(storage)
+    if arguments == ("--follow",):
+        wait(storage.commit(head, Commit(entries=(COMPLETED,))))
+    shown = run(TASK, *arguments).out.replace("\n", "")
+    assert shown.isprintable()
+    assert "x1b]52;c;" in shown or "u001b]52;c;" in shown
 
 
 def test_what_happened_in_sentences(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
@@ -469,6 +499,20 @@ def test_versions_that_cannot_be_read(
     ):
         assert clause in said.err
     assert "docs/operations.md" in said.err
+
+
+@pytest.mark.parametrize("view", ["--events", "--follow"])
+def test_the_events_of_a_damaged_task(
+    run: Run, database: Database, storage: DynamoStorage, clock: ManualClock, view: str
+) -> None:
+    """One sentence says which version is gone, or what HEAD lacks."""
+    head = restarted(storage, clock)
+    database.client.delete_item(TableName=database.table, Key=event_key(head, 2))
+    said = run(TASK, view)
+    assert (said.code, f"Version 2 of task {TASK} is not there" in said.err) == (2, True)
+    remove_attributes(database, head_key(head), "context_id")
+    said = run(TASK, view)
+    assert (said.code, "context_id" in said.err) == (2, True)
 
 
 def test_a_log_that_ends_before_head(run: Run, database: Database, storage: DynamoStorage) -> None:

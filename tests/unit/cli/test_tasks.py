@@ -18,14 +18,19 @@ from a2a.types import Message, Part, SendMessageRequest, TaskState, TaskStatus
 from botocore.stub import Stubber
 
 from a2a_serverless import aws, cli
-from a2a_serverless.console import dev_file
+from a2a_serverless.console import dev_file, letters
+from a2a_serverless.console.app import Console
+from a2a_serverless.console.pages import VIEWS
+from a2a_serverless.console.stored import StoredInspector
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
+from tests.support.newer import append_to_body, event_key, head_key, remove_attributes
 
 ANN = Scope.of("", "ann")
 BOB = Scope.of("acme", "bob")
@@ -59,6 +64,7 @@ def queue(database: Database, monkeypatch: pytest.MonkeyPatch) -> str:
     ]
     monkeypatch.setenv("A2A_UNDECODABLE_QUEUE", url)
     monkeypatch.setenv("A2A_PUSH_DEAD_LETTER_QUEUE", "aside.fifo")
+    monkeypatch.setattr(letters, "WAIT_S", 0)  # it has one server
     return str(url)
 
 
@@ -226,6 +232,20 @@ def test_what_was_set_aside(run: Run, queue: str, command: str) -> None:
     assert (code, f"There is no message {message_id}" in err) == (2, True)
 
 
+def test_a_look_at_a_queue_asks_all_servers(
+    run: Run, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQS may answer a request that does not wait with nothing, though there are messages."""
+    monkeypatch.setattr(letters, "WAIT_S", 1)
+    waits: list[int] = []
+    events = aws.client("sqs").meta.events
+    name = "provide-client-params.sqs.ReceiveMessage"
+    events.register(name, lambda params, **_: waits.append(params["WaitTimeSeconds"]), "wait")
+    assert run("undecodable")[0] == 0
+    events.unregister(name, unique_id="wait")
+    assert waits == [1]
+
+
 # -- what cannot be asked ----------------------------------------------------------------------
 
 
@@ -234,6 +254,7 @@ def test_what_was_set_aside(run: Run, queue: str, command: str) -> None:
     [
         (("tasks", "--state", "lost"), "--state lost is no state"),
         (("tasks", "--counts"), "--counts counts the tasks of one owner"),
+        (("tasks", "--tenant", "acme"), "--tenant is part of a caller's name"),
         (("tasks", "--scope", "x"), "--scope x is no scope"),
         (("task", "t", "--follow", "--json"), "--follow shows events"),
         (("task", "t", "--logs"), "--logs reads the logs of a deployment"),
@@ -246,6 +267,33 @@ def test_what_cannot_be_asked(run: Run, arguments: tuple[str, ...], named: str) 
     code, out, err = run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert named in err
+
+
+def test_a_port_that_is_none(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """The console refuses it as `dev` does."""
+    with pytest.raises(SystemExit) as refused:
+        run("console", "--port", "99999")
+    assert refused.value.code == 2
+    assert "99999 is not a port" in capsys.readouterr().err
+
+
+def test_a_time_before_all_tasks(run: Run, storage: DynamoStorage) -> None:
+    """Since a time that no calendar has is since ever."""
+    opened(storage, "t")
+    code, out, _ = run("tasks", "--user", "ann", "--since", "999999d")
+    assert (code, ids(out)) == (0, ["t"])
+
+
+@pytest.mark.parametrize("verb", ["cancel", "resend"])
+def test_a_damaged_task_is_left_alone(
+    run: Run, database: Database, storage: DynamoStorage, operations: None, verb: str
+) -> None:
+    """What this release cannot read it neither cancels nor sends again; one sentence says why."""
+    head = opened(storage, "t")
+    remove_attributes(database, head_key(head), "context_id")
+    code, out, err = run("tasks", verb, "t", "--yes")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "context_id" in err
 
 
 def answering(outputs: dict[str, str] | None) -> Stubber:
@@ -407,3 +455,28 @@ def test_the_console_of_a_table(
     (_, listed), (code, shown) = seen
     assert "the table tasks" in listed
     assert (code, "no worker; the turn waits for one" in shown) == (200, True)
+
+
+def test_the_console_shows_what_can_be_read(storage: DynamoStorage, database: Database) -> None:
+    """What HEAD lacks and an entry of a newer release are named; no page of the task fails."""
+    head = opened(storage, "t")
+    append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))
+    remove_attributes(database, head_key(head), "context_id")
+    console = Console(StoredInspector(storage, Settings(), place="x"), url="http://127.0.0.1:80")
+
+    async def look() -> list[httpx.Response]:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=console.app), base_url="http://127.0.0.1"
+        ) as person:
+            await person.get(console.open_url())
+            path = f"/_console/task/{ANN.digest}/t"
+            paths = [
+                path + end for view in VIEWS for end in (f"?view={view}", f"/live?view={view}")
+            ]
+            return [await person.get(path) for path in paths]
+
+    answers: list[httpx.Response] = wait(look())
+    for answer in answers:
+        assert answer.status_code == 200
+        assert "HEAD has no context_id" in answer.text
+    assert any("an entry of kind &#39;Z&#39;" in answer.text for answer in answers)

@@ -31,7 +31,12 @@ from a2a_serverless.cli import (
 )
 from a2a_serverless.cli.arguments import PROGRAM, Parser
 from a2a_serverless.cli.text import printable, refuse
-from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.errors import (
+    ConfigurationError,
+    NewerReleaseError,
+    TaskNotFoundError,
+    UnreadableTaskError,
+)
 
 COMMANDS = (
     *(demo, init, dev, console, lock, upgrade),
@@ -46,6 +51,9 @@ EXIT_UNREAD = 141
 _EXTRA = frozenset(
     {"boto3", "botocore", "jinja2", "markdown_it", "moto", "packaging", "responses", "rich", "yaml"}
 )
+
+_SENTENCES = (ConfigurationError, NewerReleaseError, TaskNotFoundError, UnreadableTaskError)
+"""Errors that say all that a person has to know."""
 
 _EXAMPLES = """\
 examples:
@@ -78,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = options.run(options)
         sys.stdout.flush()
-    except ConfigurationError as error:
+    except _SENTENCES as error:
         return refuse(str(error))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:

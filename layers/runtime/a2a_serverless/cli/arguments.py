@@ -69,10 +69,10 @@ class Parser(argparse.ArgumentParser):
             "./agent_card.json, else functions/api/agent_card.json of the project)",
         )
 
-    def add_port(self) -> None:
-        """Add `--port`, 8000 unless it is given."""
+    def add_port(self, default: int = 8000) -> None:
+        """Add `--port`."""
         self.add_argument(
-            "--port", type=_port, default=8000, help="0 takes a free one (default: %(default)s)"
+            "--port", type=_port, default=default, help="0 takes a free one (default: %(default)s)"
         )
 
     def add_concurrency(self, default: int, of: str) -> None:

@@ -24,9 +24,7 @@ def add(commands: Commands) -> None:
         "the stack --stack, else of the table A2A_TABLE. Nothing is deployed. For the dev that you "
         "have started it prints a new link to its console.",
     )
-    console.add_argument(
-        "--port", type=int, default=0, help="the port on 127.0.0.1 (default: a free one)"
-    )
+    console.add_port(default=0)
     add_place(console)
 
 

@@ -86,6 +86,8 @@ def run(options: Namespace) -> int:
     scope = Scope.of(options.tenant, options.user).digest if options.user else options.scope
     if options.state is not None and options.state not in STATES:
         return refuse(f"--state {options.state} is no state: choose one of {', '.join(STATES)}.")
+    if options.tenant and not options.user:
+        return refuse("--tenant is part of a caller's name: leave it out, or give --user, too.")
     if options.counts and scope is None:
         return refuse("--counts counts the tasks of one owner: name it with --user or --scope.")
     if scope is not None and (fault := fault_of("any", scope)):

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from a2a_serverless import aws
 from a2a_serverless.console.inspector import EventLine
 from a2a_serverless.console.letters import ASIDE, Letters
-from a2a_serverless.console.pages import BASE, Pages, page
+from a2a_serverless.console.pages import Pages
 from a2a_serverless.console.remote import (
     COUNTED,
     DELETED,
@@ -31,6 +31,7 @@ from a2a_serverless.console.remote import (
     ROWS,
     TIMELINES,
 )
+from a2a_serverless.console.rendering import BASE, page
 from a2a_serverless.console.session import Sessions
 from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.errors import (
@@ -81,7 +82,7 @@ class Console:
         self._pages = Pages(inspector, endpoint=endpoint, card=card)
         self.app: ASGIApp = Starlette(
             routes=[
-                Route("/", self._open),
+                Route("/", self._root),
                 Route(BASE, self._open),
                 Route(f"{BASE}/open", self._open),
                 Mount(f"{BASE}/static", StaticFiles(directory=STATIC)),
@@ -127,6 +128,10 @@ class Console:
             return scope["method"] == "GET" and b"text/html" in accept
         return path == BASE or path.startswith(f"{BASE}/")
 
+    async def _root(self, _: Request) -> Response:
+        """Lead to the console: its cookie is for its own path."""
+        return _to(BASE)
+
     async def _open(self, request: Request) -> Response:
         """Exchange the token of the printed URL for a cookie; with a cookie, lead to the tasks."""
         token = request.query_params.get("token", "")
@@ -136,7 +141,7 @@ class Console:
         if value is None:
             return page("closed.html", status=403, was_used=bool(token))
         answer = _to(f"{BASE}/tasks")
-        answer.set_cookie(self.sessions.cookie, value, httponly=True, samesite="strict", path="/")
+        answer.set_cookie(self.sessions.cookie, value, httponly=True, samesite="strict", path=BASE)
         return answer
 
     def _for_people(self, answer: Endpoint) -> Endpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx
 from a2a.types import AgentCard
@@ -13,6 +14,7 @@ from a2a_serverless.http.card import missing_fields
 
 _PATH: Final = "/.well-known/agent-card.json"
 _ANSWER_S: Final = 10.0
+_HERE: Final = ("127.0.0.1", "localhost", "::1")
 
 
 async def fetched(endpoint: str) -> tuple[AgentCard | None, str]:
@@ -23,7 +25,7 @@ async def fetched(endpoint: str) -> tuple[AgentCard | None, str]:
     try:
         async with httpx.AsyncClient(trust_env=False, timeout=_ANSWER_S) as client:
             answer = await client.get(endpoint + _PATH)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         return None, f"{endpoint} does not answer: {type(error).__name__}."
     if answer.status_code != httpx.codes.OK:
         return None, f"{endpoint}{_PATH} answers {answer.status_code}: clients look for it there."
@@ -40,7 +42,7 @@ def faults_of(card: AgentCard) -> Iterator[str]:
     if not card.supported_interfaces:
         yield "supportedInterfaces is empty: no client knows where the agent is."
     for way in card.supported_interfaces:
-        if not way.url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+        if not _is_reached(way.url):
             yield f"The interface {way.url} is not https: clients elsewhere refuse it."
     ids = [skill.id for skill in card.skills]
     for double in sorted({one for one in ids if ids.count(one) > 1}):
@@ -51,3 +53,12 @@ def faults_of(card: AgentCard) -> Iterator[str]:
     names = {name for one in card.security_requirements for name in one.schemes}
     for name in sorted(names - set(card.security_schemes)):
         yield f"securityRequirements names {name}, which securitySchemes does not have."
+
+
+def _is_reached(url: str) -> bool:
+    """Return True if clients call such a URL: it is https, or http on this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _HERE)

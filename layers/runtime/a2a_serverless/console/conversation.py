@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Final, Literal, TypeAlias
 
 from a2a.types import Artifact, Message, Part, Role
 from google.protobuf.json_format import MessageToDict
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from a2a_serverless.console.markdown import html_of
 from a2a_serverless.storage.log import Log
@@ -30,9 +29,16 @@ from a2a_serverless.tasks.progress import Progress, progress_in
 PartKind: TypeAlias = Literal["text", "markdown", "json", "image", "file", "link", "elsewhere"]
 
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Types of images that are shown; all others, including SVG, are files."""
-MOST_TEXT: Final = 200_000
-"""The most characters of one text that a page shows."""
+"""Images that are shown; all others, SVG among them, are files."""
+MOST_TEXT: Final = 100_000
+"""Characters of one text that a page shows."""
+MOST_OF_ALL: Final = 600_000
+"""Characters of all texts that a page shows, the newest first: an agent decides how many it has."""
+_MOST_NAME: Final = 500
+"""Characters of a name or a URL."""
+LEFT_OUT: Final = "what came before is not shown: there is much of it"
+_PER_PART: Final = 200
+"""Characters that a part counts beside its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +48,17 @@ class ShownPart:
     kind: PartKind
     text: str = ""
     html: Markup | None = None
-    """The text as HTML, if it is Markdown."""
+    """Of texts, escaped, and of Markdown: their characters are shown as they are."""
     name: str = ""
     size: int = 0
     index: int = 0
     """The part's place, for its URL."""
     is_cut: bool = False
+
+    @property
+    def length(self) -> int:
+        """Return the characters that it takes on the page."""
+        return _PER_PART + len(self.text) + len(self.html or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,11 @@ class Said:
     kind: Literal["user", "agent", "artifact", "state", "note", "progress"]
     at: int | None
     version: int
+    content: Sequence[Part] = ()
     parts: tuple[ShownPart, ...] = ()
+    """What the page shows of `content`."""
+    is_short: bool = False
+    """Not all of `content` is shown: the page has enough without it."""
     title: str = ""
     index: int = 0
     """An artifact's place among all, for the URLs of its parts."""
@@ -67,12 +82,12 @@ class Said:
 def conversation(log: Log) -> list[Said]:
     """Return the conversation of a log that was read from its beginning.
 
-    An artifact stands at the place where it was begun, with its content as it is now: chunks of
-    attempts that a restart has discarded are not shown. Only the last progress of a turn is shown,
-    as a bar.
+    Artifacts stand where they were begun, and have what they have now: chunks of attempts that a
+    restart has discarded are not shown. Of a turn's progress the last one is shown, as a bar.
+    What is beyond `MOST_OF_ALL` is left out, the oldest first.
     """
     artifacts = dict(log.fold().artifacts)
-    places = _places(log, artifacts)
+    begun = _begun(log, artifacts)
     said: list[Said] = []
     for record in log.records:
         for entry in record.entries:
@@ -91,19 +106,42 @@ def conversation(log: Log) -> list[Said]:
                     said.append(_note("note", "an entry that this release does not know", record))
                 case _:
                     pass
-        for index, artifact_id in enumerate(artifacts):
-            if places.get(artifact_id) == record.version:
-                said.append(_artifact(artifacts[artifact_id], index, record))
-    return said
+        for index, artifact_id in begun.get(record.version, ()):
+            said.append(_artifact(artifacts[artifact_id], index, record))
+    return _shown(said)
+
+
+def _shown(said: Sequence[Said]) -> list[Said]:
+    """Return what the page shows: from the newest on, until it has enough; a note says so."""
+    left, shown = MOST_OF_ALL, list[Said]()
+    for one in reversed(said):
+        parts: list[ShownPart] = []
+        more = shown_parts(one.content)
+        for part in more:
+            parts.append(part)
+            left -= part.length
+            if left < 0:
+                break
+        is_short = next(more, None) is not None
+        left -= _PER_PART
+        shown.append(replace(one, parts=tuple(parts), is_short=is_short))
+        if left < 0:
+            break
+    if len(shown) < len(said):
+        shown.append(Said(kind="note", at=None, version=0, title=LEFT_OUT))
+    return shown[::-1]
 
 
 def _tell_status(said: list[Said], change: StatusChanged, record: Record) -> None:
     """Add a status's message, the bar instead of the turn's earlier one, and the task's end."""
     status, progress = change.status, progress_in(change.metadata)
     if progress is not None:
-        of_turn = list(takewhile(lambda one: one.kind != "user", reversed(said)))
-        for bar in (one for one in of_turn if one.kind == "progress"):
-            said.remove(bar)
+        for place in range(len(said) - 1, -1, -1):
+            if said[place].kind == "user":
+                break
+            if said[place].kind == "progress":
+                del said[place]
+                break
         message = _message(status.message, record)
         said.append(replace(message, kind="progress", progress=progress))
     elif status.HasField("message"):
@@ -112,8 +150,8 @@ def _tell_status(said: list[Said], change: StatusChanged, record: Record) -> Non
         said.append(_note("state", plain_state(status.state), record))
 
 
-def _places(log: Log, artifacts: dict[str, Artifact]) -> dict[str, int]:
-    """Return the version at which each of the remaining artifacts was begun."""
+def _begun(log: Log, artifacts: dict[str, Artifact]) -> dict[int, list[tuple[int, str]]]:
+    """Return by versions which artifacts that still stand were begun: their places and ids."""
     begun: dict[str, int] = {}
     for record in log.records:
         for entry in record.entries:
@@ -122,7 +160,10 @@ def _places(log: Log, artifacts: dict[str, Artifact]) -> dict[str, int]:
             elif isinstance(entry, ArtifactWritten):
                 begun.setdefault(entry.artifact.artifact_id, record.version)
     first = log.records[0].version if log.records else 0
-    return {name: begun.get(name, first) for name in artifacts}
+    found: dict[int, list[tuple[int, str]]] = {}
+    for place, name in enumerate(artifacts):
+        found.setdefault(begun.get(name, first), []).append((place, name))
+    return found
 
 
 def _message(message: Message, record: Record) -> Said:
@@ -130,7 +171,7 @@ def _message(message: Message, record: Record) -> Said:
         kind="user" if message.role == Role.ROLE_USER else "agent",
         at=record.at,
         version=record.version,
-        parts=tuple(shown_parts(message.parts)),
+        content=message.parts,
     )
 
 
@@ -139,8 +180,8 @@ def _artifact(artifact: Artifact, index: int, record: Record) -> Said:
         kind="artifact",
         at=record.at,
         version=record.version,
-        title=artifact.name or artifact.artifact_id,
-        parts=tuple(shown_parts(artifact.parts)),
+        title=_short(artifact.name or artifact.artifact_id),
+        content=artifact.parts,
         index=index,
     )
 
@@ -174,7 +215,7 @@ def _text(text: str, *, is_markdown: bool) -> ShownPart:
     shown, is_cut = text[:MOST_TEXT], len(text) > MOST_TEXT
     if is_markdown:
         return ShownPart(kind="markdown", html=html_of(shown), is_cut=is_cut)
-    return ShownPart(kind="text", text=shown, is_cut=is_cut)
+    return ShownPart(kind="text", html=escape(shown), is_cut=is_cut)
 
 
 def _other(part: Part, index: int) -> ShownPart:
@@ -184,12 +225,16 @@ def _other(part: Part, index: int) -> ShownPart:
             return ShownPart(kind="json", text=text[:MOST_TEXT], is_cut=len(text) > MOST_TEXT)
         case "raw":
             kind: PartKind = "image" if media_type(part) in IMAGES else "file"
-            name = part.filename or part.media_type or "file"
+            name = _short(part.filename or part.media_type or "file")
             return ShownPart(kind=kind, name=name, size=len(part.raw), index=index)
         case "url":
-            return ShownPart(kind="link", text=part.url, name=part.filename)
+            return ShownPart(kind="link", text=_short(part.url), name=_short(part.filename))
         case _:
             return ShownPart(kind="elsewhere")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MOST_NAME else f"{name[:_MOST_NAME]}…"
 
 
 def media_type(part: Part) -> str:

@@ -26,6 +26,8 @@ ASIDE: Final[Mapping[Aside, str]] = {
 _HELD_S: Final = 20
 """Seconds for which a look hides the messages from other looks."""
 _AT_ONCE: Final = 10
+WAIT_S: Final = 1
+"""Seconds that a look may wait: only then does SQS ask all of its servers."""
 _MOST: Final = 1_000
 """The most messages that a look takes."""
 
@@ -183,6 +185,7 @@ class SqsLetters(Letters):
             QueueUrl=url,
             MaxNumberOfMessages=_AT_ONCE,
             VisibilityTimeout=_HELD_S,
+            WaitTimeSeconds=WAIT_S,
             MessageSystemAttributeNames=["SentTimestamp"],
             MessageAttributeNames=["All"],
         )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlencode
 
 from a2a.types import AgentCard
 from google.protobuf.json_format import MessageToDict, MessageToJson
-from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -19,43 +17,29 @@ from a2a_serverless.console.cards import faults_of, fetched
 from a2a_serverless.console.conversation import IMAGES, conversation, media_type
 from a2a_serverless.console.forms import form_of
 from a2a_serverless.console.inspector import PAGE, STATES, TaskQuery
+from a2a_serverless.console.notes import Notes
 from a2a_serverless.console.picture import picture
 from a2a_serverless.console.purging import Purging
 from a2a_serverless.console.queues import Queues
+from a2a_serverless.console.rendering import BASE, page
 from a2a_serverless.console.stored import StoredInspector, event_lines
 from a2a_serverless.console.trying import Call, Trying
 from a2a_serverless.errors import A2AServerlessError, PageTokenError, UnreadableTaskError
-from a2a_serverless.inspect import wording
 from a2a_serverless.inspect.cost import WRITE_UNIT_DOLLARS
 from a2a_serverless.inspect.timeline import Timeline, with_logs
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
 
-BASE: Final = "/_console"
-"""The path of the console; no agent has a tenant of this name."""
-
 VIEWS: Final = ("conversation", "timeline", "events", "cost")
 EVENTS: Final = 200
 """Events of one page."""
+MOST_OF_AN_EVENT: Final = 10_000
+"""Characters of one event that a page shows: a chunk may have megabytes."""
 _SINCE: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
 
 Answer: TypeAlias = Callable[[Request], Awaitable[Response]]
-
-_TEMPLATES: Final = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
-    autoescape=True,
-    undefined=ChainableUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_TEMPLATES.globals |= {"base": BASE, "w": wording, "plain": lambda state: state.replace("_", " ")}
-
-
-def page(template: str, *, status: int = 200, **values: Any) -> Response:
-    """Return a template as an answer; every value in it is escaped."""
-    text = _TEMPLATES.get_template(template).render(**values)
-    return Response(text, status, media_type="text/html; charset=utf-8")
 
 
 class Pages:
@@ -73,6 +57,7 @@ class Pages:
         self._inspector = inspector
         self._trying = Trying(endpoint)
         self._card = card
+        self._notes = Notes()
 
     def routes(self) -> Iterator[tuple[str, str, Answer]]:
         """Yield method, path and answer of each page."""
@@ -90,7 +75,7 @@ class Pages:
         yield "GET", "/try/{call}/wire", self.wire
         yield "POST", "/try/{call}/{verb}", self.on_call
         yield "GET", "/card", self.card
-        yield from Queues(self._inspector, BASE, page).routes()
+        yield from Queues(self._inspector, BASE, page, self._notes).routes()
         yield from Purging(self._inspector, page).routes()
 
     # -- tasks -------------------------------------------------------------------------------
@@ -104,7 +89,6 @@ class Pages:
             scope = Scope.of(asked.get("tenant", "").strip(), user).digest
         now = self._inspector.storage.clock.now_ms()
         since = _SINCE.get(asked.get("since", ""))
-        fault = ""
         try:
             query = TaskQuery(
                 scope=scope or None,
@@ -117,7 +101,8 @@ class Pages:
             counts = await self._inspector.counts(scope) if asked.get("counts") and scope else {}
         except (A2AServerlessError, PageTokenError) as error:
             return page("problem.html", status=400, place=self._inspector.place, text=str(error))
-        filters = {name: asked.get(name, "") for name in ("user", "scope", "state", "since")}
+        names = ("user", "tenant", "scope", "state", "since")
+        filters = {name: asked.get(name, "").strip() for name in names}
         older = urlencode({**filters, "page": rows.next_token}) if rows.next_token else ""
         return page(
             "rows.html" if asked.get("live") else "tasks.html",
@@ -127,13 +112,12 @@ class Pages:
             filters=filters,
             states=list(STATES),
             scope=scope,
-            tenant=asked.get("tenant", "").strip(),
             counts=counts,
             older=older,
             is_first=not asked.get("page"),
             same=urlencode({**filters, "page": asked.get("page", ""), "live": "1"}),
+            every="30s" if query.state and not scope else "2s",  # it looks at many to show a few
             now=now,
-            fault=fault,
         )
 
     async def find(self, request: Request) -> Response:
@@ -156,7 +140,7 @@ class Pages:
         """Return the live part of a task's page; 204 while nothing has changed."""
         task_id, scope = request.path_params["id"], request.path_params["scope"]
         storage = self._inspector.storage.for_scope(Scope(scope))
-        head = await storage.head(task_id)
+        head = await _head(storage, task_id)
         if head is not None:
             mark = await self._mark(head, await storage.pushes(task_id))
             if mark == request.query_params.get("mark"):
@@ -186,7 +170,7 @@ class Pages:
             )
         shown = found[0]
         storage = self._inspector.storage.for_scope(Scope(scope))
-        head = await storage.head(task_id)
+        head = await _head(storage, task_id)
         pushes = await storage.pushes(task_id) if head is not None else []
         view = request.query_params.get("view", VIEWS[0])
         if view == "timeline":
@@ -203,7 +187,7 @@ class Pages:
             mark=await self._mark(head, pushes) if head is not None else "",
             is_live=head is not None and (not head.is_terminal or is_owed),
             now=storage.clock.now_ms(),
-            said=request.query_params.get("said", ""),
+            said=self._notes.get(request.query_params.get("said", "")),
             can_try=bool(self._trying.endpoint),
             may_join=self._inspector.logs is not None and not self._inspector.logs.is_at_hand,
             logs=request.query_params.get("logs", ""),
@@ -237,7 +221,7 @@ class Pages:
             before = request.query_params.get("before", "")
             end = int(before) if before.isdecimal() else len(lines)
             start = max(0, end - EVENTS)
-            shown_lines = [(line.cursor, _json(line.event)) for line in lines[start:end]]
+            shown_lines = [(line.cursor, *_json(line.event)) for line in lines[start:end]]
             return {"lines": shown_lines[::-1], "older": start or None, "damage": ""}
         return {"talk": await asyncio.to_thread(conversation, log), "damage": ""}
 
@@ -282,7 +266,7 @@ class Pages:
                 said = text.format(await act(path["id"], path["scope"]))
             except A2AServerlessError as error:
                 said = str(error) or "It has moved on meanwhile."
-        where = f"{BASE}/task/{path['scope']}/{path['id']}?{urlencode({'said': said})}"
+        where = f"{BASE}/task/{path['scope']}/{path['id']}?said={self._notes.keep(said)}"
         return RedirectResponse(where, 303)
 
     # -- try it ------------------------------------------------------------------------------
@@ -363,5 +347,15 @@ class Pages:
         )
 
 
-def _json(event: Mapping[str, Any]) -> str:
-    return json.dumps(event, indent=2, ensure_ascii=False)
+async def _head(storage: DurableStorage, task_id: str) -> Head | None:
+    """Return the HEAD of a task; None also if it is damaged, or has what is new."""
+    try:
+        return await storage.head(task_id)
+    except UnreadableTaskError:
+        return None
+
+
+def _json(event: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the beginning of an event as JSON, and True if that is not all of it."""
+    text = json.dumps(event, indent=2, ensure_ascii=False)
+    return text[:MOST_OF_AN_EVENT], len(text) > MOST_OF_AN_EVENT

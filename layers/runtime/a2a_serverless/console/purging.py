@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from a2a_serverless.console.forms import form_of
 from a2a_serverless.console.inspector import Inspector
+from a2a_serverless.console.rendering import visible
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage.deletion import Counted
 from a2a_serverless.tasks.identity import Scope, is_task_id
@@ -93,7 +94,7 @@ class Purging:
         form = await form_of(request)
         whose = Whose.of(form)
         whose.check()
-        if form.get("name") != whose.name:
+        if form.get("name") not in (whose.name, visible(whose.name)):
             said = f"Nothing was deleted: {whose.name} was not typed."
             return self._answer(whose, counted=await self._counted(whose), said=said)
         deleted = await self._inspector.delete_data(whose.digest)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.console.forms import form_of
 from a2a_serverless.console.letters import ASIDE, Aside, Letter
+from a2a_serverless.console.notes import Notes
 from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.errors import A2AServerlessError
 
@@ -44,12 +45,14 @@ class Queues:
         inspector: reads what is due and what was set aside.
         base: the path of the console.
         page: renders a template.
+        notes: keeps what a deletion has done.
     """
 
-    def __init__(self, inspector: StoredInspector, base: str, page: Page) -> None:
+    def __init__(self, inspector: StoredInspector, base: str, page: Page, notes: Notes) -> None:
         self._inspector = inspector
         self._path = f"{base}/queues"
         self._page = page
+        self._notes = notes
 
     def routes(self) -> Iterator[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
         """Yield method, path and answer of each page."""
@@ -66,10 +69,10 @@ class Queues:
             here="queues",
             due=await storage.due(now, limit=SHOWN),
             cancels=await storage.overdue_cancels(now, limit=SHOWN),
-            aside=[await self._shown(name) for name in ASIDE],
+            aside=await asyncio.gather(*map(self._shown, ASIDE)),
             deletable=DELETABLE,
             now=now,
-            said=request.query_params.get("said", ""),
+            said=self._notes.get(request.query_params.get("said", "")),
         )
 
     async def _shown(self, name: Aside) -> Shown:
@@ -93,4 +96,4 @@ class Queues:
             said = "The message is deleted."
         else:
             said = "The message is gone already, or held elsewhere."
-        return RedirectResponse(f"{self._path}?{urlencode({'said': said})}", 303)
+        return RedirectResponse(f"{self._path}?said={self._notes.keep(said)}", 303)

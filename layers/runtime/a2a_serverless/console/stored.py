@@ -147,7 +147,7 @@ class StoredInspector(Inspector):
         One page reads at most `STEPS` times, however many tasks there are.
         """
         now = self.storage.clock.now_ms()
-        since = now - DAY_MS if query.since_ms is None else query.since_ms
+        since = now - DAY_MS if query.since_ms is None else max(0, query.since_ms)
         hour, before = _place_in(query.token) or (now // HOUR_MS, "")
         rows: list[TaskRow] = []
         for _ in range(STEPS):
@@ -249,4 +249,5 @@ def row_of(head: Head) -> TaskRow:
 
 
 def _iso(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+    """Return a time in UTC; one before 1970 as 1970: nothing is older."""
+    return datetime.fromtimestamp(max(0, at_ms) / 1000, UTC).isoformat()

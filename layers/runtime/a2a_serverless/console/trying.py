@@ -21,7 +21,9 @@ import httpx
 _KEPT: Final = 20
 """The number of calls that are remembered."""
 _LINES: Final = 4_000
-"""The number of lines of one call that are remembered."""
+"""Lines of one call that are remembered."""
+_MOST: Final = 400_000
+"""Characters of them, the newest: a page asks for all of them while more come."""
 _LONG: Final = 20_000
 """The number of characters of a line that are remembered."""
 _WAIT_S: Final = 330.0
@@ -36,7 +38,7 @@ class Call:
     """One call, and what went over the wire."""
 
     id: str
-    lines: deque[tuple[Look, str]] = field(default_factory=lambda: deque(maxlen=_LINES))
+    lines: deque[tuple[Look, str]] = field(default_factory=deque)
     task_id: str = ""
     state: str = ""
     last_event_id: str = ""
@@ -45,12 +47,22 @@ class Call:
     key: str = field(default="", repr=False)
     """The credentials that the operator has given; calls that follow this one send them as well."""
     count: int = 0
-    """Lines so far, including those that are forgotten."""
+    """Lines so far, also those that are forgotten."""
+    length: int = 0
+    """Characters that are remembered."""
+
+    @property
+    def forgotten(self) -> int:
+        """Return the number of lines that are remembered no more."""
+        return self.count - len(self.lines)
 
     def add(self, look: Look, text: str) -> None:
         """Remember a line that went over the wire."""
         self.lines.append((look, text[:_LONG]))
         self.count += 1
+        self.length += min(len(text), _LONG)
+        while self.length > _MOST or len(self.lines) > _LINES:
+            self.length -= len(self.lines.popleft()[1])
 
     def cut(self) -> None:
         """Drop the connection, as if the network had failed."""
@@ -120,12 +132,17 @@ class Trying:
             call.add("sent", f"{name}: (yours)")
         if body is not None:
             call.add("sent", json.dumps(body, indent=2, ensure_ascii=False))
-        request = httpx.Request(
-            method,
-            self.endpoint + path,
-            headers={**shown, **held},
-            json=body,
-        )
+        try:
+            request = httpx.Request(
+                method,
+                self.endpoint + path,
+                headers={**shown, **held},
+                json=body,
+            )
+        except (UnicodeEncodeError, httpx.InvalidURL):
+            call.add("said", "It was not sent: address and headers have to be plain ASCII.")
+            call.is_open = False
+            return call
         call.running = asyncio.get_running_loop().create_task(_run(call, request))
         return call
 

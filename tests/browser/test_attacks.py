@@ -1,0 +1,260 @@
+"""What an agent or a client may try against the browser of who looks at its task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    SendMessageRequest,
+    TaskState,
+)
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
+from playwright.sync_api import Browser, expect
+
+from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry
+from a2a_serverless.tasks.head import AttemptEnd
+from tests.browser import seeds
+from tests.browser.conftest import Site, Visit, site_of, visiting
+
+pytestmark = pytest.mark.browser
+
+RUN = "window.pwned=1"
+
+MARKDOWN = (
+    f"<javascript:{RUN}>",
+    f"<JAVASCRIPT:{RUN}//https://a.example>",
+    "<data:text/html;base64,PHNjcmlwdD53aW5kb3cucHduZWQ9MTwvc2NyaXB0Pg==>",
+    f"[click][a]\n\n[a]: <javascript:{RUN}> 'https://a.example'",
+    f"[a][]\n\n[a]: data:text/html,<script>{RUN}</script>",
+    f"[click](java\tscript:{RUN})",
+    f"[click](java&Tab;script&colon;{RUN})",
+    f"[click](\x01javascript:{RUN})",
+    f"[click](https://a.example 'x\" onmouseover=\"{RUN}')",
+    f'[click](https://a.example/"onmouseover="{RUN})',
+    "[click](//elsewhere.example/x)",
+    "[click](\\\\elsewhere.example)",
+    "[click](/_console/task/x/y/cancel)",
+    "[click](?view=events)",
+    "[click](file:///etc/passwd)",
+    "[click](blob:https://a.example/1)",
+    "[click](view-source:https://a.example)",
+    f'![x" onerror="{RUN}](https://elsewhere.example/x.png "t\' onerror={RUN}")',
+    f'```js" onload="{RUN}\nx\n```',
+    f"```\n</code></pre><script>{RUN}</script>\n```",
+    f"|a|b|\n|:-|-:|\n|<img src=x onerror={RUN}>|`</td><script>{RUN}</script>`|",
+    f"<script>\n{RUN}\n</script>",
+    f"<!-- --><script>{RUN}</script>",
+    f"<?php ?><script>{RUN}</script>",
+    f"<![CDATA[<script>{RUN}</script>]]>",
+    f"<!DOCTYPE x [<!ENTITY y '<script>{RUN}</script>'>]>&y;",
+    f"&lt;script&gt;{RUN}&lt;/script&gt; &#x3c;img src=x onerror={RUN}&#x3e;",
+)
+"""Links, images, tables, code and blocks of HTML in Markdown."""
+
+MARKUP = (
+    f"<math><mtext><table><mglyph><style><img src=x onerror={RUN}>",
+    f'<noscript><p title="</noscript><img src=x onerror={RUN}>">',
+    f"<svg><animate onbegin={RUN} attributeName=x dur=1s>",
+    f"<svg><a xlink:href='javascript:{RUN}'><text y=9>x</text></a></svg>",
+    f"<input autofocus onfocus={RUN}>",
+    f"<video><source onerror={RUN}></video><audio src=x onerror={RUN}>",
+    "<base href='https://elsewhere.example/'>",
+    "<link rel=stylesheet href='https://elsewhere.example/x.css'>",
+    "<link rel=prefetch href='https://elsewhere.example/x'>",
+    f"<object data='javascript:{RUN}'></object><embed src='javascript:{RUN}'>",
+    f"<template shadowrootmode=open><script>{RUN}</script></template>",
+    "<form id=htmx><input name=config></form><img name=body id=lost>",
+    f"<div hx-on::load='{RUN}' data-hx-get='/_console/tasks' hx-trigger=load>x</div>",
+    f"<scr\0ipt>{RUN}</scr\0ipt>",
+    f"+ADw-script+AD4-{RUN}+ADw-/script+AD4-",
+    f"\u202e>tpircs/<{RUN}>tpircs<",
+    f"<script\u2028>{RUN}</script\u2029>",
+    "{{ cycler.__init__.__globals__ }}{% include 'base.html' %}{#",
+    "=cmd|' /C calc'!A0",
+    '"}],"pwned":1,"x":[{"y":"',
+    "\x1b]52;c;eA==\x07\x1b]8;;https://elsewhere.example\x1b\\click\x1b]8;;\x1b\\",
+    "https://elsewhere.example/\r\nSet-Cookie: a=b",
+    "../../../_console/open?token=x",
+    "Z\u0351\u0352\u0353\u0354" * 300,
+    "x" * 3_000,
+)
+"""Of other places: mutated markup, clobbered names, templates, terminals, spreadsheets."""
+
+ATTACKS = (*MARKDOWN, *MARKUP)
+
+FILES = (
+    "image/svg+xml; charset=utf-8",
+    " IMAGE/SVG+XML ",
+    "text/html;charset=utf-7",
+    "application/xhtml+xml",
+    "text/xml",
+    "application/javascript",
+    "text/css",
+    "multipart/x-mixed-replace; boundary=x",
+    "application/pdf",
+    "image/x-icon",
+    "image/png, text/html",
+    "text/html\nX-Bad: 1",
+    "",
+)
+"""Media types that a browser would run, or guess at."""
+
+HTML = (
+    f"<svg xmlns='http://www.w3.org/2000/svg' onload='{RUN}'><script>{RUN}</script></svg>".encode()
+)
+
+
+@pytest.fixture(scope="module")
+def attacked(site: Site) -> Site:
+    """One with a task in which every place of every kind is an attack."""
+    storage, scribe = site.storage, site.scribe
+    for number, evil in enumerate(ATTACKS):
+        task_id = f"attack-{number}"
+        said = SendMessageRequest(message=Message(message_id=evil, parts=[Part(text=evil)]))
+        context = evil[:100]
+        opening = storage.open_task(context, said, task_id=task_id, caller=Caller(evil))
+        head = seeds.done(opening).head
+        scribe.claim(head, "a", evil)
+        parts = [
+            Part(text=evil),
+            Part(text=evil, media_type="text/markdown"),
+            Part(data=ParseDict({evil: [evil]}, Value())),
+            Part(url=evil, filename=evil),
+            Part(raw=HTML, media_type=evil, filename=evil),
+        ]
+        entry: Entry = ArtifactWritten(Artifact(artifact_id=evil, name=evil, parts=parts))
+        working = seeds.said(TaskState.TASK_STATE_WORKING, evil)
+        scribe.commit(head, entry, working, token="a")
+        end = AttemptEnd(token="a", reason=evil, correlation_id=evil)
+        seeds.done(storage.release(head, end))
+    return site
+
+
+@pytest.fixture
+def visit(browser: Browser, attacked: Site) -> Iterator[Visit]:
+    with visiting(browser, attacked, viewport={"width": 400, "height": 800}) as one:
+        yield one
+
+
+FOREIGN = (
+    "main script, iframe, object, embed, base, main link, main style, main template, video, audio,"
+    " main [hx-get]:not(#live), form[action^=http], main [id=htmx], main [name=body], .bubble img"
+)
+
+
+SEEN = """foreign => {
+  const all = selector => [...document.querySelectorAll(selector)];
+  const own = name => name.startsWith('on') || name === 'style' || name.includes('hx-on');
+  return {
+    pwned: window.pwned,
+    foreign: all(foreign).length,
+    handlers: all('*').flatMap(e => [...e.attributes]).filter(a => own(a.name)).length,
+    links: all('.bubble a').map(a => a.getAttribute('href')),
+    width: document.documentElement.scrollWidth,
+    tasks: all('h1.id').length,
+  };
+}"""
+
+POST = """url => {
+  const form = document.createElement('form');
+  Object.assign(form, {method: 'post', action: url});
+  form.innerHTML = '<input name=confirmed value=yes>';
+  document.body.append(form);
+  form.submit();
+}"""
+
+
+def test_nothing_runs_anywhere(visit: Visit, attacked: Site) -> None:
+    """Half a hundred attacks at every place of a task: no script, no request, no broken page."""
+    assert len(ATTACKS) > 50
+    for number in range(len(ATTACKS)):
+        for view in ("conversation", "timeline", "events", "cost"):
+            visit.task(attacked, f"attack-{number}", view)
+            page = visit.page
+            found = page.evaluate(SEEN, FOREIGN)
+            where = (ATTACKS[number], view, found)
+            assert found["pwned"] is None, where
+            assert found["foreign"] == found["handlers"] == 0, where
+            own = f"/_console/task/{attacked.storage.scope.digest}/attack-{number}/part/"
+            for link in found["links"]:
+                assert link.startswith(("https://", own)), where
+            assert found["width"] <= 400, where
+            assert found["tasks"] == 1, where
+    assert visit.said == []
+    assert all(url.startswith(visit.url) for url in visit.asked), visit.asked
+
+
+def test_a_file_is_never_a_page(visit: Visit, attacked: Site) -> None:
+    """Whatever media type an agent gives it: it is a download, or an image that was checked."""
+    head = attacked.scribe.open("attack-files", "x")
+    attacked.scribe.claim(head, "a")
+    files = [Part(raw=HTML, media_type=kind, filename="\u202egpj.exe") for kind in FILES]
+    entry = ArtifactWritten(Artifact(artifact_id="files", parts=files))
+    attacked.scribe.commit(head, entry, token="a")
+    base = f"{visit.url}/_console/task/{attacked.storage.scope.digest}/attack-files/part/0"
+    for number, kind in enumerate(FILES):
+        answer = visit.context.request.get(f"{base}/{number}")
+        assert answer.status == 200
+        assert answer.headers["content-type"] == "application/octet-stream", kind
+        assert answer.headers["content-disposition"].startswith("attachment;"), kind
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "x-bad" not in answer.headers
+    visit.task(attacked, "attack-files")
+    expect(visit.page.locator(".file a").first).to_have_text("\\u202egpj.exe")
+    loaded = visit.page.evaluate(
+        "url => new Promise(done => { const s = document.createElement('script'); s.src = url;"
+        " s.onload = () => done(true); s.onerror = () => done(false); document.head.append(s) })",
+        f"{base}/5",
+    )
+    assert loaded is False
+    assert visit.page.evaluate("window.pwned") is None
+
+
+def test_another_page_of_this_machine_reads_nothing(browser: Browser, attacked: Site) -> None:
+    """It has the same site, another port: no frame, no script, no form and no fetch gets in."""
+    with site_of() as other, visiting(browser, attacked) as visit:
+        own = f"{visit.url}/_console"
+        visit.page.goto(f"{other.stack.url}/.well-known/agent-card.json")
+        assert visit.page.evaluate("document.cookie") == ""
+        path = f"{own}/task/{attacked.storage.scope.digest}/attack-0"
+        read = visit.page.evaluate(
+            "url => fetch(url, {credentials: 'include'}).then(a => a.text(), e => 'refused')",
+            f"{own}/tasks",
+        )
+        assert read == "refused"
+        image = visit.page.evaluate(
+            "url => new Promise(done => { const i = new Image(); i.onload = () => done('shown');"
+            " i.onerror = () => done('refused'); i.src = url })",
+            f"{path}/part/0/4",
+        )
+        assert image == "refused"
+        visit.page.evaluate(POST, f"{path}/cancel")
+        expect(visit.page.locator("body")).to_contain_text("ForeignAddress")
+        head = seeds.done(attacked.storage.head("attack-0"))
+        assert head is not None
+        assert head.cancel is None
+        assert visit.context.cookies(other.stack.url) == []  # nor is it sent the cookie
+
+
+def test_a_page_says_that_it_is_out_of_date(browser: Browser) -> None:
+    """Once the console has ended, its pages do not look as if they followed the task."""
+    with site_of() as site:
+        seeds.killed(site.scribe, "followed")
+        with visiting(browser, site) as visit:
+            visit.task(site, "followed")
+            expect(visit.page.locator("#lost")).to_be_hidden()
+            console = site.console
+            console.sessions._valid.clear()  # as of a new process on the same port
+            expect(visit.page.locator("#lost")).to_contain_text("does not answer", timeout=10_000)
+            visit.page.goto(console.open_url())
+            visit.task(site, "followed")
+            expect(visit.page.locator("#lost")).to_be_hidden()
+            visit.context.set_offline(True)
+            expect(visit.page.locator("#lost")).to_be_visible(timeout=10_000)
+            visit.context.set_offline(False)
+            expect(visit.page.locator("#lost")).to_be_hidden(timeout=10_000)

@@ -1,0 +1,254 @@
+"""What a client or an agent has written cannot mislead who reads the console, nor keep it busy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
+
+from a2a_serverless.console.app import Console
+from a2a_serverless.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT
+from a2a_serverless.console.markdown import html_of
+from a2a_serverless.console.pages import MOST_OF_AN_EVENT
+from a2a_serverless.console.rendering import visible
+from a2a_serverless.console.stored import StoredInspector
+from a2a_serverless.console.trying import Call
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.rules import Commit
+from tests.support.clocks import ManualClock
+
+URL = "http://127.0.0.1:8000"
+OWN = {"Origin": URL}
+ANN = Scope.of("", "ann")
+TURNED = "invoice\u202efdp.exe"
+"""A name that a browser shows as invoiceexe.pdf, and what stands behind it backwards."""
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage(scope=ANN, clock=ManualClock(1_795_313_640_000))
+
+
+@pytest.fixture
+def console(storage: MemoryStorage) -> Console:
+    inspector = StoredInspector(storage, Settings(), place="the table Tasks-Prod")
+    return Console(inspector, url=URL, endpoint="http://127.0.0.1:9")
+
+
+@pytest.fixture
+async def person(console: Console) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser that has opened the console."""
+    transport = httpx.ASGITransport(app=console.app)
+    async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+        assert (await client.get(console.open_url())).status_code == 303
+        yield client
+
+
+async def written(storage: MemoryStorage, *entries: Entry, user: str = "ann") -> str:
+    """The path of a task with a commit of these entries."""
+    said = SendMessageRequest(message=Message(message_id="m", parts=[Part(text="hello")]))
+    opening = await storage.open_task("c", said, task_id="t", caller=Caller(user))
+    await storage.commit(opening.head, Commit(entries=entries, token="a", claims=True))
+    return f"/_console/task/{ANN.digest}/t"
+
+
+def artifact(*parts: Part, name: str = "a") -> ArtifactWritten:
+    return ArtifactWritten(Artifact(artifact_id=name, name=name, parts=parts))
+
+
+def told(text: str) -> StatusChanged:
+    message = Message(message_id="s", role=Role.ROLE_AGENT, parts=[Part(text=text)])
+    status = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=message)
+    return StatusChanged(status, archive=True)
+
+
+# -- what misleads -----------------------------------------------------------------------------
+
+
+async def test_a_link_puts_no_words_into_the_consoles_mouth(
+    storage: MemoryStorage, person: httpx.AsyncClient
+) -> None:
+    """A link in an artifact leads here with the reader's cookie: only own sentences are shown."""
+    path = await written(storage)
+    for page in (path, "/_console/queues"):
+        text = (await person.get(page, params={"said": "Paste your AWS key here"})).text
+        assert "AWS key" not in text
+        assert 'role="status">' not in text
+    done = await person.post(f"{path}/cancel", headers=OWN)
+    assert "not+confirmed" not in done.headers["location"]
+    assert "it was not confirmed." in (await person.get(done.headers["location"])).text
+
+
+@pytest.mark.parametrize("view", ["conversation", "timeline", "events"])
+async def test_names_cannot_turn_what_stands_beside_them(
+    storage: MemoryStorage, person: httpx.AsyncClient, view: str
+) -> None:
+    """What turns a line's direction, and what a terminal would obey, is shown as it is written.
+
+    Of files, links, artifacts, users and JSON.
+    """
+    entries = (
+        artifact(Part(raw=b"MZ", filename=TURNED), Part(url=f"https://{TURNED}"), name=TURNED),
+        artifact(Part(data=ParseDict({TURNED: "\x1b]52;c;eA==\x07"}, Value())), name="data"),
+    )
+    path = await written(storage, *entries, user=TURNED)
+    text = (await person.get(f"{path}?view={view}")).text
+    assert "invoice\\u202efdp.exe" in text
+    assert not re.search("[\u202e\x1b\x07]", text)
+
+
+async def test_texts_keep_their_directions(
+    storage: MemoryStorage, person: httpx.AsyncClient
+) -> None:
+    """A message in Hebrew with an isolated number reads as its author wrote it."""
+    path = await written(storage, told("\u05e9\u05dc\u05d5\u05dd \u2066<b>12</b>\u2069"))
+    text = (await person.get(path)).text
+    assert "\u05e9\u05dc\u05d5\u05dd \u2066&lt;b&gt;12&lt;/b&gt;\u2069" in text
+
+
+def test_only_hidden_characters_are_replaced() -> None:
+    """Line ends and tabs of a listing stay, and so does a name in any script, or with an emoji."""
+    for text in ("a\tb\nc", "\u05e9\u05dc\u05d5\u05dd", "👩\u200d💻", "naïve", "a\\u202e"):
+        assert visible(text) == text
+    assert visible("a\x00\x9bb") == "a\\u0000\\u009bb"
+    assert visible(None) is None
+
+
+async def test_a_place_keeps_its_letters(person: httpx.AsyncClient) -> None:
+    """The name of a table, which has capitals, is copied from the sentence about it."""
+    text = (await person.get("/_console/find?id=unknown")).text
+    assert "The table Tasks-Prod has no task" in text
+
+
+# -- what keeps it busy ------------------------------------------------------------------------
+
+
+async def test_a_long_conversation_is_shown_from_its_end(
+    storage: MemoryStorage, person: httpx.AsyncClient
+) -> None:
+    """However much an agent has said, a page has a bounded part of it, the newest."""
+    path = await written(storage, *(told(f"message {n} {'x' * 99_000}") for n in range(20)))
+    text = (await person.get(path)).text
+    assert len(text) < MOST_OF_ALL + 2 * MOST_TEXT
+    assert "message 19 x" in text
+    assert "message 9 x" not in text
+    assert LEFT_OUT in text
+
+
+async def test_an_artifact_of_many_parts_is_shown_in_part(
+    storage: MemoryStorage, person: httpx.AsyncClient
+) -> None:
+    """Empty parts count, too: each is an element of the page."""
+    files = (Part(raw=b"x", filename=f"file-{number}") for number in range(6_000))
+    path = await written(storage, told("before"), artifact(*files))
+    text = (await person.get(path)).text
+    assert "file-2000" in text
+    assert "file-5000" not in text
+    assert "The rest is not shown here: the page is long." in text
+    assert LEFT_OUT in text
+
+
+async def test_a_short_conversation_is_whole(
+    storage: MemoryStorage, person: httpx.AsyncClient
+) -> None:
+    """Nothing is said to be missing."""
+    path = await written(storage, told("one"), artifact(Part(text="two"), Part(raw=b"three")))
+    text = (await person.get(path)).text
+    assert "not shown" not in text
+    assert LEFT_OUT not in text
+
+
+async def test_a_long_name_is_cut(storage: MemoryStorage, person: httpx.AsyncClient) -> None:
+    """A file's, an artifact's, and that of a file elsewhere."""
+    long = "n" * 50_000
+    path = await written(
+        storage, artifact(Part(raw=b"x", filename=long), Part(url=long), name=long)
+    )
+    text = (await person.get(path)).text
+    assert "nnn…" in text
+    assert len(text) < 20_000
+
+
+async def test_a_large_event_is_shown_in_part(
+    storage: MemoryStorage, person: httpx.AsyncClient
+) -> None:
+    """Two hundred events of megabytes each would be a page that no browser opens."""
+    path = await written(storage, artifact(Part(text="y" * 500_000)), told("small"))
+    text = (await person.get(f"{path}?view=events")).text
+    assert len(text) < 4 * MOST_OF_AN_EVENT
+    assert text.count("a2a-serverless task t --events") == 1
+
+
+def test_tables_of_nothing_end() -> None:
+    """A row of one character is one of as many cells as the table has columns: four million."""
+    table = "|a" * 200 + "|\n" + "|-" * 200 + "|\n" + "|\n" * 320 + "\n"
+    html = html_of(table * 64)
+    assert html.startswith("<table>")
+    assert len(html) < 3_000_000
+
+
+def test_columns_are_aligned_by_classes() -> None:
+    """The parser's own style attributes are none that the console's policy lets through."""
+    html = html_of("|a|b|c|\n|:-|-:|:-:|\n|1|2|3|\n")
+    assert '<td class="left">1</td>' in html
+    assert '<td class="right">2</td>' in html
+    assert "style" not in html
+
+
+def test_a_wire_is_remembered_from_its_end() -> None:
+    """A page that is asked for three times a second stays small, however much comes."""
+    call = Call(id="c")
+    for number in range(3_000):
+        call.add("came", f"{number} {'z' * 30_000}")
+    shown = sum(len(text) for _, text in call.lines)
+    assert shown == call.length <= 400_000
+    assert call.lines[-1][1].startswith("2999 ")
+    assert call.forgotten == 3_000 - len(call.lines)
+    short = Call(id="d")
+    for _ in range(4_001):
+        short.add("came", "")
+    assert (len(short.lines), short.forgotten) == (4_000, 1)
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "Bearer a\u00a0b"])
+async def test_a_key_that_no_header_carries(person: httpx.AsyncClient, key: str) -> None:
+    """Such as one with a space that was copied from a web page: a line says that it is not sent."""
+    answer = await person.post("/_console/try", data={"text": "hi", "key": key}, headers=OWN)
+    assert answer.status_code == 303
+    text = (await person.get(answer.headers["location"])).text
+    assert "It was not sent: address and headers have to be plain ASCII." in text
+    assert key not in text
+    assert "hx-get" not in text
+
+
+# -- lists -------------------------------------------------------------------------------------
+
+
+async def test_a_list_keeps_its_owner(person: httpx.AsyncClient) -> None:
+    """What asks again for the rows, counts, filters or pages asks for the same owner's tasks."""
+    text = (await person.get("/_console/tasks?user=ann&tenant=acme")).text
+    (live,) = re.findall(r'hx-get="([^"]*)"', text)
+    assert "tenant=acme" in live
+    assert '<input name="tenant" value="acme"' in text
+    text = (await person.get(f"/_console/tasks?scope={ANN.digest}")).text
+    assert f'<input name="scope" value="{ANN.digest}"' in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "every"),
+    [("", "2s"), ("user=ann&state=failed", "2s"), ("state=failed", "30s"), ("state=none", "2s")],
+)
+async def test_a_search_is_repeated_seldom(
+    person: httpx.AsyncClient, asked: str, every: str
+) -> None:
+    """A state over all callers is found by a look at 2,500 tasks, which costs money."""
+    text = (await person.get(f"/_console/tasks?{asked}")).text
+    assert f'hx-trigger="every {every}"' in text
