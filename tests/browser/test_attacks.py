@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, expect
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry
 from a2a_serverless.tasks.head import AttemptEnd
 from tests.browser import seeds
-from tests.browser.conftest import Site, Visit, site_of, visiting
+from tests.browser.conftest import Site, Visit, visiting
 
 pytestmark = pytest.mark.browser
 
@@ -215,46 +215,46 @@ def test_a_file_is_never_a_page(visit: Visit, attacked: Site) -> None:
     assert visit.page.evaluate("window.pwned") is None
 
 
-def test_another_page_of_this_machine_reads_nothing(browser: Browser, attacked: Site) -> None:
+def test_another_page_of_this_machine_reads_nothing(
+    visit: Visit, attacked: Site, telling_site: Site
+) -> None:
     """It has the same site, another port: no frame, no script, no form and no fetch gets in."""
-    with site_of() as other, visiting(browser, attacked) as visit:
-        own = f"{visit.url}/_console"
-        visit.page.goto(f"{other.stack.url}/.well-known/agent-card.json")
-        assert visit.page.evaluate("document.cookie") == ""
-        path = f"{own}/task/{attacked.storage.scope.digest}/attack-0"
-        read = visit.page.evaluate(
-            "url => fetch(url, {credentials: 'include'}).then(a => a.text(), e => 'refused')",
-            f"{own}/tasks",
-        )
-        assert read == "refused"
-        image = visit.page.evaluate(
-            "url => new Promise(done => { const i = new Image(); i.onload = () => done('shown');"
-            " i.onerror = () => done('refused'); i.src = url })",
-            f"{path}/part/0/4",
-        )
-        assert image == "refused"
-        visit.page.evaluate(POST, f"{path}/cancel")
-        expect(visit.page.locator("body")).to_contain_text("ForeignAddress")
-        head = seeds.done(attacked.storage.head("attack-0"))
-        assert head is not None
-        assert head.cancel is None
-        assert visit.context.cookies(other.stack.url) == []  # nor is it sent the cookie
+    own = f"{visit.url}/_console"
+    visit.page.goto(f"{telling_site.stack.url}/.well-known/agent-card.json")
+    assert visit.page.evaluate("document.cookie") == ""
+    path = f"{own}/task/{attacked.storage.scope.digest}/attack-0"
+    read = visit.page.evaluate(
+        "url => fetch(url, {credentials: 'include'}).then(a => a.text(), e => 'refused')",
+        f"{own}/tasks",
+    )
+    assert read == "refused"
+    image = visit.page.evaluate(
+        "url => new Promise(done => { const i = new Image(); i.onload = () => done('shown');"
+        " i.onerror = () => done('refused'); i.src = url })",
+        f"{path}/part/0/4",
+    )
+    assert image == "refused"
+    visit.page.evaluate(POST, f"{path}/cancel")
+    expect(visit.page.locator("body")).to_contain_text("The header Origin says")
+    head = seeds.done(attacked.storage.head("attack-0"))
+    assert head is not None
+    assert head.cancel is None
+    assert visit.context.cookies(telling_site.stack.url) == []  # nor is it sent the cookie
 
 
-def test_a_page_says_that_it_is_out_of_date(browser: Browser) -> None:
-    """Once the console has ended, its pages do not look as if they followed the task."""
-    with site_of() as site:
-        seeds.killed(site.scribe, "followed")
-        with visiting(browser, site) as visit:
-            visit.task(site, "followed")
-            expect(visit.page.locator("#lost")).to_be_hidden()
-            console = site.console
-            console.sessions._valid.clear()  # as of a new process on the same port
-            expect(visit.page.locator("#lost")).to_contain_text("does not answer", timeout=10_000)
-            visit.page.goto(console.open_url())
-            visit.task(site, "followed")
-            expect(visit.page.locator("#lost")).to_be_hidden()
-            visit.context.set_offline(True)
-            expect(visit.page.locator("#lost")).to_be_visible(timeout=10_000)
-            visit.context.set_offline(False)
-            expect(visit.page.locator("#lost")).to_be_hidden(timeout=10_000)
+def test_a_page_says_that_it_is_out_of_date(browser: Browser, site: Site) -> None:
+    """While the console does not answer, a page does not look as if it followed the task."""
+    seeds.killed(site.scribe, "followed")
+    with visiting(browser, site) as visit:
+        lost = visit.page.locator("#lost")
+        visit.task(site, "followed")
+        expect(lost).to_be_hidden()
+        site.console.sessions._valid.clear()  # as of a new process on the same port
+        expect(lost).to_contain_text("does not answer", timeout=20_000)
+        visit.page.goto(site.console.open_url())
+        visit.task(site, "followed")
+        expect(lost).to_be_hidden()
+        visit.context.set_offline(offline=True)
+        expect(lost).to_be_visible(timeout=20_000)
+        visit.context.set_offline(offline=False)
+        expect(lost).to_be_hidden(timeout=20_000)
