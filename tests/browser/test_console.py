@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import uuid
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 from a2a.types import Artifact, Part, TaskState
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, CDPSession, expect
 
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
@@ -304,40 +305,51 @@ def test_a_hostile_file_is_not_opened(browser: Browser, site: Site) -> None:
 OPENINGS = 5
 
 PAINTED = """async () => {
-  await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
   const [opened] = performance.getEntriesByType('navigation');
-  const [paint] = performance.getEntriesByName('first-contentful-paint');
+  const painted = () => performance.getEntriesByName('first-contentful-paint');
+  while (!painted().length) await new Promise(done => requestAnimationFrame(done));
+  const [paint] = painted();
   return Math.max(opened.loadEventEnd, paint.startTime) / 1000;
 }"""
 """The seconds from the start of the navigation until the page was loaded and first painted."""
 
 
+def worked_of(browser: CDPSession) -> float:
+    """The seconds of a processor that the page's main thread has used."""
+    metrics = browser.send("Performance.getMetrics")["metrics"]
+    return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
+
+
 def test_a_large_task_opens_at_once(
     visit: Visit, site: Site, record_property: Callable[[str, object], None]
 ) -> None:
-    """3,200 chunks and 200 attempts: each view is painted in less than a second, and scrolls.
+    """3,200 chunks and 200 attempts: each view is there in less than a second, and scrolls.
 
-    By the browser's own clock, from the click until the page is whole and painted; and in time of
-    the server's processor. The best of a few openings counts: the machine may have other work.
+    By the browser's clock, from the start of the navigation until the page is loaded and painted,
+    at the best of a few openings; and in time of the processors, of server and browser together.
+    On a machine that has more work than processors the latter counts alone.
     """
     seeds.large(site.scribe, "large")
-    served: dict[str, float] = {}
-    painted: dict[str, float] = {}
+    browser = visit.context.new_cdp_session(visit.page)
+    browser.send("Performance.enable", {"timeDomain": "threadTicks"})
+    took: dict[str, tuple[float, float]] = {}
     for view in ("conversation", "timeline", "events", "cost"):
         visit.task(site, "large", view)  # compiles the template
         openings = []
-        while len(openings) < OPENINGS and min(openings, default=1.0) >= 1:
-            began = time.process_time()
+        while len(openings) < OPENINGS and min(openings, default=(1.0,))[0] >= 1:
+            began, worked = time.process_time(), worked_of(browser)
             visit.task(site, "large", view)
-            served[view] = time.process_time() - began
-            openings.append(visit.page.evaluate(PAINTED))
-        painted[view] = min(openings)
+            painted = visit.page.evaluate(PAINTED)
+            served = time.process_time() - began
+            openings.append((painted, served + worked_of(browser) - worked))
+        took[view] = min(openings)
         expect(visit.page.locator(".now .state")).to_have_text("working")
         visit.page.mouse.wheel(0, 5_000)
         visit.page.wait_for_function("window.scrollY > 0 || document.body.scrollHeight <= 720")
-    record_property("seconds", {"server": served, "browser": painted})
-    assert max(served.values()) < 1, served
-    assert max(painted.values()) < 1, painted
+    record_property("seconds", took)
+    assert max(processors for _, processors in took.values()) < 1, took
+    is_busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+    assert is_busy or max(painted for painted, _ in took.values()) < 1, took
     visit.task(site, "large")
     assert "word 0 word 1 word 2" in visit.page.inner_text(".artifact .bubble")
 

@@ -79,6 +79,7 @@ def test_the_printed_url_opens_it_once(running: tuple[Stack, Console], http: htt
     with httpx.Client(trust_env=False) as other:
         again = other.get(url)
     assert (again.status_code, "used already" in again.text) == (403, True)
+    assert http.get(url).headers["location"] == "/_console/tasks"  # its own browser is in already
 
 
 @pytest.mark.parametrize("path", PAGES)

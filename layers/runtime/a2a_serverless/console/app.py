@@ -135,9 +135,9 @@ class Console:
     async def _open(self, request: Request) -> Response:
         """Exchange the token of the printed URL for a cookie; with a cookie, lead to the tasks."""
         token = request.query_params.get("token", "")
-        if not token and self.sessions.is_person(request.cookies):
-            return _to(f"{BASE}/tasks")
         value = self.sessions.exchange(token) if token else None
+        if value is None and self.sessions.is_person(request.cookies):
+            return _to(f"{BASE}/tasks")
         if value is None:
             return page("closed.html", status=403, was_used=bool(token))
         answer = _to(f"{BASE}/tasks")

@@ -39,6 +39,8 @@ _MOST_NAME: Final = 500
 LEFT_OUT: Final = "what came before is not shown: there is much of it"
 _PER_PART: Final = 200
 """Characters that a part counts beside its own."""
+_OF_MARKDOWN: Final = 3
+"""How often a character of Markdown counts: it has to be parsed, at worst a second for 100,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +59,9 @@ class ShownPart:
 
     @property
     def length(self) -> int:
-        """Return the characters that it takes on the page."""
-        return _PER_PART + len(self.text) + len(self.html or "")
+        """Return the characters that it takes on the page; those of Markdown weigh more."""
+        own = len(self.text) + len(self.html or "")
+        return _PER_PART + own * (_OF_MARKDOWN if self.kind == "markdown" else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
