@@ -222,3 +222,24 @@ async def test_an_interrupt_in_a_thread_is_the_users(tmp_path: Path) -> None:
         load_agent(agent)
     with pytest.raises(ConfigurationError, match=r"imported: KeyboardInterrupt \("):
         await asyncio.to_thread(load_agent, agent)
+
+
+async def test_a_deployed_agent_is_loaded_once_it_can_be(folder: Path) -> None:
+    """The turns after the first that could load it have the same agent, and its module's state."""
+    secret = [ConfigurationError("The secret cannot be read."), ConfigurationError("Still not.")]
+    prepared: list[str] = []
+
+    def prepare() -> None:
+        if secret:
+            raise secret.pop()
+        prepared.append("")
+
+    (folder / "late.py").write_text(SOURCE + ASKING)
+    bench = Bench(deployed_agent("late.py:agent", folder=folder, prepare=prepare), retry_base_s=0)
+    head = await bench.send()
+    assert [await bench.work() for _ in range(2)] == [False, True]
+    await bench.cancel(head)
+    assert await bench.work()
+    await bench.send("another task")
+    assert await bench.work()
+    assert prepared == [""]

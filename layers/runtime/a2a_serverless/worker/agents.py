@@ -213,7 +213,7 @@ def _users_code(
         # Ctrl-C reaches the main thread alone; elsewhere it is the user's code that raises this.
         if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
             raise
-        where = _place(error, folder) + _way_out(error)
+        where = (_place(error, folder) or _place_of_class(made)) + _way_out(error)
         msg = f"The agent {reference!r} {what}: {_said(error)}{where}."
         raise ConfigurationError(msg) from error
 

@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 
 _in_agent: ContextVar[StartedTasks | None] = ContextVar("in_agent", default=None)
 
-_STOPPED = "Event loop stopped before Future completed."
+_ARGUMENTS: Final = ("", "ctx", "context, event_queue")
+"""Of a method of the agent, by their number: a Worker's, an AgentExecutor's."""
+_STOPPED: Final = "Event loop stopped before Future completed."
 """The text of asyncio's RuntimeError after `loop.stop()`."""
 
 RECANCEL_S = 1.0
