@@ -73,6 +73,19 @@ def test_progress_may_stand_in_a_loop(bench: Bench) -> None:
     assert [told.percent for told in run.progress] == [*range(101), 100]
 
 
+def test_progress_lets_others_run(bench: Bench) -> None:
+    """Also where it is left out: a loop of such calls neither blocks nor misses a cancel."""
+    ran: list[bool] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.progress(1, 2)
+        asyncio.get_running_loop().call_soon(ran.append, True)  # noqa: FBT003
+        await ctx.progress(1, 2)
+        await ctx.respond(str(ran))
+
+    assert bench(handle).send("hi").text == "[True]"
+
+
 def test_progress_after_the_end_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """It changes nothing, as other calls after the end."""
 

@@ -8,6 +8,8 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ import pytest
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Part, Task
+from pydantic import BaseModel
 
 from a2a_serverless import observability
 from a2a_serverless.worker import TaskContext, Worker, executor
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.executor import MANY_EVENTS
 from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.frames import place_of_error
 from tests.support.observed import root_logger
 from tests.support.workers import Agent, Bench, S, artifact_texts, chunk, complete, status_text
 
@@ -375,6 +379,70 @@ async def test_a_value_that_is_no_text(method: str, value: object, way: str) -> 
         await ctx.respond()
 
     assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+
+
+class Weather(BaseModel):
+    city: str
+
+
+@dataclass
+class Sight:
+    city: str
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (Weather(city="Oslo"), 'data is a Weather: write `….model_dump(mode="json")`'),
+        (Sight("Oslo"), "data is a Sight: write `dataclasses.asdict(…)`"),
+        ({"when": [1, date(2026, 1, 2)]}, "data['when'][1] is a date: write `str(…)`, or make"),
+        ({"a": {"b": {1, 2}}}, "data['a']['b'] is a set: write `list(…)`"),
+        ({"a": {5: 1}}, "a key of data['a'] is a int: write `str(…)`"),
+        ([b"x"], "data[0] is a bytes: for a file write `await ctx.emit_artifact"),
+        (ENDLESS, "this is none: "),
+    ],
+)
+async def test_data_that_is_no_json_value(value: Any, says: str) -> None:
+    """It is refused with what is wrong in it, and the right call; it is not tried again."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for method in ("complete_json", "emit_data_artifact"):
+            with pytest.raises(WrongCallError) as refused:
+                await getattr(ctx, method)(value)
+            assert str(refused.value).startswith(f"ctx.{method} takes a JSON value, and {says}")
+        await ctx.respond()
+
+    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+
+
+async def test_metadata_that_is_no_json_value() -> None:
+    """The same for the metadata of an artifact."""
+
+    async def handle(ctx: TaskContext) -> None:
+        with pytest.raises(WrongCallError, match=r"as metadata, and data\['of'\] is a Sight: "):
+            await ctx.emit_artifact("a", text="x", metadata={"of": Sight("Oslo")})
+        await ctx.respond()
+
+    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_cancel_that_no_client_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as one of a library's: the failure has its line."""
+
+    async def handle(ctx: TaskContext) -> None:
+        raise asyncio.CancelledError  # its own cancel
+
+    await run(handle, max_attempts=1)
+    (line,) = [r for r in caplog.records if getattr(r, "action", "") == "gave_up"]
+    assert line.exc_info is not None
+    assert line.exc_info[1] is not None
+    cause = line.exc_info[1].__cause__
+    assert cause is not None
+    assert place_of_error(cause) == f"{HERE}, line {line_of('its own cancel')}"
 
 
 @pytest.mark.parametrize("method", ["request_input", "reply_directly", "emit_text_artifact"])

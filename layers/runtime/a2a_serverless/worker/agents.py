@@ -230,6 +230,8 @@ def _said(error: BaseException) -> str:
 
 def _way_out(error: BaseException) -> str:
     """Return what to do about a module that is not there; empty for other errors."""
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        return ": the agent's file is in no package, write `import NAME`"
     if not isinstance(error, ModuleNotFoundError):
         return ""
     return ": correct the import, or install the package and name it in requirements.in"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import PurePath
 
 from a2a.types import Message, Part
@@ -26,6 +29,55 @@ def refused_bytes(value: object) -> WrongCallError:
     way = "text.encode()" if isinstance(value, str) else "bytes(…)"
     way = "path.read_bytes()" if isinstance(value, PurePath) else way
     return _refused("emit_artifact", "bytes as file_bytes", value, f"write `file_bytes={way}`")
+
+
+def refused_data(value: object, error: Exception, wanted: str = "a JSON value") -> WrongCallError:
+    """Return the error for data that is no JSON value; it names the first part that is none.
+
+    `error` is the encoder's, for data of which each part is one: it may have no end.
+    """
+    try:
+        found = _no_json("data", value)
+    except RecursionError:
+        found = None
+    said = f"this is none: {error}"
+    if found is not None:
+        where, wrong = found
+        said = f"{where} is a {type(wrong).__name__}: {_json_instead(wrong)}."
+    return WrongCallError(f"ctx.{_method()} takes {wanted}, and {said}")
+
+
+def _no_json(where: str, value: object) -> tuple[str, object] | None:
+    """Return the first part of a value that JSON does not have, and where it is."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return None
+    if isinstance(value, dict):
+        keys = ((f"a key of {where}", key) for key in value if not isinstance(key, str))
+        parts = ((f"{where}[{key!r}]", item) for key, item in value.items())
+        return next(keys, None) or _first_of(parts)
+    if isinstance(value, list):
+        return _first_of((f"{where}[{number}]", item) for number, item in enumerate(value))
+    return where, value
+
+
+def _first_of(parts: Iterable[tuple[str, object]]) -> tuple[str, object] | None:
+    found = (_no_json(where, item) for where, item in parts)
+    return next(filter(None, found), None)
+
+
+def _json_instead(value: object) -> str:
+    """Return what to write instead of a value that JSON does not have."""
+    if inspect.isawaitable(value):
+        return "await it first"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"for a file write `{_BY_VALUE}`, for its text `.decode()`"
+    if callable(getattr(value, "model_dump", None)):
+        return 'write `….model_dump(mode="json")`'
+    if dataclasses.is_dataclass(value):
+        return "write `dataclasses.asdict(…)`"
+    if isinstance(value, tuple | AbstractSet):
+        return "write `list(…)`"
+    return "write `str(…)`, or make it of dict, list, str, int, float, bool and None"
 
 
 def _refused(method: str, wanted: str, value: object, way: str) -> WrongCallError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from abc import ABC, abstractmethod
@@ -24,9 +25,8 @@ from a2a.types import (
 from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.progress import Progress
-from a2a_serverless.worker.arguments import refused_bytes, refused_text
+from a2a_serverless.worker.arguments import refused_bytes, refused_data, refused_text
 from a2a_serverless.worker.executor import TurnQueue, notes_calls
 from a2a_serverless.worker.long_work import gathered, in_thread
 from a2a_serverless.worker.loops import called
@@ -189,11 +189,13 @@ class TaskContext(UserTurn):
         """
         progress = Progress.of(done, total)
         told = (progress.percent, text)
-        if self._is_open("progress") and told != self._told:
-            self._told = told
-            status = self._said(TaskState.TASK_STATE_WORKING, text)
-            status.metadata.CopyFrom(progress.metadata())
-            await self._queue.enqueue_event(status)
+        if not self._is_open("progress") or told == self._told:
+            await asyncio.sleep(0)  # a loop of these calls hears a cancel, too
+            return
+        self._told = told
+        status = self._said(TaskState.TASK_STATE_WORKING, text)
+        status.metadata.CopyFrom(progress.metadata())
+        await self._queue.enqueue_event(status)
 
     async def emit_text_artifact(
         self,
@@ -480,13 +482,21 @@ def _text(value: str) -> str:
 
 
 def _data_part(data: Any) -> Part:
+    """Return a JSON value as a part.
+
+    Raises:
+        WrongCallError: it is none; the message names what is not, and spells out the right call.
+    """
     try:
         return new_data_part(data, media_type="application/json")
     except (ParseError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgumentError("What the worker sends as data is no JSON value.") from error
+        raise refused_data(data, error) from error
 
 
 def _struct(fields: dict[str, Any]) -> Struct:
     struct = Struct()
-    struct.update(fields)
+    try:
+        struct.update(fields)
+    except (TypeError, ValueError) as error:
+        raise refused_data(fields, error, "a JSON value as metadata") from error
     return struct

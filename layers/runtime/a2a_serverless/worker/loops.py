@@ -74,7 +74,10 @@ def error_of(task: asyncio.Future[Any]) -> BaseException | None:
     """Return the exception of a task; None if the task still runs, or has raised none."""
     if not task.done():
         return None
-    return asyncio.CancelledError() if task.cancelled() else task.exception()
+    try:
+        return task.exception()
+    except asyncio.CancelledError as error:
+        return error
 
 
 async def end_tasks(
