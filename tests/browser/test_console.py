@@ -335,7 +335,7 @@ def test_a_large_task_opens_at_once(
     took: dict[str, tuple[float, float]] = {}
     for view in ("conversation", "timeline", "events", "cost"):
         visit.task(site, "large", view)  # compiles the template
-        openings = []
+        openings: list[tuple[float, float]] = []
         while len(openings) < OPENINGS and min(openings, default=(1.0,))[0] >= 1:
             began, worked = time.process_time(), worked_of(browser)
             visit.task(site, "large", view)
