@@ -229,3 +229,24 @@ def test_a_relative_import_has_its_way_out(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("from . import helper\n")
     with pytest.raises(ConfigurationError, match="is in no package, write `import NAME`"):
         load_agent(f"{tmp_path}/agent.py:agent")
+
+
+async def test_a_deployed_agent_is_loaded_once_it_can_be(folder: Path) -> None:
+    """The turns after the first that could load it have the same agent, and its module's state."""
+    secret = [ConfigurationError("The secret cannot be read."), ConfigurationError("Still not.")]
+    prepared: list[str] = []
+
+    def prepare() -> None:
+        if secret:
+            raise secret.pop()
+        prepared.append("")
+
+    (folder / "late.py").write_text(SOURCE + ASKING)
+    bench = Bench(deployed_agent("late.py:agent", folder=folder, prepare=prepare), retry_base_s=0)
+    head = await bench.send()
+    assert [await bench.work() for _ in range(2)] == [False, True]
+    await bench.cancel(head)
+    assert await bench.work()
+    await bench.send("another task")
+    assert await bench.work()
+    assert prepared == [""]
