@@ -438,7 +438,7 @@ LONG: tuple[Scenario, ...] = (
         name="an agent that raises while two releases run, at length",
         budget=Budget(raises=2, crash=1, twice=1, older=2),
         batches=False,
-        least=520_000,
+        least=490_000,
     ),
     Scenario(
         name="artifacts from outside beside restarts, at length",
