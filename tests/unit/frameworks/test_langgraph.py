@@ -9,9 +9,11 @@ import pytest
 from a2a.types import TaskState
 from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage
 from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import interrupt
+from pydantic import BaseModel
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.langgraph import LangGraphWorker
@@ -139,6 +141,31 @@ async def test_several_interrupts_are_asked_one_at_a_time() -> None:
         expected.append(f"{name}: {number}")
         task = await talk.answer(head, str(number))
     assert answered(task) == sorted(expected)
+
+
+class Order(BaseModel):
+    what: str
+
+
+async def test_classes_of_a_state_are_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    """A serializer that names them reads them as they were, and warns of none."""
+
+    class Orders(TypedDict):
+        orders: Annotated[list[Order], operator.add]
+
+    class Worker(LangGraphWorker):
+        def begin(self, ctx: TaskContext) -> Any:
+            return {"orders": [Order(what=ctx.user_text)]}
+
+        async def finish(self, ctx: TaskContext, values: Any) -> None:
+            await ctx.complete_json([order.what for order in values["orders"]])
+
+    graph = chain(Orders, node=lambda _: {"orders": []}).compile()
+    talk = Talk(Worker(graph, serde=JsonPlusSerializer(allowed_msgpack_modules=[Order])))
+    await talk.say("tea")
+    _, task = await talk.say("cake")
+    assert answered(task) == ["tea", "cake"]
+    assert "unregistered" not in caplog.text
 
 
 async def test_a_subgraph_that_asks_goes_on_where_it_was() -> None:

@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.graph import StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
@@ -35,14 +36,16 @@ class LangGraphWorker(Worker):
     Override `begin` and `finish` for a graph whose state has no `messages`.
 
     Args:
-        graph: a compiled graph; if it was compiled with a checkpointer, that is not used.
+        graph: compiled; a checkpointer that it was compiled with is not used.
+        serde: writes and reads the state; by default LangGraph's, which warns of classes that are
+            not its own. `JsonPlusSerializer(allowed_msgpack_modules=[Order])` allows some.
 
     Raises:
         ConfigurationError: the graph is not compiled, or has a DeltaChannel, whose value is spread
             over checkpoints.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, serde: SerializerProtocol | None = None) -> None:
         given: Any = graph
         if isinstance(given, StateGraph):
             raise ConfigurationError("The graph is not compiled: pass `graph.compile()`.")
@@ -53,6 +56,7 @@ class LangGraphWorker(Worker):
                 " checkpoints, and the last one alone is kept: use another channel."
             )
         self._graph = graph
+        self._serde = serde
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the graph's input for a task's first message: by default a human's message."""
@@ -65,7 +69,7 @@ class LangGraphWorker(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         """Run the graph until it ends or asks, and keep its thread with the turn's ending."""
         conversation = await Conversation.load(ctx, "langgraph")
-        thread = Thread(ctx.context_id)
+        thread = Thread(ctx.context_id, self._serde)
         thread.restore(conversation.waiting or conversation.ended)
         graph = self._graph.copy({"checkpointer": thread.saver})
         if conversation.waiting is None:
@@ -94,8 +98,8 @@ class Thread:
     checkpoint of the graph and, while it waits, of its subgraphs.
     """
 
-    def __init__(self, context_id: str) -> None:
-        self.saver = InMemorySaver()
+    def __init__(self, context_id: str, serde: SerializerProtocol | None = None) -> None:
+        self.saver = InMemorySaver(serde=serde)
         self.config: RunnableConfig = {"configurable": {"thread_id": context_id}}
 
     def restore(self, dumped: dict[str, str] | None) -> None:
