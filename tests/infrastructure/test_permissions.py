@@ -1,9 +1,12 @@
 """The calls that the functions may make; the whole suite shows that they make them."""
 
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.local.template import Template
 from tests.support.permissions import (
@@ -261,3 +264,20 @@ def test_an_index_is_a_resource_of_its_own() -> None:
     assert list(needed("dynamodb", "Query", request)) == [
         ("dynamodb:Query", "TaskTable/index/by-due")
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_taken"),
+    [
+        *(("", True), ("A=1,B=2", True), ('{"A": "b, c"}', True), ('{\n"A": "b"\n}', True)),
+        *((" A = 1 ", True), ("{", False), (' {"A":', False)),
+    ],
+)
+@pytest.mark.parametrize("template", ["template.yaml", "fargate.yaml"])
+def test_a_torn_environment_is_refused(
+    project: Path, template: str, value: str, is_taken: object
+) -> None:
+    """Of JSON without escapes `sam deploy` passes on the beginning: the deployment stops there."""
+    document = yaml_parse((project / template).read_text(encoding="utf-8"))
+    pattern = document["Parameters"]["AgentEnvironment"]["AllowedPattern"]
+    assert bool(re.search(pattern, value)) == is_taken
