@@ -113,14 +113,18 @@ def running_with(
     module: str = COMMAND,
 ) -> Iterator[Running]:
     """The same with another Python, which finds another package; `module` is what it runs."""
+    command = _command_line(str(python), *arguments, module=module)
+    with running_program(command, env=env, output=output, cwd=cwd) as started:
+        yield started
+
+
+@contextmanager
+def running_program(
+    command: Sequence[str], *, env: Mapping[str, str], output: Path, cwd: Path | None = None
+) -> Iterator[Running]:
+    """The same with any program."""
     with output.open("wb") as file:
-        process = subprocess.Popen(
-            _command_line(str(python), *arguments, module=module),
-            env=dict(env),
-            stdout=file,
-            stderr=file,
-            cwd=cwd,
-        )
+        process = subprocess.Popen(command, env=dict(env), stdout=file, stderr=file, cwd=cwd)
     yield from _until_end(Running(process, output))
 
 
@@ -143,9 +147,8 @@ def running_first(
 ) -> Iterator[Running]:
     """A command as process 1 of `namespace`; `first_process` is whom to send signals to."""
     command = [*before, *_command_line(sys.executable, *arguments)]
-    with output.open("wb") as file:
-        process = subprocess.Popen(command, env=dict(env), stdout=file, stderr=file)
-    yield from _until_end(Running(process, output))
+    with running_program(command, env=env, output=output) as started:
+        yield started
 
 
 def first_process(started: Running) -> int:

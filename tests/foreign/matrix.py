@@ -66,6 +66,8 @@ class Client:
     bindings: tuple[str, ...] = BOTH
     older: str = "0.3"
     """The version of what it sends without a version."""
+    more: tuple[str, ...] = ()
+    """Further arguments of the command."""
 
     @property
     def python(self) -> str:
@@ -105,14 +107,32 @@ CLIENTS = (
 )
 
 GEM = ROOT / "build" / "simple_a2a" / "lib"
-RUBY = Client(
-    "simple_a2a, in Ruby",
-    ("ruby", "-I", str(GEM), str(HERE / "simple_a2a" / "operations.rb")),
-    WHOLE,
-    (JSONRPC,),
-    older="0.1",
-)
-"""The real one, where Ruby and the gem's source are to be had: docs/clients.md."""
+CLI = ROOT / "build" / "a2a-cli" / "a2a"
+INSPECTOR = ROOT / "build" / "a2a-inspector"
+INSPECTORS_PYTHON = INSPECTOR / ".venv" / "bin" / "python"
+ELSEWHERE = {
+    Client(
+        "simple_a2a, in Ruby",
+        ("ruby", "-I", str(GEM), str(HERE / "simple_a2a" / "operations.rb")),
+        WHOLE,
+        (JSONRPC,),
+        older="0.1",
+    ): GEM,
+    Client(
+        "a2a-cli",
+        python("a2a_cli", own=False),
+        without("set push", "get push", "list push", "delete push"),
+        more=(str(CLI),),
+    ): CLI,
+    Client(
+        "a2a-inspector",
+        (str(INSPECTORS_PYTHON), "-m", "tests.foreign.a2a_inspector.operations"),
+        ("card", "stream", "question"),
+        (JSONRPC,),
+        more=(str(INSPECTOR),),
+    ): INSPECTORS_PYTHON,
+}
+"""Clients that are in no registry, and what has to be there to run them: docs/clients.md."""
 
 _SHOWS_NO_ARTIFACT = (
     "Strands' own: of a task that ends with a message it shows the message, and no artifact"
@@ -132,7 +152,10 @@ Told = dict[str, dict[str, str]]
 def main() -> int:
     """Run every client over each of its bindings, and print the matrix."""
     wanted = set(sys.argv[1:])
-    found = (*CLIENTS, RUBY) if GEM.exists() and shutil.which("ruby") else CLIENTS
+    found = (
+        *CLIENTS,
+        *(client for client, needed in ELSEWHERE.items() if _is_there(client, needed)),
+    )
     clients = [client for client in found if not wanted or client.name in wanted]
     missing = [c.name for c in clients if "/" in c.python and not Path(c.python).exists()]
     if missing:
@@ -157,11 +180,15 @@ def main() -> int:
     return int(bool(surprises))
 
 
+def _is_there(client: Client, needed: Path) -> bool:
+    return needed.exists() and shutil.which(client.command[0]) is not None
+
+
 def _run(client: Client, binding: str, scripts: Path) -> tuple[Told, list[Request]]:
     """What a client tells of its operations, and what it has sent."""
     with _agent(client.older) as (url, recorder):
         is_node = client.python == "node"
-        command = [*client.command, url, binding, RECEIVER]
+        command = [*client.command, url, binding, RECEIVER, *client.more]
         done = subprocess.run(
             command,
             cwd=scripts if is_node else ROOT,

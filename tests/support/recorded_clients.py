@@ -22,7 +22,7 @@ DIALECTS = ("1.0 JSON-RPC", "1.0 HTTP+JSON", "0.3 JSON-RPC", "0.3 HTTP+JSON", "0
 _KEPT = ("accept", "a2a-version", "content-type")
 """Headers that say what a client speaks."""
 HTTP_ERROR = 400
-_EVENT = re.compile(r"^data: (.*)$", re.MULTILINE)
+EVENT = re.compile(r"^data: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Answer:
 
     @classmethod
     def of(cls, status: int, text: str) -> Answer:
-        answers = [json.loads(data) for data in _EVENT.findall(text)]
+        answers = [json.loads(data) for data in EVENT.findall(text)]
         if not answers and text.startswith(("{", "[")):
             answers = [json.loads(text)]
         is_error = status >= HTTP_ERROR or any("error" in one for one in answers)

@@ -1,0 +1,308 @@
+"""The blocks of docs/calling.md, run as they stand there against `dev`; only ports are others."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.commands import Running, environment, running, running_program
+from tests.support.foreign_clients import install_javascript
+from tests.support.recorded_clients import recorded
+from tests.support.required import report_not_run
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "calling.md"
+AGENT_PORT, RECEIVER_PORT = "8000", "9000"
+TOKEN = "a-secret-of-yours"
+RUN_S = 60.0
+PLAN = ("# Lisbon in 2 days", "Alfama", "Time Out Market", "Chiado")
+"""What the agent streams, in this order."""
+READY = "Your plan for Lisbon is ready."
+WAYS = ("curl", "Python", "JavaScript")
+TOOL = ("The official command line", "")
+"""The block that `make clients` runs where the tool is to be had."""
+REQUESTS = {
+    "discover": "",
+    "send": "SendMessage",
+    "send --stream": "SendStreamingMessage",
+    "list": "ListTasks",
+    "get": "GetTask",
+    "subscribe": "SubscribeToTask",
+    "cancel": "CancelTask",
+}
+"""What the tool's commands send over JSON-RPC; empty for the card."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of the page, and the two headings above it."""
+
+    way: str
+    operation: str
+    language: str
+    source: str
+
+
+def blocks() -> dict[tuple[str, str], Block]:
+    """Return the page's blocks by their headings."""
+    found: dict[tuple[str, str], Block] = {}
+    way = operation = ""
+    text = PAGE.read_text(encoding="utf-8")
+    for match in re.finditer(r"^(##+) (.*)$|^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        level, heading, language, source = match.groups()
+        if level == "##":
+            way, operation = heading, ""
+        elif level:
+            operation = heading
+        else:
+            assert (way, operation) not in found, "a second block under one heading"
+            found[way, operation] = Block(way, operation, language, source)
+    return found
+
+
+BLOCKS = blocks()
+
+
+@dataclass(frozen=True)
+class World:
+    """`dev`, a port for a receiver, and a folder in which the blocks are run."""
+
+    url: str
+    receiver_port: int
+    folder: Path
+
+    def written(self, block: Block) -> list[str]:
+        """Write a block down with this world's ports; return the command that runs it."""
+        port = self.url.rpartition(":")[2]
+        source = block.source.replace(AGENT_PORT, port)
+        source = source.replace(RECEIVER_PORT, str(self.receiver_port))
+        command, suffix = {
+            "sh": (["bash", "-eu"], ".sh"),
+            "python": ([sys.executable], ".py"),
+            "js": (["node"], ".mjs"),
+        }[block.language]
+        file = self.folder / f"{block.operation.replace(' ', '_').lower()}{suffix}"
+        file.write_text(source, encoding="utf-8")
+        return [*command, str(file)]
+
+    def run(self, way: str, operation: str) -> str:
+        """Return what a block prints; it has to end by itself, and well."""
+        done = subprocess.run(
+            self.written(BLOCKS[way, operation]),
+            cwd=self.folder,
+            env=environment(no_proxy="*"),
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+    @contextmanager
+    def receiver(self, block: Block | None = None) -> Iterator[Running]:
+        """The page's receiver, at its port, or another one."""
+        command = self.written(block or BLOCKS["Python", "Receive notifications"])
+        output = self.folder / "receiver.log"
+        with running_program(command, env=environment(no_proxy="*"), output=output) as receiver:
+            receiver.wait_for("waiting for notifications")
+            yield receiver
+
+
+@pytest.fixture(scope="module")
+def javascript(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install_javascript(tmp_path_factory.mktemp("javascript"))
+
+
+@pytest.fixture(scope="module")
+def dev_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The page's `dev`, whose agent waits less between its chunks."""
+    folder = tmp_path_factory.mktemp("dev")
+    command = re.search(
+        r"^    a2a-serverless (dev .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert command is not None
+    env = environment(AGENT_CHUNK_DELAY_S="0.02", XDG_RUNTIME_DIR=str(folder))
+    arguments = (*command[1].split(), "--port", "0")
+    with running(*arguments, env=env, output=folder / "dev.log", cwd=ROOT) as dev:
+        yield dev.wait_for(r"A2A at (\S+),")
+        assert dev.end() == 0, dev.said()
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, dev_url: str, tmp_path: Path) -> World:
+    """A folder of the test's own; that with the packages of npm where the test is JavaScript's."""
+    way = request.node.callspec.params["way"] if hasattr(request.node, "callspec") else ""
+    folder = request.getfixturevalue("javascript") if way == "JavaScript" else tmp_path
+    if way == "curl" and shutil.which("curl") is None:
+        report_not_run("The blocks of curl need curl.")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return World(dev_url, port, folder)
+
+
+def check_plan(lines: list[str], *, kinds: tuple[str, ...]) -> None:
+    """Assert that the plan came once, in order, in lines of one of these kinds alone."""
+    places = []
+    for piece in PLAN:
+        (place,) = (number for number, line in enumerate(lines) if piece in line)
+        assert any(kind in lines[place] for kind in kinds), lines[place]
+        places.append(place)
+    assert places == sorted(places)
+    assert sum(READY in line for line in lines) == 1
+
+
+CHUNK = ("artifactUpdate", "artifact_update")
+
+
+def test_every_block_is_run() -> None:
+    """A new block of the page needs a test: each way to call has the same four operations."""
+    operations = ("Send", "Stream", "Resume after a cut", "Push")
+    run = {(way, operation) for way in WAYS for operation in operations}
+    assert BLOCKS.keys() == run | {TOOL, ("Python", "Receive notifications")}
+
+
+def test_every_command_was_run() -> None:
+    """Each command of the official command line is one whose requests the suite sends again."""
+    sent = {
+        request.body["method"] if request.body else ""
+        for request in recorded()["a2a-cli-JSONRPC"]
+        if not request.is_refused
+    }
+    assert sent == set(REQUESTS.values())
+    typed = set()
+    for line in BLOCKS[TOOL].source.splitlines():
+        program, command, *rest = line.split()
+        assert program == "a2a"
+        typed.add(f"{command} --stream" if "--stream" in rest else command)
+    assert typed == REQUESTS.keys()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_send(world: World, way: str) -> None:
+    """The whole plan is in the answer, once."""
+    said = world.run(way, "Send")
+    assert [said.count(piece) for piece in PLAN] == [1] * len(PLAN), said
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_stream(world: World, way: str) -> None:
+    """The chunks come as events, each once and in order, and the last status behind them."""
+    lines = world.run(way, "Stream").splitlines()
+    check_plan(event_lines(lines), kinds=CHUNK)
+
+
+def event_lines(lines: list[str]) -> list[str]:
+    """Join what a printed event has in several lines: Python prints a text with its line ends."""
+    joined: list[str] = []
+    for line in lines:
+        if re.match(r"id: |data: |\{|task|status_update|artifact_update", line):
+            joined.append(line)
+        elif joined and line:
+            joined[-1] += f"\n{line}"
+    return joined
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_resume(world: World, way: str) -> None:
+    """After the cut comes the task as it was then, and every chunk behind it, none of them twice.
+
+    Without the id the stream would open with a task that has some of the chunks already.
+    """
+    lines = event_lines(world.run(way, "Resume after a cut").splitlines())
+    check_plan(lines, kinds=CHUNK)
+    opening = [line for line in lines if re.match(r'(data: )?\{"task"|task', line)]
+    assert len(opening) == (2 if way == "curl" else 1)  # curl's block also prints what came before
+
+
+@pytest.mark.parametrize("way", ["curl", "Python"])
+def test_push(world: World, way: str) -> None:
+    """The receiver of the page takes the notification of the task's end, with its task."""
+    with world.receiver() as receiver:
+        world.run(way, "Push")
+        task = receiver.wait_for(r"event \S+ of task (\S+) .*TASK_STATE_COMPLETED")
+        shown = httpx.get(
+            f"{world.url}/tasks/{task}", headers={"A2A-Version": "1.0"}, trust_env=False
+        ).json()
+        assert shown["status"]["state"] == "TASK_STATE_COMPLETED"
+        asked = receiver.said().count("TASK_STATE_INPUT_REQUIRED")
+        assert asked == (1 if way == "curl" else 0)
+        assert "refused" not in receiver.said()
+
+
+@pytest.mark.parametrize("way", ["JavaScript"])
+def test_push_in_one_program(world: World, way: str) -> None:
+    """The program takes the notification of its task's end, prints it, and ends."""
+    said = world.run(way, "Push")
+    (line,) = (line for line in said.splitlines() if line.startswith("event "))
+    assert "TASK_STATE_COMPLETED" in line
+    assert "refused" not in said
+
+
+FORGED = {"X-A2A-Notification-Token": TOKEN, "X-A2A-Event-Id": "1.0.abcdef"}
+A_JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImtleSJ9.e30.c2lnbmF0dXJl"
+"""An ES256 token by a key that the agent does not publish."""
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-A2A-Signature": "none"}, {"X-A2A-Signature": A_JWT}])
+def test_the_receiver_refuses_what_is_not_signed(world: World, headers: dict[str, str]) -> None:
+    """A request with the right token and no signature of the agent's is answered with 403."""
+    with world.receiver() as receiver:
+        url = f"http://127.0.0.1:{world.receiver_port}/hook"
+        answer = httpx.post(url, json={}, headers={**FORGED, **headers}, trust_env=False)
+        assert answer.status_code == 403
+        receiver.wait_for("refused: ")
+
+
+ALTERED = {
+    "python": {
+        "audience": ('audience="http:', 'audience="https:'),
+        "token": ('TOKEN = "a-secret', 'TOKEN = "another-secret'),
+        "body": ("sha256(body)", 'sha256(b"another")'),
+    },
+    "js": {
+        "audience": ('audience: "http:', 'audience: "https:'),
+        "token": ('"sha256", TOKEN', '"sha256", "another"'),
+        "body": (".update(body)", '.update("another")'),
+    },
+}
+"""A receiver for which the notification was not meant, by what it checks."""
+
+
+def altered(block: Block, check: str) -> Block:
+    before, after = ALTERED[block.language][check]
+    assert block.source.count(before) == 1
+    return replace(block, source=block.source.replace(before, after))
+
+
+@pytest.mark.parametrize("check", ALTERED["python"])
+@pytest.mark.parametrize("way", ["Python"])
+def test_the_receiver_refuses_what_is_for_another(world: World, way: str, check: str) -> None:
+    """A signed notification for another URL, of another configuration or with another body."""
+    with world.receiver(altered(BLOCKS[way, "Receive notifications"], check)) as receiver:
+        world.run("curl", "Push")
+        receiver.wait_for("refused: ")
+        assert "event " not in receiver.said()
+
+
+@pytest.mark.parametrize("check", ALTERED["js"])
+@pytest.mark.parametrize("way", ["JavaScript"])
+def test_the_javascript_receiver_refuses_what_is_for_another(
+    world: World, way: str, check: str
+) -> None:
+    """The same with the receiver in JavaScript."""
+    command = world.written(altered(BLOCKS[way, "Push"], check))
+    output = world.folder / f"{check}.log"
+    with running_program(command, env=environment(), output=output, cwd=world.folder) as program:
+        program.wait_for("refused: ")
+        assert "event " not in program.said()
