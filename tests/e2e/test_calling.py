@@ -43,6 +43,10 @@ REQUESTS = {
 """What the tool's commands send over JSON-RPC; empty for the card."""
 
 
+BLOCK = re.compile(r"^(##+) ([^\n]*)$|^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A heading, or a block of code."""
+
+
 @dataclass(frozen=True)
 class Block:
     """A block of the page, and the two headings above it."""
@@ -58,8 +62,7 @@ def blocks() -> dict[tuple[str, str], Block]:
     found: dict[tuple[str, str], Block] = {}
     way = operation = ""
     text = PAGE.read_text(encoding="utf-8")
-    for match in re.finditer(r"^(##+) (.*)$|^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        level, heading, language, source = match.groups()
+    for level, heading, language, source in BLOCK.findall(text):
         if level == "##":
             way, operation = heading, ""
         elif level:
@@ -142,7 +145,7 @@ def dev_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def world(request: pytest.FixtureRequest, dev_url: str, tmp_path: Path) -> World:
     """A folder of the test's own; that with the packages of npm where the test is JavaScript's."""
-    way = request.node.callspec.params["way"] if hasattr(request.node, "callspec") else ""
+    way = request.node.callspec.params.get("way") if hasattr(request.node, "callspec") else ""
     folder = request.getfixturevalue("javascript") if way == "JavaScript" else tmp_path
     if way == "curl" and shutil.which("curl") is None:
         report_not_run("The blocks of curl need curl.")
