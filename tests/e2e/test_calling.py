@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.e2e.commands import Running, environment, running, running_program
+from tests.e2e.commands import RUN_S, Running, environment, running, running_program
 from tests.support.foreign_clients import install_javascript
 from tests.support.recorded_clients import recorded
 from tests.support.required import report_not_run
@@ -24,7 +26,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "calling.md"
 AGENT_PORT, RECEIVER_PORT = "8000", "9000"
 TOKEN = "a-secret-of-yours"
-RUN_S = 60.0
 PLAN = ("# Lisbon in 2 days", "Alfama", "Time Out Market", "Chiado")
 """What the agent streams, in this order."""
 READY = "Your plan for Lisbon is ready."
@@ -149,9 +150,15 @@ def world(request: pytest.FixtureRequest, dev_url: str, tmp_path: Path) -> World
     folder = request.getfixturevalue("javascript") if way == "JavaScript" else tmp_path
     if way == "curl" and shutil.which("curl") is None:
         report_not_run("The blocks of curl need curl.")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return World(dev_url, port, folder)
+    return World(dev_url, unused_port(), folder)
+
+
+def unused_port() -> int:
+    """A port below those that the system gives to others while the block starts."""
+    for port in itertools.count(20_000 + os.getpid() % 10_000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError
 
 
 def check_plan(lines: list[str], *, kinds: tuple[str, ...]) -> None:
