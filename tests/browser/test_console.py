@@ -228,7 +228,7 @@ def test_artifacts_are_rendered(visit: Visit, site: Site) -> None:
     expect(visit.page.locator(".json")).to_contain_text('"dep": "09:40"')
     image = visit.page.locator(".bubble img")
     image.scroll_into_view_if_needed()
-    visit.page.wait_for_function("document.querySelector('.bubble img').naturalWidth === 192")
+    visit.page.wait_for_function("() => document.querySelector('.bubble img').naturalWidth === 192")
     with visit.page.expect_download() as download:
         visit.page.click("text=route.gpx")
     assert download.value.suggested_filename == "part-1"
@@ -244,7 +244,7 @@ def test_an_image_is_loaded_once(visit: Visit, site: Site) -> None:
     drawn = ArtifactWritten(Artifact(artifact_id="map", parts=[image]))
     site.scribe.commit(head, drawn, token="a")
     visit.task(site, "with-image")
-    loaded = "document.querySelector('.bubble img').naturalWidth === 192"
+    loaded = "() => document.querySelector('.bubble img').naturalWidth === 192"
     visit.page.wait_for_function(loaded)
     for number in range(3):
         site.scribe.commit(head, seeds.chunk(f"line {number} ", append=number > 0), token="a")
@@ -345,7 +345,9 @@ def test_a_large_task_opens_at_once(
         took[view] = min(openings)
         expect(visit.page.locator(".now .state")).to_have_text("working")
         visit.page.mouse.wheel(0, 5_000)
-        visit.page.wait_for_function("window.scrollY > 0 || document.body.scrollHeight <= 720")
+        visit.page.wait_for_function(
+            "() => window.scrollY > 0 || document.body.scrollHeight <= 720"
+        )
     record_property("seconds", took)
     assert max(processors for _, processors in took.values()) < 1, took
     is_busy = os.getloadavg()[0] > (os.cpu_count() or 1)
