@@ -250,6 +250,32 @@ class TestVersion01:
             await client.call(method, params)
         assert caught.value.code == code
 
+    @pytest.mark.parametrize(
+        ("method", "params", "sentence"),
+        [
+            ("tasks/get", {}, "id is missing or not a text: it names the task."),
+            ("tasks/get", {"taskId": 5}, "taskId is missing or not a text: it names the task."),
+            (
+                "tasks/list",
+                {"contextId": 5},
+                "contextId is missing or not a text: it names the conversation.",
+            ),
+        ],
+    )
+    async def test_sentences(
+        self, client: Client01, method: str, params: Any, sentence: str
+    ) -> None:
+        """An error names the field as the client did, or as 0.1 does, and says what it is for."""
+        with pytest.raises(RpcError) as caught:
+            await client.call(method, params)
+        assert str(caught.value) == sentence
+
+    async def test_an_empty_conversation_is_none(self, client: Client01) -> None:
+        """`tasks/list` with an empty `contextId` lists the tasks of all conversations."""
+        seen = await client.send("go")
+        listed = await client.call("tasks/list", {"contextId": ""})
+        assert [task["id"] for task in listed] == [seen.task_id]
+
 
 class TestSimpleA2A:
     """simple_a2a's client as its source describes it; it speaks 0.1, and a little more."""

@@ -143,8 +143,8 @@ class LegacyDialects:
     async def _list(self, params: Params, context: ServerCallContext) -> Result:
         """Return the caller's newest tasks, whole, at most `_LISTED` of them."""
         request = ListTasksRequest(page_size=_LISTED, include_artifacts=True)
-        if params.get("contextId") is not None:
-            request.context_id = _text(params, "contextId")
+        if _or(params.get("contextId"), None) is not None:
+            request.context_id = _text(params, "contextId", of="conversation")
         found = await self._handler.on_list_tasks(request, context)
         return [Shapes(is_0_1=True).task(task) for task in found.tasks]
 
@@ -257,13 +257,14 @@ def _params(envelope: Params) -> Params:
 
 
 def _task_id(params: Params) -> str:
-    return _text(params, "id" if params.get("id") is not None else "taskId")
+    is_simple = params.get("id") is None and "taskId" in params
+    return _text(params, "taskId" if is_simple else "id")
 
 
-def _text(params: Params, name: str) -> str:
+def _text(params: Params, name: str, *, of: str = "task") -> str:
     value = params.get(name)
     if not isinstance(value, str) or not value or not is_unicode(value):
-        raise InvalidParamsError(message=f"{name} is missing or not a text: it names the task.")
+        raise InvalidParamsError(message=f"{name} is missing or not a text: it names the {of}.")
     return value
 
 
