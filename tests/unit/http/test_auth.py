@@ -60,7 +60,7 @@ async def test_without_a_key_nothing_is_answered(
 async def test_json_rpc_gets_its_own_form(client: httpx.AsyncClient) -> None:
     """The 401 has JSON-RPC's envelope; its id is null, because the body has not been read."""
     body = {"jsonrpc": "2.0", "id": 7, "method": "ListTasks", "params": {}}
-    response = await client.post("/", json=body)
+    response = await client.post("/", json=body, headers={"A2A-Version": "1.0"})
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == 'Bearer realm="a2a"'
     answered = response.json()

@@ -283,6 +283,42 @@ async def test_what_is_just_not_too_deep_survives(agent: Agent, worker: Scripted
     assert 0 < accepted < 30
 
 
+@pytest.mark.parametrize("name", ["text", "raw", "url"])
+async def test_null_beside_a_parts_content(agent: Agent, worker: ScriptedWorker, name: str) -> None:
+    """Clients that write null for what they leave out have said one thing: it reaches the agent."""
+    part = {"text": None, "raw": None, "url": None, name: "QUFB", "data": None, "metadata": None}
+    answer = await agent.send("", parts=[{"text": "go", "data": None}, part, {"data": None}])
+    assert answer.state == "COMPLETED"
+    first, second, third = worker.started[0].request.message.parts
+    assert first.text == "go"
+    assert second.WhichOneof("content") == name
+    assert third.WhichOneof("content") == "data"
+
+
+BODIES: dict[str, Any] = {
+    "/": {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message()}},
+    "/message:send": {"message": message()},
+    "/message:stream": {"message": message()},
+    "/v1/message:send": {"message": {"messageId": "1", "role": 1, "content": [{"text": "go"}]}},
+    "/v1/message:stream": {"message": {"messageId": "1", "role": 1, "content": [{"text": "go"}]}},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_byte_order_mark_and_a_name_twice(
+    app: FastAPI, worker: ScriptedWorker, path: str
+) -> None:
+    """Every binding reads both alike: the mark is skipped, and of a name the last value counts."""
+    text = json.dumps(BODIES[path])
+    twice = f'{{"{"params" if path == "/" else "message"}": 5, {text[1:]}'
+    headers = {"A2A-Version": "0.3"} if path.startswith("/v1") else VERSION
+    for content in ("\ufeff" + text, twice):
+        async with live(app, "POST", path, body=content.encode(), headers=headers) as response:
+            answer = (await response.body()).decode()
+        assert response.status == 200, answer
+        assert "TASK_STATE_COMPLETED" in answer
+
+
 async def test_unknown_fields_are_ignored(agent: Agent, worker: ScriptedWorker) -> None:
     """Unknown fields of a request are ignored, for forward compatibility (section 5.7)."""
     answer = await agent.send("go", mood="sunny", configuration={"speed": "high"})
@@ -422,6 +458,13 @@ class TestExtensions:
         answer = await agent.call("ListTasks", {}, headers)
         assert answer.response.headers["A2A-Extensions"] == "urn:test:extension"
         assert "A2A-Extensions" not in (await agent.call("ListTasks", {})).response.headers
+
+    async def test_so_they_are_under_the_former_name(self, client: httpx.AsyncClient) -> None:
+        """A client of 0.3 reads them where it has sent them, in `X-A2A-Extensions`."""
+        headers = {"A2A-Version": "0.3", "X-A2A-Extensions": "urn:test:extension"}
+        answer = await client.post("/", json=call_0_3("tasks/get", {"id": "x"}), headers=headers)
+        assert answer.headers["X-A2A-Extensions"] == "urn:test:extension"
+        assert "A2A-Extensions" not in answer.headers
 
 
 class TestBodyLimit:

@@ -20,7 +20,8 @@ PREFLIGHT = {
     "Origin": PAGE,
     "Access-Control-Request-Method": "POST",
     "Access-Control-Request-Headers": (
-        "a2a-version, x-api-key, content-type, last-event-id, idempotency-key"
+        "a2a-version, x-api-key, content-type, last-event-id, idempotency-key, a2a-extensions,"
+        " x-a2a-extensions"
     ),
 }
 

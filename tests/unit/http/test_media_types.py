@@ -67,3 +67,22 @@ async def test_the_media_type_of(
     verb, path, body, headers = asked
     answer = await client.request(verb, path, json=body, headers=headers)
     assert answer.headers["content-type"].partition(";")[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["text/html", JSON], JSON),
+        ([f"{A2A};q=0, {JSON}"], JSON),
+        ([f"{A2A}; q=0.00, */*"], JSON),
+        ([f"{JSON};q=0, */*"], A2A),
+        ([f"{JSON};q=0.001"], JSON),
+        ([f"{JSON}-seq"], A2A),
+    ],
+)
+async def test_the_media_types_that_a_caller_accepts(
+    client: httpx.AsyncClient, lines: list[str], expected: str
+) -> None:
+    """Each line of `Accept` counts; a weight of 0 refuses a type; a longer name is another type."""
+    headers = [("A2A-Version", "1.0"), *(("Accept", line) for line in lines)]
+    assert (await client.get("/tasks", headers=headers)).headers["content-type"] == expected

@@ -23,6 +23,83 @@ async def test_an_unknown_enum_value(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "params", "sentence"),
+    [
+        ("SendMessage", {"message": "go"}, "message must be an object."),
+        ("SendMessage", {"message": message(parts="go")}, "message.parts must be a list."),
+        (
+            "SendMessage",
+            {"message": message(parts=[{"text": 5}])},
+            "message.parts.text must be a string of Unicode.",
+        ),
+        (
+            "SendMessage",
+            {"message": message(messageId=["1"])},
+            "message.messageId must be a string",
+        ),
+        (
+            "SendMessage",
+            {"message": message(parts=[{"text": "a", "url": "b"}])},
+            "message.parts has text and url: it may have one of them.",
+        ),
+        ("SendMessage", {"message": message(metadata=[])}, "message.metadata must be an object."),
+        (
+            "SendMessage",
+            {"message": message(), "configuration": {"historyLength": "many"}},
+            "configuration.historyLength must be a whole number of at most 32 bits.",
+        ),
+        (
+            "SendMessage",
+            {"message": message(), "configuration": {"returnImmediately": 1}},
+            "configuration.returnImmediately must be true or false.",
+        ),
+        ("ListTasks", {"pageSize": "abc"}, "pageSize must be a whole number of at most 32 bits."),
+        (
+            "ListTasks",
+            {"statusTimestampAfter": "2026-01-31"},
+            "statusTimestampAfter must be a time",
+        ),
+        ("GetTask", {"id": "x", "historyLength": "abc"}, "historyLength"),
+    ],
+)
+async def test_a_field_of_another_type(
+    agent: Agent, method: str, params: dict[str, Any], sentence: str
+) -> None:
+    """It is named as JSON has it, with what it must be."""
+    answer = await agent.call(method, params)
+    assert answer.reason == "INVALID_PARAMS"
+    assert sentence in answer.message
+
+
+@pytest.mark.parametrize(
+    ("message_of_0_3", "sentence"),
+    [
+        ({}, "message.messageId is missing."),
+        (
+            {"messageId": "1", "role": "king", "parts": []},
+            "message.role has an unknown value: it is one of 'agent' or 'user'.",
+        ),
+        ({"messageId": 5, "role": "user", "parts": []}, "message.messageId is not as A2A 0.3 has"),
+        (
+            {"messageId": "1", "role": "user", "parts": [{"kind": "text", "text": "a"}, {}]},
+            "message.parts[1] is not as A2A 0.3 has it.",
+        ),
+        ("go", "message is not as A2A 0.3 has it."),
+    ],
+)
+async def test_a_field_in_0_3(
+    client: httpx.AsyncClient, message_of_0_3: Any, sentence: str
+) -> None:
+    """A client of 0.3 learns the first field that is wrong, by its place in the JSON."""
+    params = {"message": message_of_0_3}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
+    answer = await client.post("/", json=call, headers={"A2A-Version": "0.3"})
+    error = answer.json()["error"]
+    assert error["code"] == -32602
+    assert error["message"].startswith(sentence)
+
+
+@pytest.mark.parametrize(
     ("params", "fields"),
     [
         ({"message": {"role": "ROLE_USER", "parts": [{"text": "go"}]}}, "message.messageId"),
@@ -52,9 +129,11 @@ async def test_a_version_that_is_missing(client: httpx.AsyncClient, binding: str
     )
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/a/b/c", "/tasks/a/b"])
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/a/b/c", "/tasks/a/b", "/tasks/", "/acme/tasks/", "/v1/tasks/x/"]
+)
 async def test_an_unknown_path(client: httpx.AsyncClient, path: str) -> None:
-    """It says where the paths are."""
+    """It says where the paths are, also with a slash at its end: no redirect knows the stage."""
     answer = await client.get(path, headers={"A2A-Version": "1.0"})
     assert answer.status_code == 404
     assert answer.json()["error"]["message"] == (
@@ -69,6 +148,9 @@ async def test_an_unknown_path(client: httpx.AsyncClient, path: str) -> None:
         ("PUT", "/tasks/one", "GET"),
         ("TRACE", "/tasks/one:cancel", "GET, POST"),
         ("PATCH", "/acme/tasks/one", "GET"),
+        ("PUT", "/tasks/one/pushNotificationConfigs", "GET, POST"),
+        ("PUT", "/acme/tasks/one/pushNotificationConfigs", "GET, POST"),
+        ("PUT", "/.well-known/agent-card.json", "GET"),
     ],
 )
 async def test_an_unknown_method_of_a_path(

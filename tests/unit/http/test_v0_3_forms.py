@@ -86,8 +86,8 @@ async def test_a_file_and_data_come_through(
             {"messageId": "m-1", "role": "ROLE_USER"},
             "message.content is missing: in HTTP+JSON of A2A 0.3 it has the parts of the message.",
         ),
-        ({**KINDS, "parts": "go"}, "The message is not one of A2A 0.3."),
-        ({**KINDS, "parts": [{"kind": "text"}]}, "The message is not one of A2A 0.3."),
+        ({**KINDS, "parts": "go"}, "message.parts is not as A2A 0.3 has it."),
+        ({**KINDS, "parts": [{"kind": "text"}]}, "message.parts[0] is not as A2A 0.3 has it."),
         (
             {**KINDS, "parts": [{"kind": "file", "file": {"bytes": "%%%"}}]},
             "message.parts.file.bytes is not base64.",
@@ -211,6 +211,20 @@ async def test_over_jsonrpc_an_error_has_no_details_of_1_0(client: httpx.AsyncCl
     call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {}}
     error = (await client.post("/", json=call, headers={"A2A-Version": "1.0"})).json()["error"]
     assert all("@type" in detail for detail in error["data"])
+
+
+@pytest.mark.parametrize("headers", [{"A2A-Version": "0.3"}, {}])
+async def test_so_has_none_what_is_refused_unread(
+    client: httpx.AsyncClient, headers: dict[str, str]
+) -> None:
+    """The form is that of the version, too, where limits or a missing key refuse a request."""
+    typed = {"Content-Type": "application/json"}
+    long = b'"' + b"x" * 10_000_000 + b'"'
+    answer = await client.post("/", content=long, headers={**typed, **headers})
+    assert (answer.status_code, set(answer.json())) == (413, {"jsonrpc", "id", "error"})
+    assert set(answer.json()["error"]) == {"code", "message"}
+    answer = await client.post("/", content=long, headers={**typed, "A2A-Version": "1.0"})
+    assert "@type" in answer.json()["error"]["data"][0]
 
 
 async def test_an_error_of_1_0_is_as_it_was(client: httpx.AsyncClient) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
+from operator import methodcaller
 from typing import Any
 
 from a2a.server.routes import (
@@ -22,11 +23,17 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http import HEALTH_PATH, JWKS_PATH, LEGACY_CARD_PATHS, V0_3_PREFIX
+from a2a_serverless.http import (
+    HEALTH_PATH,
+    JSONRPC_PATHS,
+    JWKS_PATH,
+    LEGACY_CARD_PATHS,
+    V0_3_PREFIX,
+)
 from a2a_serverless.http.address import base_url
 from a2a_serverless.http.auth import Authentication, Authenticator, authenticator_of
 from a2a_serverless.http.card import deployed_card
@@ -68,7 +75,8 @@ _HTTP_ERRORS: Mapping[int, tuple[str, str, str]] = {
         "The path does not serve this HTTP method: the header Allow names those that it serves.",
     ),
 }
-"""By HTTP status: the name of google.rpc.Code, the reason for the log, the client's sentence."""
+"""By HTTP's status: the name of google.rpc.Code, the reason for the log, the client's sentence."""
+_UNSERVED = frozenset(_HTTP_ERRORS)
 _OTHER_HTTP_ERROR = ("UNKNOWN", "HttpError", "The request cannot be answered.")
 
 _base_url: ContextVar[str] = ContextVar("a2a_serverless_base_url", default="https://localhost")
@@ -182,7 +190,9 @@ def _admit(
         app.add_middleware(RateLimit, rate=settings.requests_per_s, clock=clock)
     app.add_middleware(Authentication, authenticator=authenticator)
     app.add_middleware(HeaderLimit, limit=settings.max_header_bytes)
-    app.add_middleware(ErrorForm, under=V0_3_PREFIX, formed=v0_3_rest.with_code)
+    is_0_3 = methodcaller("startswith", V0_3_PREFIX)
+    app.add_middleware(ErrorForm, has=is_0_3, formed=v0_3_rest.with_code)
+    app.add_middleware(ErrorForm, has=JSONRPC_PATHS.__contains__, formed=v0_3.without_details)
     if settings.cors_origins:
         # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
         app.add_middleware(CORSMiddleware, **browser_access(settings.cors_origins))
@@ -278,7 +288,7 @@ async def _health(_: Request) -> JSONResponse:
 async def _http_exception(request: Request, error: HTTPException) -> JSONResponse:
     """Answer unknown paths and methods in the form of the protocol's errors."""
     status, headers = error.status_code, dict(error.headers or {})
-    allowed = _methods_at(request) if status == HTTPStatus.NOT_FOUND else ()
+    allowed = _methods_at(request) if status in _UNSERVED else ()
     if allowed:
         status, headers = HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ", ".join(allowed)}
     name, reason, sentence = _HTTP_ERRORS.get(status, _OTHER_HTTP_ERROR)
@@ -289,18 +299,24 @@ async def _http_exception(request: Request, error: HTTPException) -> JSONRespons
 
 
 def _methods_at(request: Request) -> list[str]:
-    """Return the methods with which a request's path is known; empty for an unknown path.
+    """Return all methods of a path that does not serve the request's.
 
-    The routes of tenants match every path of two segments, but do not know the other routes.
+    Starlette names those of one route; and the routes of tenants take each path of two segments,
+    and know nothing of the others.
     """
     asked: dict[str, Any] = {"type": "http", "path": request.scope["path"], "root_path": ""}
     asked["method"] = request.method
-    found = [
-        route.methods or set()
-        for route in request.app.routes
-        if isinstance(route, Route) and route.matches(asked)[0] is Match.PARTIAL
-    ]
-    return sorted(set().union(*found))
+    return sorted(set(_others(request.app.routes, asked)))
+
+
+def _others(routes: Sequence[BaseRoute], asked: dict[str, Any]) -> Iterator[str]:
+    """Yield the methods of the routes that have the path, and serve it by other methods."""
+    for route in routes:
+        match, found = route.matches(asked)
+        if isinstance(route, Mount) and match is Match.FULL:
+            yield from _others(route.routes, {**asked, **found})
+        elif isinstance(route, Route) and match is Match.PARTIAL:
+            yield from route.methods or ()
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:

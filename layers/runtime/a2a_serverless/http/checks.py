@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -32,17 +31,17 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from a2a.utils.proto_utils import parse_params
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message as AnyMessage
 from pydantic import ValidationError
+from starlette.datastructures import QueryParams
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.http.errors import invalid_params, quoted
+from a2a_serverless.http.fields import wrong_fields
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.fold import check_history_length
-from a2a_serverless.tasks.identity import is_unicode
 
 M = TypeVar("M", bound=AnyMessage)
 
@@ -53,12 +52,8 @@ Guard, dispatcher and answer take about 40 microseconds for each value, during w
 runs.
 """
 
-_LINE_BREAKS = str.maketrans("", "", "\r\n")
-_BASE64 = re.compile(r"([A-Za-z0-9+/_-]*)(={0,2})")
-"""Digits of one or the other base64 alphabet, and padding."""
-_TRUTH_VALUES = frozenset({"true", "false"})
-"""Values of a boolean query parameter, in upper or lower case; in JSON they are not strings."""
-NOT_BASE64 = ("is not base64.", "Not base64 (RFC 4648).")
+_BESIDE_DATA = ("text", "raw", "url")
+"""The other contents that a part may have."""
 
 AsksForHistory = SendMessageConfiguration | GetTaskRequest | ListTasksRequest
 """Requests that may limit the history of their answers."""
@@ -213,14 +208,35 @@ def _check_size(value: Any) -> None:
             waiting.extend(inner)
 
 
-def check_query(query: Any) -> None:
+def check_query(query: Mapping[str, str]) -> None:
     """Refuse query parameters of the wrong form, without the parser's words.
 
     Raises:
-        InvalidParamsError: a malformed number or time.
+        InvalidParamsError: names a malformed number or time.
     """
-    with refusing("A query parameter is malformed."):
-        parse_params(query, ListTasksRequest())
+    for name, value in query.items():
+        with refusing(f"The query parameter {quoted(name)} is malformed."):
+            parse_params(QueryParams({name: value}), ListTasksRequest())
+
+
+def drop_null_data(params: Any) -> bool:
+    """Take `data: null` out of a message's parts that have another content; False if none had it.
+
+    Clients that write null for whatever they leave out mean nothing by it. protobuf's parser would
+    take it for the part's content, and drop the text before it.
+    """
+    message = params.get("message") if isinstance(params, dict) else None
+    parts = message.get("parts") if isinstance(message, dict) else None
+    unmeant = [
+        part
+        for part in (parts if isinstance(parts, list) else ())
+        if isinstance(part, dict)
+        and part.get("data", ...) is None
+        and any(part.get(name) is not None for name in _BESIDE_DATA)
+    ]
+    for part in unmeant:
+        del part["data"]
+    return bool(unmeant)
 
 
 def check_values(value: Any, model: type[AnyMessage]) -> None:
@@ -231,7 +247,7 @@ def check_values(value: Any, model: type[AnyMessage]) -> None:
     Raises:
         InvalidParamsError: names the first such field.
     """
-    for path, (sentence, problem) in _wrong_values(value, model.DESCRIPTOR):
+    for path, (sentence, problem) in wrong_fields(value, model.DESCRIPTOR):
         raise refused_field(path, sentence, problem)
 
 
@@ -268,79 +284,9 @@ def refusing(sentence: str) -> Iterator[None]:
         raise InvalidParamsError(message=sentence) from error
 
 
-def is_base64(text: str, *, strict: bool = False) -> bool:
-    """Return True if `text`, apart from its line breaks, is base64 as ProtoJSON defines it.
-
-    Either alphabet is accepted, with or without padding; `strict` requires the standard one with
-    padding.
-    """
-    found = _BASE64.fullmatch(text.translate(_LINE_BREAKS))
-    if found is None:
-        return False
-    digits, padding = found.groups()
-    missing = -len(digits) % 4
-    if strict:
-        return len(padding) == missing and not {"-", "_"} & set(digits)
-    return len(padding) <= missing < 3  # noqa: PLR2004 - one digit is less than a byte
-
-
 def refused_field(path: str, sentence: str, problem: str) -> InvalidParamsError:
     """Return the error for the field at `path`; `sentence` follows the path in the message."""
     return invalid_params(f"{path} {sentence}", (path, problem))
-
-
-def _wrong_values(
-    value: Any, descriptor: Any, path: str = ""
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    if not isinstance(value, Mapping):
-        return
-    for field in descriptor.fields:
-        for name in {field.json_name, field.name}:
-            if name not in value:
-                continue
-            inner = value[name] if isinstance(value[name], list) else [value[name]]
-            for item in inner:
-                yield from _wrong_in_field(item, field, f"{path}{name}")
-
-
-def _wrong_in_field(
-    value: Any, field: FieldDescriptor, path: str
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    if field.enum_type is not None:
-        if not _is_value_of(field.enum_type, value):
-            known = ", ".join(value.name for value in field.enum_type.values if value.number)
-            yield path, (f"has an unknown value: it is one of {known}.", f"Not one of {known}.")
-    elif field.type == FieldDescriptor.TYPE_BOOL:
-        if isinstance(value, str) and value.lower() not in _TRUTH_VALUES:
-            yield path, ("must be true or false.", "Not true or false.")
-    elif field.type == FieldDescriptor.TYPE_BYTES:
-        if isinstance(value, str) and not is_base64(value):
-            yield path, NOT_BASE64
-    elif field.message_type is not None and _is_ours(field.message_type):
-        if value is not None and not isinstance(value, Mapping):
-            # ParseDict would take the characters of a string for names of unknown fields.
-            yield path, ("must be an object.", "Not an object.")
-        yield from _wrong_values(value, field.message_type, f"{path}.")
-
-
-def _is_value_of(enum: EnumDescriptor, value: Any) -> bool:
-    """Return True if `value` is a name or number of an enum, or None, which sets nothing."""
-    match value:
-        case None:
-            return True
-        case str():
-            return is_unicode(value) and value in enum.values_by_name
-        case bool():
-            return False
-        case int() | float():
-            return value in enum.values_by_number
-        case _:
-            return False
-
-
-def _is_ours(descriptor: Any) -> bool:
-    """Return True if a message is the protocol's, and not one of protobuf's (Struct, Value, …)."""
-    return not descriptor.full_name.startswith("google.protobuf.")
 
 
 def _refuse(constant: str) -> float:

@@ -28,8 +28,8 @@ from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.identity import Scope, digest
 
-LEGACY_EXTENSION_HEADER = "X-A2A-Extensions"
-"""The header's name until 0.3."""
+EXTENSION_HEADERS = (HTTP_EXTENSION_HEADER, "X-A2A-Extensions")
+"""The header's name, and that until 0.3."""
 INVOCATION_HEADER = "x-amzn-lambda-context"
 """The header in which the Lambda Web Adapter passes Lambda's context of an invocation on."""
 
@@ -106,8 +106,8 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
 
 def requested_extensions(request: Request) -> set[str]:
     """Return the extensions that the caller declares, under the header's new or former name."""
-    values = request.headers.getlist(HTTP_EXTENSION_HEADER)
-    return get_requested_extensions([*values, *request.headers.getlist(LEGACY_EXTENSION_HEADER)])
+    values = (value for name in EXTENSION_HEADERS for value in request.headers.getlist(name))
+    return get_requested_extensions([*values])
 
 
 def names_version(request: Request) -> bool:

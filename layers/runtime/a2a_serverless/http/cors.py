@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from a2a.extensions.common import HTTP_EXTENSION_HEADER
 from a2a.utils.constants import VERSION_HEADER
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http.context import EXTENSION_HEADERS
 
 ANY: Final = "*"
 _ORIGIN: Final = re.compile(r"https?://[a-z0-9.\-\[\]:]+", re.IGNORECASE)
@@ -20,9 +20,9 @@ _SENT: Final = (
     "Last-Event-ID",
     "X-API-Key",
     VERSION_HEADER,
-    HTTP_EXTENSION_HEADER,
+    *EXTENSION_HEADERS,
 )
-_READ: Final = ("Retry-After", "WWW-Authenticate", HTTP_EXTENSION_HEADER)
+_READ: Final = ("Retry-After", "WWW-Authenticate", *EXTENSION_HEADERS)
 _PREFLIGHT_S: Final = 600
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,10 +22,16 @@ from a2a.utils.errors import (
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 
 from a2a_serverless.http import V0_3_PREFIX
-from a2a_serverless.http.checks import check_query, check_values, parsed, read_json
+from a2a_serverless.http.checks import (
+    check_query,
+    check_values,
+    drop_null_data,
+    parsed,
+    read_json,
+)
 from a2a_serverless.http.context import (
     ENVELOPE,
     NAMED_TENANT,
@@ -95,6 +102,8 @@ def jsonrpc_guard(
             if not (is_legacy and envelope["method"] in legacy_methods):
                 _check_method(request, envelope)
             context.check_extensions(request)
+            if drop_null_data(envelope.get("params")):
+                request = _with_body(request, envelope)
             check = (_JSONRPC_PARAMS if is_legacy else checks).get(envelope["method"])
             if check is not None:
                 check(envelope.get("params", {}))
@@ -128,12 +137,14 @@ def rest_guard(endpoint: Endpoint, route: Route, context: CallContextBuilder) ->
             if is_0_3:
                 v0_3_rest.check_query(request.query_params)
             body = await _rest_body(request, is_needed=check is not None) if has_body else {}
+            drop_null_data(body)
             if form is not None:
                 body = form(body, request.path_params.get("id", ""))
-                request = v0_3_rest.with_body(request, body)
             if check is not None:
                 check(body)
-            if not is_0_3:  # 0.3 has no tenants
+                # The dispatcher's parser is another one than this: it reads what was checked.
+                request = _with_body(request, body)
+            if not is_0_3:  # which has no tenants
                 _name_tenant(request, body)
         except ContentTypeNotSupportedError as error:
             # HTTP's own header is wrong: 415. The same error for a part of a message is a 400.
@@ -152,7 +163,8 @@ def rewired(routes: Sequence[BaseRoute], wrap: Callable[[Route], Endpoint]) -> l
     again: list[BaseRoute] = []
     for route in routes:
         if isinstance(route, Mount):
-            again.append(Mount(route.path, routes=rewired(route.routes, wrap)))
+            inner = Router(rewired(route.routes, wrap), redirect_slashes=False)
+            again.append(Mount(route.path, inner))
         elif isinstance(route, Route):
             methods = sorted(route.methods or ())
             again.append(Route(route.path, wrap(route), methods=methods))
@@ -212,6 +224,16 @@ async def _rest_body(request: Request, *, is_needed: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequestError(message="The body is not a JSON object.")
     return value
+
+
+def _with_body(request: Request, body: Mapping[str, Any]) -> Request:
+    """Return the request with another body."""
+    content = json.dumps(body).encode()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    return Request(request.scope, receive)
 
 
 def _name_tenant(request: Request, body: Mapping[str, Any]) -> None:

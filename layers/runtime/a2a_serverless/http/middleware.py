@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from math import ceil
 
-from a2a.extensions.common import HTTP_EXTENSION_HEADER
 from a2a.types import AgentCard
 from a2a.utils.constants import A2A_JSON_MEDIA_TYPE
 from starlette.datastructures import Headers, MutableHeaders
@@ -16,10 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from a2a_serverless.clock import Clock
 from a2a_serverless.http import PUBLIC_PATHS
 from a2a_serverless.http.address import malformed_header
-from a2a_serverless.http.context import names_1_0, requested_extensions
+from a2a_serverless.http.context import EXTENSION_HEADERS, names_1_0, requested_extensions
 from a2a_serverless.http.errors import RefusedError, response_of
 
 _JSON = "application/json"
+_WEIGHT_0 = re.compile(r"q=0(\.0*)?")
 
 _BAD_REQUEST = 400
 _CONTENT_TOO_LARGE = 413
@@ -152,24 +153,26 @@ class RateLimit:
 
 
 class ErrorForm:
-    """Gives every error under a path the form of another version, unless its request is of 1.0.
+    """Gives every error of some paths the form of another version, unless its request is of 1.0.
 
     It stands before everything that refuses requests, so that an unknown path, a body that is too
     long and a missing key are answered in this form, too.
 
     Args:
-        under: the beginning of the paths.
-        formed: takes an error's body in the form of HTTP+JSON 1.0, and returns it in the other one.
+        has: returns True for a path that it is to be done for.
+        formed: returns the body of an error, JSON in the form of 1.0, in that form.
     """
 
-    def __init__(self, app: ASGIApp, *, under: str, formed: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, has: Callable[[str], bool], formed: Callable[[bytes], bytes]
+    ) -> None:
         self._app = app
-        self._under = under
+        self._has = has
         self._formed = formed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_under = scope["type"] == "http" and scope["path"].startswith(self._under)
-        if not is_under or names_1_0(Request(scope)):
+        is_one = scope["type"] == "http" and self._has(scope["path"])
+        if not is_one or names_1_0(Request(scope)):
             await self._app(scope, receive, send)
             return
         start: Message | None = None
@@ -198,7 +201,8 @@ class Negotiation:
     errors, the card. Answers of the SDK's routes have these types already; this class only applies
     the caller's choice.
 
-    `A2A-Extensions` names the card's extensions that the caller has declared.
+    `A2A-Extensions` names the card's extensions that the caller has declared; so does the header's
+    former name, for callers that have used it.
     """
 
     def __init__(self, app: ASGIApp, *, card: AgentCard) -> None:
@@ -212,6 +216,7 @@ class Negotiation:
         request = Request(scope)
         wants_json = _wants_plain_json(request)
         active = sorted(self._offered & requested_extensions(request))
+        names = [name for name in EXTENSION_HEADERS if name in request.headers]
 
         async def send_negotiated(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -219,14 +224,27 @@ class Negotiation:
                 if wants_json and headers.get("content-type") == A2A_JSON_MEDIA_TYPE:
                     headers["content-type"] = _JSON
                 if active:
-                    headers[HTTP_EXTENSION_HEADER] = ", ".join(active)
+                    headers.update({name: ", ".join(active) for name in names})
             await send(message)
 
         await self._app(scope, receive, send_negotiated)
 
 
 def _wants_plain_json(request: Request) -> bool:
-    accepted = request.headers.get("accept", "").lower()
-    if A2A_JSON_MEDIA_TYPE in accepted:
-        return False
-    return _JSON in accepted or request.headers.get("content-type", "").lower().startswith(_JSON)
+    takes = _named_in_accept(request)
+    if A2A_JSON_MEDIA_TYPE in takes:
+        return not takes[A2A_JSON_MEDIA_TYPE]
+    sends_json = request.headers.get("content-type", "").lower().startswith(_JSON)
+    return takes.get(_JSON, sends_json)
+
+
+def _named_in_accept(request: Request) -> dict[str, bool]:
+    """Return the media types that `Accept` names, and False for those of weight 0.
+
+    It may be sent in several lines, and a weight of 0 refuses a type (RFC 9110, section 12.5.1).
+    """
+    takes: dict[str, bool] = {}
+    for entry in ",".join(request.headers.getlist("accept")).lower().split(","):
+        media_type, *parameters = (part.strip() for part in entry.split(";"))
+        takes[media_type] = not any(map(_WEIGHT_0.fullmatch, parameters))
+    return takes

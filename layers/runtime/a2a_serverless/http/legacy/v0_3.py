@@ -7,9 +7,10 @@ has ended.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from a2a.compat.v0_3 import a2a_v0_3_pb2 as pb2_v03
@@ -18,9 +19,10 @@ from a2a.compat.v0_3 import types as types_v03
 from a2a.compat.v0_3.proto_utils import FromProto
 from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import ParseDict
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from a2a_serverless.http.checks import NOT_BASE64, check_values, is_base64, refused_field, refusing
+from a2a_serverless.http.checks import check_values, refused_field, refusing
+from a2a_serverless.http.fields import NOT_BASE64, is_base64
 
 
 def check_params(params: Any) -> None:
@@ -116,8 +118,29 @@ def _check_push_query(params: Any, *, names_config: bool = False) -> None:
         model.model_validate(params).model_dump_json()  # refuses text that is not Unicode
 
 
-def _conversion(kind: str) -> AbstractContextManager[None]:
-    return refusing(f"The {kind} is not one of A2A 0.3.")
+@contextmanager
+def _conversion(kind: str) -> Iterator[None]:
+    with refusing(f"The {kind} is not one of A2A 0.3."):
+        try:
+            yield
+        except ValidationError as error:
+            sentence = _sentence_of(error)
+            raise (InvalidParamsError(message=sentence) if sentence else error) from error
+
+
+def _sentence_of(error: ValidationError) -> str:
+    """Return which field is wrong, in the names of the JSON that was sent; empty for the whole."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = [
+        *takewhile(lambda name: not (isinstance(name, str) and name[0].isupper()), first["loc"])
+    ]
+    at = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in place)[1:]
+    is_of_one_kind = len(place) == len(first["loc"])
+    if at and is_of_one_kind and first["type"] == "missing":
+        return f"{at} is missing."
+    if at and is_of_one_kind and first["type"] in ("enum", "literal_error"):
+        return f"{at} has an unknown value: it is one of {first['ctx']['expected']}."
+    return f"{at} is not as A2A 0.3 has it." if at else ""
 
 
 def _to_1_0(params: types_v03.MessageSendParams) -> None:
@@ -158,6 +181,14 @@ REST_BODIES: Mapping[str, Callable[[Any], object]] = {
     "/v1/tasks/{id}/pushNotificationConfigs": _check_push_body,
 }
 """The check of each route's body."""
+
+
+def without_details(body: bytes) -> bytes:
+    """Return the body of an error over JSON-RPC without the typed details, which only 1.0 has."""
+    content = json.loads(body)
+    if isinstance(content["error"].get("data"), list):
+        del content["error"]["data"]
+    return json.dumps(content).encode()
 
 
 def final_in_jsonrpc(data: str) -> str:

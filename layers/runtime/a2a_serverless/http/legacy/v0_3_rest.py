@@ -71,7 +71,7 @@ def _with_kind(part: Any) -> Any:
     """Return a part with its kind, which follows from the field that it has."""
     if not isinstance(part, dict) or "kind" in part:
         return part
-    kinds = [kind for kind in _KINDS if kind in part]
+    kinds = [kind for kind in _KINDS if part.get(kind) is not None]
     return {**part, "kind": kinds[0]} if len(kinds) == 1 else part
 
 
@@ -106,16 +106,6 @@ def check_query(query: Mapping[str, str]) -> None:
     """
     if not _WHOLE.fullmatch(query.get("historyLength", "")):
         raise refused_field("historyLength", "is not a whole number.", "Not a whole number.")
-
-
-def with_body(request: Request, body: Json) -> Request:
-    """Return the request with another body."""
-    content = json.dumps(body).encode()
-
-    async def receive() -> Json:
-        return {"type": "http.request", "body": content, "more_body": False}
-
-    return Request(request.scope, receive)
 
 
 def is_0_3(request: Request) -> bool:
