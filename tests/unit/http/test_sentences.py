@@ -60,6 +60,8 @@ async def test_an_unknown_enum_value(agent: Agent) -> None:
             "statusTimestampAfter must be a time",
         ),
         ("GetTask", {"id": "x", "historyLength": "abc"}, "historyLength"),
+        ("GetTask", {"id": "x", "historyLength": -1}, "historyLength must be 0 or more."),
+        ("ListTasks", {"historyLength": -1}, "historyLength must be 0 or more."),
     ],
 )
 async def test_a_field_of_another_type(

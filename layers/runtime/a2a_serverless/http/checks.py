@@ -41,7 +41,6 @@ from a2a_serverless.http.errors import invalid_params, quoted
 from a2a_serverless.http.fields import wrong_fields
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.tasks.fold import check_history_length
 
 M = TypeVar("M", bound=AnyMessage)
 
@@ -101,13 +100,13 @@ def history_length(request: AsksForHistory | None, settings: Settings) -> int:
     That is A2A_MAX_HISTORY, or less if the `request` asks for less.
 
     Raises:
-        InvalidArgumentError: a negative number.
-        InvalidParamsError: more than A2A_MAX_HISTORY.
+        InvalidParamsError: a negative number, or more than A2A_MAX_HISTORY.
     """
     if request is None or not request.HasField("history_length"):
         return settings.max_history
     asked = request.history_length
-    check_history_length(asked)
+    if asked < 0:
+        raise _invalid("historyLength", _LIMITS["history_length"])
     if asked > settings.max_history:
         limit = f"historyLength must be from 0 to {settings.max_history}."
         raise _invalid("historyLength", limit)
@@ -258,11 +257,10 @@ def parsed(value: Any, model: type[M]) -> M:
         InvalidParamsError: a field of another type, an unknown enum value, or malformed base64.
     """
     check_values(value, model)
-    sentence = f"The body is not a {model.DESCRIPTOR.name}."
     if not isinstance(value, dict):
-        # ParseDict would take the characters of a string for names of unknown fields.
-        raise InvalidParamsError(message=sentence)
-    with refusing(sentence):
+        # ParseDict would take the letters of a text for names of unknown fields.
+        raise InvalidParamsError(message="The parameters must be an object.")
+    with refusing(f"The body is not a {model.DESCRIPTOR.name}."):
         return ParseDict(value, model(), ignore_unknown_fields=True)
 
 

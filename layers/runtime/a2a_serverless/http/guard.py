@@ -93,7 +93,9 @@ def jsonrpc_guard(
             _check_content_type(request)
             envelope = read_json(await request.body())
             if not isinstance(envelope, dict):
-                raise InvalidRequestError(message="The request is not a JSON object.")
+                raise InvalidRequestError(
+                    message="The request is not a JSON object; batches are not served."
+                )
             request_id = request_id_of(envelope)
             _check_envelope(envelope)
             setattr(request.state, ENVELOPE, envelope)
