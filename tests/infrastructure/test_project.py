@@ -183,7 +183,7 @@ def test_nothing_is_written_where_packages_cannot_be_resolved(
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_NO_CACHE", "1")
 
-    with pytest.raises(ConfigurationError, match="cannot be had"):
+    with pytest.raises(ConfigurationError, match="is not in the index: name the folder"):
         create(tmp_path / "new", Project(agent="worker", name="mine"))
 
     assert not (tmp_path / "new").exists()

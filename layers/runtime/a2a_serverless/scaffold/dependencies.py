@@ -292,7 +292,7 @@ class Dependencies:
         if f"{PACKAGE} was not found" in said or f"no version of {PACKAGE}==" in said:
             return ConfigurationError(
                 f"{PACKAGE} {__version__} is not in the index: name the folder of its wheel by"
-                f" --find-links ({said})"
+                f" --find-links ({said.rstrip('.')})."
             )
         if package := uv.package_of_other_content(said):
             return _built_anew(package)
