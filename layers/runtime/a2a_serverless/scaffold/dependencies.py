@@ -47,8 +47,9 @@ LAMBDA: Final[Mapping[str, str]] = {
     "sys_platform": "linux",
 }
 """What markers of requirements, such as `python_version < "3.13"`, see of a function."""
-LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer")
-"""Packages of Lambda's Python runtime; they are packaged only if requirements.in names them."""
+LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer", "python-dateutil", "six")
+"""boto3 and what it needs and the layer lacks: packages of Lambda's Python, and of the external
+worker's image. They are packaged only if requirements.in names one of them."""
 
 LIMIT_BYTES: Final = 262_144_000
 """The most unzipped bytes that Lambda takes for a function and its layers together: 250 MB."""
