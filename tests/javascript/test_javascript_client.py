@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ async def worker(backends: Backends) -> AsyncIterator[ScriptedWorker]:
 
 def javascript(
     script: Path, url: str, binding: str, operation: str, argument: str
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any]]:
     """What the client tells of a stream, as it gets it."""
     return told(["node", str(script)], url, binding, operation, argument)
 
@@ -130,9 +131,9 @@ async def test_the_client_of_0_3_takes_the_same_address(
     sending = javascript(older, url, binding, "send", "wait")
     seen = [await anext(sending)]
     await worker.waiting.wait()
-    async for event in javascript(older, url, binding, "subscribe", seen[0]["task"]):
+    async with aclosing(javascript(older, url, binding, "subscribe", seen[0]["task"])) as joined:
+        event = await anext(joined)
         assert (event["kind"], event["task"]) == ("task", seen[0]["task"])
-        break
     worker.gate.set()
     seen += [event async for event in sending]
     assert [(e["kind"], e.get("state") or e.get("chunk")) for e in seen] == [
