@@ -481,6 +481,9 @@ STREAMS: dict[str, tuple[Any, Any] | None] = {
 }
 """What differs in the updates of a stream; None: nothing."""
 
+CLAIM: list[Any] = ["status", "WORKING", None, {}]
+"""The update of a claim that is committed on its own."""
+
 
 @pytest.mark.parametrize("case", STREAMS)
 async def test_an_executor_gives_the_same_events(case: str) -> None:
@@ -493,7 +496,10 @@ async def test_an_executor_gives_the_same_events(case: str) -> None:
     ours = (await outcome(durable, executor(), script, streaming=True))["answers"]
     updates = [answer for answer in theirs if not _is_task(answer)]
     found = [answer for answer in ours if not _is_task(answer)]
-    assert (updates, found) == (STREAMS[case] or (updates, updates))
+    expected = STREAMS[case] or (updates, updates)
+    if found[:1] == [CLAIM] and expected[1][:1] != [CLAIM]:
+        found = found[1:]  # on a slow machine the claim is committed before the agent's first event
+    assert (updates, found) == expected
     assert len(found) > 0
     assert ours[0] == "task SUBMITTED"
 
