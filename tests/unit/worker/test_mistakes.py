@@ -452,7 +452,7 @@ async def test_a_text_that_is_missing(method: str) -> None:
     async def handle(ctx: TaskContext) -> None:
         with pytest.raises(WrongCallError) as refused:
             await getattr(ctx, method)(None)
-        way = f'the text is missing; where it may be, write `await ctx.{method}(… or "")`'
+        way = f'the text is missing; if there may be none, write `await ctx.{method}(… or "")`'
         assert str(refused.value) == f"ctx.{method} takes a text, and got None: {way}."
         await ctx.respond()
 

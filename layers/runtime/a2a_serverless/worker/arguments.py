@@ -89,7 +89,7 @@ def _text_instead(method: str, value: object) -> str:
     """Return how to write the call for a value that is not a text."""
     by_text = f"`await ctx.{method}(…)`"
     if value is None:
-        return f'the text is missing; where it may be, write `await ctx.{method}(… or "")`'
+        return f'the text is missing; if there may be none, write `await ctx.{method}(… or "")`'
     if inspect.isawaitable(value):
         return f"await it first, and pass what it gives to {by_text}"
     if isinstance(value, bytes | bytearray | memoryview):
