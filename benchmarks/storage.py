@@ -1,21 +1,26 @@
 """What storage costs on DynamoDB: `python -m benchmarks.storage [--tasks 10000]`.
 
 Runs on DynamoDB Local and prints requests, units and bytes per flow, beside the limit that the
-flow is held to; a limit that is exceeded makes the exit status 1.
+flow is held to; a limit that is exceeded makes the exit status 1. At the end it prints how long a
+client of `a2a-serverless api` waits for the first page.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import httpx
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
 from a2a_serverless.clock import SystemClock
@@ -29,10 +34,13 @@ from a2a_serverless.storage.dynamodb_layout import count_partition, count_sort, 
 from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, status_key
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import Scope, new_incarnation, new_task_id
+from a2a_serverless.tasks.identity import ANONYMOUS, Scope, new_incarnation, new_task_id
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
 from benchmarks.meter import Meter, Usage
-from tests.support.emulators import Emulator, dynamodb_local
+from benchmarks.processes import running
+from benchmarks.stream import CARD, provision
+from benchmarks.stream_clients import VERSION
+from tests.support.emulators import Emulator, dynamodb_local, fauxqs
 
 TABLE = "tasks"
 CHUNKS = 1600
@@ -42,6 +50,7 @@ MOST_GROWTH = 2.1  # the most growth of write units for twice the chunks
 SEED_THREADS = 8
 BATCH_ITEMS = 25
 ROUNDS = 3
+PAGES = 50  # that a client gets; half as many before, unmeasured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +97,9 @@ class Bench:
         self.flows.append(Flow(name=name, usage=usage, seconds=seconds, limits=limits))
 
 
-def metered(client: Any, observer: Any, table: str = TABLE) -> Bench:
-    """Return a bench on `client`, in a scope of its own."""
-    scope = Scope.of("benchmark", new_task_id())
+def metered(client: Any, observer: Any, table: str = TABLE, *, scope: Scope | None = None) -> Bench:
+    """Return a bench on `client`, by default in a scope of its own."""
+    scope = scope or Scope.of("benchmark", new_task_id())
     return Bench(DynamoStorage(table, client=client, scope=scope), Meter(client, observer, table))
 
 
@@ -173,6 +182,34 @@ async def _page(bench: Bench, query: ListTasksQuery) -> tuple[Flow, ListTasksRes
     with bench.meter.measure() as usage:
         page = await bench.storage.list_tasks(query)
     return Flow(name="", usage=usage, seconds=time.perf_counter() - start), page
+
+
+def report_client(dynamodb: Emulator, tasks: int) -> None:
+    """Print how long a client waits for the first page, from another process's `api`."""
+    with tempfile.TemporaryDirectory() as folder, fauxqs() as sqs:
+        names = provision({**dynamodb.environment(), **sqs.environment()}) | {"A2A_TABLE": TABLE}
+        command = [sys.executable, "-m", "a2a_serverless.cli", "api", "--card", str(CARD)]
+        api = [*command, "--port", "0"]
+        with running(api, r"A2A at (\S+),", Path(folder), **names) as server:
+            for kind, asked in (("with history", {}), ("without", {"historyLength": "0"})):
+                times = client_times(server.said, {"pageSize": "50", **asked}, tasks)
+                print(
+                    f"first page of {tasks} tasks, {kind}, as a client of api waits for it: "
+                    f"p50 {statistics.median(times):.0f} ms, "
+                    f"p95 {sorted(times)[len(times) * 95 // 100]:.0f} ms"
+                )
+
+
+def client_times(url: str, asked: Mapping[str, str], tasks: int) -> list[float]:
+    """Return the milliseconds of `PAGES` first pages, one after the other."""
+    times = []
+    with httpx.Client(trust_env=False, timeout=60) as http:
+        for _ in range(PAGES * 3 // 2):
+            start = time.perf_counter()
+            answer = http.get(f"{url}/tasks", params=asked, headers=VERSION).json()
+            times.append((time.perf_counter() - start) * 1000)
+            assert (len(answer["tasks"]), answer["totalSize"]) == (50, tasks), answer
+    return times[-PAGES:]
 
 
 def seed_tasks(storage: DynamoStorage, client: Any, tasks: int) -> None:
@@ -276,11 +313,12 @@ def main() -> int:
         bench = metered(client_of(emulator), observer)
         asyncio.run(short_flows(bench))
         asyncio.run(chunk_flows(bench))
-        lists = metered(client_of(emulator), observer)
+        lists = metered(client_of(emulator), observer, scope=ANONYMOUS)
         seed_tasks(lists.storage, observer, tasks)
         asyncio.run(list_flows(lists, observer, tasks))
-    flows = [*bench.flows, *lists.flows]
-    report(flows)
+        flows = [*bench.flows, *lists.flows]
+        report(flows)
+        report_client(emulator, tasks)
     return 0 if all(flow.holds for flow in flows) else 1
 
 

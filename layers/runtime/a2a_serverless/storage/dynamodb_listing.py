@@ -15,7 +15,7 @@ from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.dynamodb_attributes import Item, attribute, due_of
-from a2a_serverless.storage.dynamodb_commits import PART_BYTES, Commits
+from a2a_serverless.storage.dynamodb_commits import FOLDED, PART_BYTES, Commits
 from a2a_serverless.storage.dynamodb_counts import Counted, count_key
 from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_table import TableStorage
@@ -91,7 +91,7 @@ class IndexedTasks(TableStorage):
             for version in range(1, head.version + 1)
         ]
         items: defaultdict[str, list[Item]] = defaultdict(list)
-        for item in await self._table.load(keys, consistent=False):
+        for item in await self._table.load(keys, consistent=False, only=FOLDED):
             items[item["PK"]["S"]].append(item)
         logs: dict[str, Log] = {}
         for head in short:

@@ -64,15 +64,19 @@ class Table:
         pages = [answer async for answer in self._pages(Select="COUNT", **request)]
         return sum(page["Count"] for page in pages), sum(page["ScannedCount"] for page in pages)
 
-    async def load(self, keys: Sequence[Item], *, consistent: bool = True) -> list[Item]:
+    async def load(
+        self, keys: Sequence[Item], *, consistent: bool = True, only: Sequence[str] = ()
+    ) -> list[Item]:
         """Return the items under `keys` as far as they exist, in no order.
 
-        If not `consistent`, for half the price, what was just written may be missing.
+        If not `consistent`, for half the price, what was just written may be missing. `only` names
+        the attributes that are wanted; the price is the same, but boto3 spends less time on them.
         """
         found: list[Item] = []
+        options = _projection(only) if only else {}
 
         async def read(pending: list[Any]) -> list[Any]:
-            wanted = {self._name: {"Keys": pending, "ConsistentRead": consistent}}
+            wanted = {self._name: {"Keys": pending, "ConsistentRead": consistent, **options}}
             answer = await self._repeat("batch_get_item", RequestItems=wanted)
             found.extend(answer["Responses"].get(self._name, []))
             return _unread(answer, self._name)
@@ -178,6 +182,12 @@ class Table:
 
     async def _repeat(self, operation: str, **request: Any) -> Any:
         return await aws.repeat(getattr(self._client, operation), clock=self._clock, **request)
+
+
+def _projection(names: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters that ask for some attributes; aliases, as names may be reserved."""
+    aliases = {f"#{number}": name for number, name in enumerate(names)}
+    return {"ProjectionExpression": ", ".join(aliases), "ExpressionAttributeNames": aliases}
 
 
 def _unread(answer: Any, table: str) -> list[Item]:
