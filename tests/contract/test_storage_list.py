@@ -150,6 +150,21 @@ async def test_new_tasks_are_in_the_total_at_once(
     assert (await storage.list_tasks(query)).total_size == 6
 
 
+async def test_tasks_that_end_are_in_the_total_at_once(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """A count of ended tasks from before does not hide those of the page that have ended since."""
+    made = await fill(storage, clock, 6)
+    query = ListTasksQuery(page_size=2, status=TaskState.TASK_STATE_COMPLETED)
+    for task_id in made[:3]:
+        await Storage(storage).update_task(task_id, TaskState.TASK_STATE_COMPLETED)
+    assert (await storage.list_tasks(query)).total_size == 3
+    clock.advance(1)
+    for task_id in made[3:5]:
+        await Storage(storage).update_task(task_id, TaskState.TASK_STATE_COMPLETED)
+    assert (await storage.list_tasks(query)).total_size == 5
+
+
 async def test_a_total_is_late_by_a_minute_at_most(
     storage: DurableStorage, clock: ManualClock
 ) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,6 +90,33 @@ async def test_a_call_does_not_hold_the_loop() -> None:
 
     results = await asyncio.gather(*(aws.call(method, value=n) for n in range(32)))
     assert results == [("seen", n) for n in range(32)]
+
+
+class Service:
+    """A client of a service that answers when it is told to."""
+
+    def __init__(self, name: str) -> None:
+        self.meta = SimpleNamespace(service_model=SimpleNamespace(service_name=name))
+        self.answers = threading.Event()
+
+    def ask(self) -> str:
+        """Wait for the answer."""
+        assert self.answers.wait(30)
+        return "answered"
+
+
+async def test_a_silent_service_does_not_hold_up_another_one() -> None:
+    """While each thread for DynamoDB waits for its answer, a delivery is extended at SQS."""
+    silent, sqs = Service("silent"), Service("sqs")
+    waiting = [asyncio.create_task(aws.call(silent.ask)) for _ in range(aws.THREADS + 1)]
+    await asyncio.sleep(0)  # they ask before it does
+    sqs.answers.set()
+    try:
+        assert await asyncio.wait_for(aws.call(sqs.ask), 20) == "answered"
+        assert not any(call.done() for call in waiting)
+    finally:
+        silent.answers.set()
+        assert await asyncio.gather(*waiting) == ["answered"] * len(waiting)
 
 
 async def test_repeat_sends_the_same_again() -> None:

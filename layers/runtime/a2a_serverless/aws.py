@@ -25,7 +25,7 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError, UnavailableError
 
 THREADS: Final = 64
-"""The most calls at the same time; a long poll of SQS holds a thread for up to 20 s."""
+"""The most calls to one service at the same time."""
 
 ATTEMPTS: Final = 12
 """Sends of one request before `repeat` gives up."""
@@ -66,7 +66,7 @@ _NO_ANSWER: Final = (boto.ConnectionError, boto.HTTPClientError, ResponseParserE
 ERRORS: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError)
 """The errors that boto3 raises about a call."""
 
-_executor = ThreadPoolExecutor(THREADS, thread_name_prefix="aws")
+_executors: dict[str, ThreadPoolExecutor] = {}
 _clients: dict[tuple[str, int], Any] = {}
 _sessions: list[Session] = []
 _lock = threading.Lock()
@@ -128,7 +128,20 @@ async def call(method: Callable[..., Any], /, **kwargs: Any) -> Any:
     """
     inside = contextvars.copy_context()
     run = functools.partial(inside.run, method, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_executor, run)
+    return await asyncio.get_running_loop().run_in_executor(_threads_of(method), run)
+
+
+def _threads_of(method: Callable[..., Any]) -> ThreadPoolExecutor:
+    """Return the pool of the method's service.
+
+    Each service has its own: while DynamoDB does not answer, a delivery can still be extended.
+    """
+    of_client = getattr(getattr(method, "__self__", None), "meta", None)
+    service = of_client.service_model.service_name if of_client else ""
+    with _lock:
+        if service not in _executors:
+            _executors[service] = ThreadPoolExecutor(THREADS, f"aws-{service}")
+        return _executors[service]
 
 
 async def repeat(

@@ -12,6 +12,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import LOOK_AT_ONCE, Look, TaskKey
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.watch import Watch, Watched
@@ -113,6 +114,38 @@ async def test_a_late_look_stops_no_turn(shown: Head | None) -> None:
     release.set()
     assert await working
     assert (await bench.task(head)).status.state == TaskState.TASK_STATE_COMPLETED
+
+
+class Early:
+    """A log whose looks see the mark of a cancel on HEAD, and its flag not yet."""
+
+    def __init__(self, storage: DurableStorage) -> None:
+        self._storage = storage
+
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
+        looks = await self._storage.look(tasks)
+        return {key: replace(look, flagged=None) for key, look in looks.items()}
+
+
+async def test_a_cancel_is_heard_by_its_mark_on_head() -> None:
+    """A silent agent hears a cancel from the first look at either of the two items that say so."""
+    clock = PacedClock()
+
+    async def execute(_context: RequestContext, _queue: EventQueue) -> None:
+        await asyncio.Event().wait()
+
+    agent = Agent(execute)
+    bench = Bench(agent, clock=clock)
+    early = Early(bench.storage)
+    bench.adapter.beside = replace(bench.adapter.beside, watch=Watch(cast("Any", early), clock))
+    head = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(1)
+    assert agent.started
+    await bench.storage.request_cancel(head.task_id)
+    await clock.pass_time(1)
+    assert await working
+    assert (await bench.task(head)).status.state == TaskState.TASK_STATE_CANCELED
 
 
 async def _ignore(_look: Look) -> None:

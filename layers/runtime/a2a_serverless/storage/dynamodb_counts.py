@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from a2a.types import TaskState
+
 from a2a_serverless.storage.dynamodb_attributes import Item, attribute, misfits_of, plain
 from a2a_serverless.storage.dynamodb_layout import count_partition, count_sort, key
 from a2a_serverless.storage.listing import MAX_TOTAL, Listing
-from a2a_serverless.tasks.head import Head, state_name
+from a2a_serverless.tasks.head import Head, is_terminal, state_name
 
 FRESH_S: Final = 60
 """Seconds for which a count serves, at least."""
@@ -50,9 +52,15 @@ class Counted:
         )
         return counted if counted.expires_at > now_s and counted.total <= MAX_TOTAL else None
 
-    def with_newer(self, heads: Iterable[Head]) -> int:
-        """Return the total, with those tasks of the page that were created after the count."""
-        return min(MAX_TOTAL, self.total + sum(head.created_at > self.at for head in heads))
+    def with_newer(self, heads: Iterable[Head], state: TaskState | None) -> int:
+        """Return the total, with those tasks of the page that came into the listing after it.
+
+        A task comes into a listing by an ended `state` when it ends, into any other when it is
+        created: between the other states a task may move more than once, and count each time.
+        """
+        by_end = state is not None and is_terminal(state)
+        came = (head.status_at if by_end else head.created_at for head in heads)
+        return min(MAX_TOTAL, self.total + sum(at > self.at for at in came))
 
     def update(self, count_key: Item) -> dict[str, Any]:
         """Return the update that stores the count, unless a later one is stored."""

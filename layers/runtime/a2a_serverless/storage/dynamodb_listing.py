@@ -67,7 +67,7 @@ class IndexedTasks(TableStorage):
         Counting reads one index entry for each task.
         """
         if counted is not None:
-            return max(counted.with_newer(newest), len(newest))
+            return max(counted.with_newer(newest, listing.state), len(newest))
         at = self.clock.now_ms()
         counts = [
             self._table.count(**self._by_scope(scope_key, listing, None))

@@ -331,6 +331,7 @@ class _Delivery:
             storage=self._storage,
             retry=adapter.retry,
             timeout_s=adapter.settings.cancel_timeout_s,
+            flush_after_s=adapter.settings.flush_ms / 1000,
             clock=adapter.clock,
         )
         try:

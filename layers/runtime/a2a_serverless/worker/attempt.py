@@ -308,6 +308,8 @@ class Attempt:
         if head is None or head.incarnation != own:
             # A look may be older than the task: only a consistent read tells that the task is gone.
             head = await self.storage.head(self.params.task_id)
+        elif head.cancel is not None:  # a look may see the mark on HEAD before the flag
+            self._hear_cancel()
         self._observe(head)
 
     def _hear_cancel(self) -> None:

@@ -38,6 +38,7 @@ class Canceling:
     storage: DurableStorage
     retry: RetryPolicy
     timeout_s: float
+    flush_after_s: float
     clock: Clock
 
     async def run(
@@ -76,7 +77,12 @@ class Canceling:
             head = await claim(self.storage, log, own, self.retry)
         context = cancel_context_of(log, tracing.carried())
         async with TurnWriter(
-            log=self.storage, head=head, own=own, clock=self.clock, may_write=may_write
+            log=self.storage,
+            head=head,
+            own=own,
+            clock=self.clock,
+            may_write=may_write,
+            flush_after_s=self.flush_after_s,
         ) as writer:
             queue = TurnQueue(writer, TurnView(log.fold(), context.current_task), self.storage)
             await self._ask(context, queue)

@@ -47,7 +47,7 @@ class TaskContext(UserTurn):
     A turn is ended exactly once, by `complete`, `complete_json`, `respond`, `reply_directly`,
     `fail`, `reject`, `request_input` or `request_auth`; a second ending raises RuntimeError.
     `send_status`, `progress` and `emit_*` after the end only log a warning. Each event is stored
-    within 0.1 s; when the method of an ending returns, the ending and all events before it are.
+    within `FlushMs`; when the method of an ending returns, the ending and all events before it are.
     """
 
     def __init__(self, request: RequestContext, queue: TurnQueue) -> None:

@@ -137,10 +137,10 @@ class TurnQueue(EventQueue):
     """The queue of one attempt: what is enqueued becomes the task's log.
 
     Events are taken in the order in which they come. One that ends the turn is committed when
-    `enqueue_event` returns; others are committed when the agent pauses, within 0.1 s. After the end
-    of the turn and after `close` events are dropped, and logged. Calls from another event loop, for
-    instance in an agent's thread, run in the queue's own loop: an agent that blocks that loop until
-    its thread has emitted an event waits for ever.
+    `enqueue_event` returns; others are committed when the agent pauses, within `FlushMs`. After the
+    end of the turn and after `close` events are dropped, and logged. Calls from another event loop,
+    for instance in an agent's thread, run in the queue's own loop: an agent that blocks that loop
+    until its thread has emitted an event waits for ever.
     """
 
     def __init__(self, writer: TurnWriter, view: TurnView, storage: DurableStorage) -> None:
