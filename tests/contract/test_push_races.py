@@ -55,11 +55,14 @@ def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
     task_id = asyncio.run(Storage(storage).create_task("ctx", message())).id
 
     def put(number: int) -> bool:
-        try:
-            asyncio.run(storage.put_push(config(task_id, f"c{number}")))
-        except InvalidArgumentError:
-            return False
-        return True
+        while True:
+            try:
+                asyncio.run(storage.put_push(config(task_id, f"c{number}")))
+            except InvalidArgumentError:
+                return False
+            except UnavailableError:  # too many others at the same time: try again
+                continue
+            return True
 
     with ThreadPoolExecutor(PUTTERS) as threads:
         got_in = list(threads.map(put, range(PUTTERS)))

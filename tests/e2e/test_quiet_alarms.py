@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import random
 import threading
 import time
@@ -48,7 +49,9 @@ ATTACK_S: Final = 600
 CONNECTIONS: Final = 20
 WORKERS: Final = 10
 SPEED: Final = 60
-"""Seconds of the clock in one second of this machine."""
+"""Seconds of the clock in one second of a machine that does nothing else."""
+MOST_OTHERS: Final = 6
+"""The most processes for each core that slow the clock down: the test has its own time limit."""
 
 AGENT: Final = Path(__file__).with_name("hostile_agent.py")
 CARD: Final = Path(__file__).parents[2] / "functions/api/agent_card.json"
@@ -66,19 +69,24 @@ TEXTS: Final = (
 
 
 class FastClock:
-    """A clock that is `SPEED` times as fast as this machine's."""
+    """A clock that is up to `SPEED` times as fast as this machine's.
+
+    It is slower where other programs use the processor too: the client does as much in a minute.
+    """
 
     def __init__(self) -> None:
         self._began = time.monotonic()
+        others = os.getloadavg()[0] / (os.cpu_count() or 1)
+        self._speed = SPEED / min(max(others, 1), MOST_OTHERS)
 
     def now_ms(self) -> int:
         return BEGIN_MS + int(self.monotonic() * 1000)
 
     def monotonic(self) -> float:
-        return (time.monotonic() - self._began) * SPEED
+        return (time.monotonic() - self._began) * self._speed
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / SPEED)
+        await asyncio.sleep(seconds / self._speed)
 
 
 class Account:
@@ -313,6 +321,7 @@ async def every_minute(seen: CloudWatch, backends: Backends, account: Account) -
         metrics.flush()
 
 
+@pytest.mark.timeout(400)
 def test_one_client_rings_no_alarm(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
