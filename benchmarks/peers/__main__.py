@@ -5,8 +5,8 @@ client (`benchmarks.peers.client`), and ends it again; the next round begins wit
 PostgreSQL and Redis are those of Debian's packages, and gone when the run ends
 (`benchmarks.peers.services`). `make bench-peers` makes the peers' environments before. Only systems
 that did the same work are compared: a system that does not start, or does not stream a short task
-correctly, has an empty column; a scenario that it does not do correctly has an empty cell. The
-reasons stand below the table.
+correctly, has an empty column; a scenario that it does not do correctly in every round has an empty
+cell. The reasons stand below the table.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ def compare(services: Services, chosen: Mapping[str, Start], size: Size, rounds:
             folder.mkdir()
             try:
                 with chosen[name](services, folder) as running:
-                    kills = size.victims > 0 and number == 0
-                    figures = asyncio.run(measure(running, size, kills=kills))
+                    figures = asyncio.run(measure(running, size))
             except FAILURES as error:
                 done.failed[name] = f"{type(error).__name__}: {error}".replace("\n", " ")[:400]
             else:
@@ -104,10 +103,10 @@ def services_of_a_run() -> Iterator[Services]:
         )
 
 
-async def measure(running: System, size: Size, *, kills: bool) -> Figures:
+async def measure(running: System, size: Size) -> Figures:
     """Run the scenarios against a running system."""
     async with connected() as http:
-        return await scenarios.run(Trial(system=running, http=http, size=size), kills=kills)
+        return await scenarios.run(Trial(system=running, http=http, size=size))
 
 
 def version_of(services: Services, system: str) -> str:

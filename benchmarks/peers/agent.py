@@ -36,6 +36,7 @@ async def work(asked: str, task_id: str, emit: Callable[[str], Awaitable[None]])
     except asyncio.CancelledError:
         note("heard", task_id)
         raise
+    note("ended", task_id)
     return ANSWER
 
 

@@ -88,12 +88,16 @@ class Client:
         return _event_of(await self._call("cancel", {"id": task_id}))
 
     async def page(self, *, history: bool) -> int:
-        """Return how many tasks the first page of 50 has."""
+        """Return how many tasks the first page of 50 has; each one has its history, or none has."""
         length = {} if history else {"historyLength": 0}
         answer = await self._call("list", {"pageSize": 50, **length})
         tasks = answer.get("tasks") if isinstance(answer, dict) else None
         if not isinstance(tasks, list):
             raise WrongAnswerError(f"A list came as {json.dumps(answer)[:200]}")
+        for task in tasks:
+            if not isinstance(task, dict) or bool(task.get("history")) != history:
+                wrong = "without" if history else "with"
+                raise WrongAnswerError(f"A task came {wrong} history: {json.dumps(task)[:200]}")
         return len(tasks)
 
     @asynccontextmanager
@@ -138,7 +142,7 @@ class Client:
         headers = self._headers(after) | {"Accept": "text/event-stream"}
         async with self.http.stream("POST", self.url, json=request, headers=headers) as answer:
             if "text/event-stream" not in answer.headers.get("content-type", ""):
-                raise WrongAnswerError((await answer.aread()).decode()[:300])
+                raise WrongAnswerError((await answer.aread()).decode(errors="replace")[:300])
             yield _events_of(answer.aiter_lines())
 
 
@@ -166,6 +170,8 @@ def _result_of(text: str) -> Any:
         answer = json.loads(text)
     except ValueError:
         raise WrongAnswerError(text[:300]) from None
+    if not isinstance(answer, dict):
+        raise WrongAnswerError(text[:300])
     if "result" not in answer:
         raise WrongAnswerError(json.dumps(answer.get("error", answer))[:300])
     return answer["result"]
@@ -190,11 +196,15 @@ def _read_event(result: Any, at_ns: int, event_id: str) -> Event:
     artifacts = body.get("artifacts", []) if kind == "task" else [body.get("artifact", {})]
     parts = [part for artifact in artifacts for part in artifact.get("parts", [])]
     status = body.get("status", {})
+    task_id = body["id"] if kind == "task" else body["taskId"]
+    texts = tuple(part["text"] for part in parts)
+    if not all(isinstance(text, str) for text in (task_id, *texts)):
+        raise TypeError
     return Event(
         kind=kind,
-        task_id=body["id"] if kind == "task" else body["taskId"],
+        task_id=task_id,
         state=status.get("state", "").removeprefix("TASK_STATE_").lower(),
-        texts=tuple(part["text"] for part in parts),
+        texts=texts,
         at_ns=at_ns,
         event_id=event_id,
     )

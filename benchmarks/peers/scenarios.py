@@ -1,6 +1,6 @@
 """The scenarios that `benchmarks.peers` runs with each system, and their measurements.
 
-Every scenario checks the answers: a system that answers wrongly has no figure.
+Every scenario checks the answers: one that gets a wrong answer, or does not end, has no figure.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import json
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 import httpx
 
@@ -28,6 +28,12 @@ LONG_CHUNK_BYTES: Final = 100
 CANCEL_PATIENCE_S: Final = 15.0
 KILLED_TASK_S: Final = 3.0
 POLL_S: Final = 0.1
+SCENARIO_S: Final = 300.0
+"""The longest time of a scenario, to which `Size.kill_patience_s` is added."""
+LATE_START_S: Final = 1.0
+"""Time for an agent that starts once more after its task has ended."""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +54,7 @@ SHORT: Final = Size(
     echoes=20, chunks=20, tasks=100, senders=20, cancels=2, victims=0, kill_patience_s=0
 )
 LONG: Final = Size(
-    echoes=60, chunks=80, tasks=500, senders=20, cancels=5, victims=12, kill_patience_s=120
+    echoes=60, chunks=80, tasks=500, senders=20, cancels=5, victims=12, kill_patience_s=90
 )
 
 
@@ -87,20 +93,45 @@ class Trial:
         self.figures.values[row] += values
 
 
-async def run(trial: Trial, *, kills: bool) -> Figures:
+async def run(trial: Trial) -> Figures:
     """Run all scenarios; those that fail have a reason instead of figures.
 
     Raises:
         WrongAnswerError, httpx.HTTPError, TimeoutError: the system does not pass `check`.
     """
-    await check(trial)
-    chosen = {name: scenario for name, scenario in SCENARIOS.items() if kills or name != "kills"}
-    for name, scenario in chosen.items():
+    bound_s = SCENARIO_S + trial.size.kill_patience_s
+    await bounded(check(trial), bound_s)
+    for name, scenario in SCENARIOS.items():
+        if name == "kills" and not trial.size.victims:
+            continue
+        own = replace(trial, figures=Figures())  # a scenario that fails leaves no value
         try:
-            await scenario(trial)
+            await bounded(scenario(own), bound_s)
         except (WrongAnswerError, httpx.HTTPError, TimeoutError) as error:
             trial.figures.missing[name] = f"{type(error).__name__}: {error}"[:200]
+        else:
+            trial.figures.values.update(own.figures.values)
     return trial.figures
+
+
+async def bounded(work: Awaitable[None], bound_s: float) -> None:
+    """Wait for `work`, which is wrong if it takes longer than the bound."""
+    try:
+        async with asyncio.timeout(bound_s) as bound:
+            await work
+    except TimeoutError:
+        ensure(not bound.expired(), f"no end within {bound_s:g} s")
+        raise
+
+
+async def together(*work: Coroutine[Any, Any, Result]) -> list[Result]:
+    """Return all results; the first one that fails ends the others, and its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def asked(**load: float) -> str:
@@ -116,25 +147,69 @@ def ensure(holds: bool, what: str) -> None:  # noqa: FBT001 - an assertion
 
 async def check(trial: Trial) -> None:
     """Stream a short task: every chunk once and in order, then the end."""
-    numbers, last = await _streamed(trial.client(), asked(chunks=5, gap_s=0.05))
-    ensure(numbers == list(range(5)), f"chunks came as {numbers}")
-    ensure(last == "completed", f"a stream ended in {last}")
+    async with trial.client().stream(asked(chunks=5, gap_s=0.05)) as events:
+        seen = await _read(events)
+    _ensure_completed(seen)
+    ensure(seen.numbers == list(range(5)), f"chunks came as {seen.numbers}")
 
 
-async def _streamed(client: Client, text: str) -> tuple[list[int], str]:
-    numbers, last = [], ""
-    async with client.stream(text) as events:
-        async for event in events:
-            last = event.state or last
-            if event.kind == "artifact":
-                numbers += _numbers(event)
-            if last in ENDED:
-                break
-    return numbers, last
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A chunk, and the times at which it was emitted and came."""
+
+    number: int
+    emitted_ns: int
+    came_ns: int
 
 
-def _numbers(event: Event) -> list[int]:
-    return [int(text.split()[0]) for text in event.texts]
+@dataclass(kw_only=True)
+class Seen:
+    """What a client has seen of a task."""
+
+    held: list[int] = field(default_factory=list)
+    """The chunks that came with the task before they came as events."""
+    live: list[Chunk] = field(default_factory=list)
+    """The chunks that came as events."""
+    first_ns: int = 0
+    last: str = ""
+    """The task's last state."""
+
+    @property
+    def numbers(self) -> list[int]:
+        return [chunk.number for chunk in self.live]
+
+
+async def _read(events: AsyncIterator[Event], task_id: asyncio.Future[str] | None = None) -> Seen:
+    """Read a stream until its task has ended; `task_id` is set with the first event."""
+    seen = Seen()
+    async for event in events:
+        seen.first_ns = seen.first_ns or event.at_ns
+        seen.last = event.state or seen.last
+        if task_id and not task_id.done():
+            task_id.set_result(event.task_id)
+        if event.kind == "artifact":
+            seen.live += _chunks(event)
+        elif event.kind == "task":
+            known = {*seen.held, *seen.numbers}
+            seen.held += [chunk.number for chunk in _chunks(event) if chunk.number not in known]
+        if seen.last in ENDED:
+            break
+    return seen
+
+
+def _chunks(event: Event) -> list[Chunk]:
+    try:
+        read = [tuple(map(int, text.split()[:2])) for text in event.texts]
+        return [
+            Chunk(number=number, emitted_ns=emitted_ns, came_ns=event.at_ns)
+            for number, emitted_ns in read
+        ]
+    except ValueError:
+        raise WrongAnswerError(f"no chunk of the agent: {event.texts}"[:200]) from None
+
+
+def _ensure_completed(seen: Seen) -> None:
+    ensure(seen.last == "completed", f"a stream ended in {seen.last or 'no state'}")
 
 
 # -- latency and throughput ------------------------------------------------------------------
@@ -157,13 +232,9 @@ async def first_byte(trial: Trial) -> None:
     for _ in range(trial.size.echoes):
         began = time.monotonic_ns()
         async with client.stream(asked()) as events:
-            first_ns = 0
-            async for event in events:
-                first_ns = first_ns or event.at_ns
-                if event.state in ENDED:
-                    break
-        ensure(bool(first_ns), "a stream had no event")
-        trial.add("first byte", (first_ns - began) / MS)
+            seen = await _read(events)
+        _ensure_completed(seen)
+        trial.add("first byte", (seen.first_ns - began) / MS)
 
 
 async def throughput(trial: Trial) -> None:
@@ -177,7 +248,7 @@ async def throughput(trial: Trial) -> None:
             ensure(answer.state == "completed", f"a task ended in {answer.state}")
 
     began = time.monotonic()
-    await asyncio.gather(*(sender() for _ in range(size.senders)))
+    await together(*(sender() for _ in range(size.senders)))
     trial.add("tasks a second", size.tasks / (time.monotonic() - began))
 
 
@@ -189,43 +260,42 @@ async def chunks(trial: Trial) -> None:
 
     If the agent did not run in the server that sent a chunk, that chunk went to another process.
     """
-    size = trial.size
-    text = asked(chunks=size.chunks, gap_s=GAP_S)
-    seen = await asyncio.gather(*(_followed(trial, text) for _ in range(STREAMS)))
-    agents = {task_id: noted[-1][0] for task_id, noted in trial.notes("started").items()}
-    for task_id, server, event in (one for followed in seen for one in followed):
-        is_same = trial.system.servers[server].process.pid == agents[task_id]
-        emitted_ns = int(event.texts[0].split()[1])
-        row = "chunk, same process" if is_same else "chunk, another process"
-        trial.add(row, (event.at_ns - emitted_ns) / MS)
+    text = asked(chunks=trial.size.chunks, gap_s=GAP_S)
+    followed = await together(*(_followed(trial, text) for _ in range(STREAMS)))
+    started = trial.notes("started")
+    for task_id, clients in followed:
+        ensure(bool(started[task_id]), "no agent has noted the task of a stream")
+        agent = started[task_id][-1][0]
+        for server, seen in zip(trial.system.servers, clients, strict=True):
+            row = "chunk, same process" if server.process.pid == agent else "chunk, another process"
+            trial.add(row, *((chunk.came_ns - chunk.emitted_ns) / MS for chunk in seen.live))
 
 
-async def _followed(trial: Trial, text: str) -> list[tuple[str, int, Event]]:
-    """Return the task, the server and the event of every chunk that came live."""
-    seen: list[tuple[str, int, Event]] = []
+async def _followed(trial: Trial, text: str) -> tuple[str, list[Seen]]:
+    """Return a task, and what the client of each server has seen of it: every chunk and the end."""
+    task_id: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    others = range(1, len(trial.system.servers))
+    seen = await together(
+        _streamed(trial, text, task_id), *(_follow(trial, server, task_id) for server in others)
+    )
+    return await task_id, seen
 
-    async def follow(task_id: str, server: int) -> None:
-        async with trial.client(server).subscribe(task_id) as events:
-            async for event in events:
-                if event.kind == "artifact":
-                    seen.append((task_id, server, event))
-                if event.state in ENDED:
-                    break
 
-    followers: list[asyncio.Task[None]] = []
-    numbers: list[int] = []
+async def _streamed(trial: Trial, text: str, task_id: asyncio.Future[str]) -> Seen:
     async with trial.client().stream(text) as events:
-        async for event in events:
-            if not followers:
-                others = range(1, len(trial.system.servers))
-                followers = [asyncio.create_task(follow(event.task_id, at)) for at in others]
-            if event.kind == "artifact":
-                numbers += _numbers(event)
-                seen.append((event.task_id, 0, event))
-            if event.state in ENDED:
-                break
-    ensure(numbers == list(range(len(numbers))), f"chunks came as {numbers}")
-    await asyncio.wait_for(asyncio.gather(*followers), CANCEL_PATIENCE_S)
+        seen = await _read(events, task_id)
+    _ensure_completed(seen)
+    ensure(seen.numbers == list(range(trial.size.chunks)), f"chunks came as {seen.numbers}")
+    return seen
+
+
+async def _follow(trial: Trial, server: int, task_id: asyncio.Future[str]) -> Seen:
+    """Follow a task; an event may repeat a chunk that the task already had."""
+    async with trial.client(server).subscribe(await task_id) as events:
+        seen = await _read(events)
+    _ensure_completed(seen)
+    came = [*seen.held, *(number for number in seen.numbers if number not in seen.held)]
+    ensure(came == list(range(trial.size.chunks)), f"chunks came to a follower as {came}")
     return seen
 
 
@@ -234,9 +304,11 @@ async def long_artifact(trial: Trial) -> None:
     before = trial.system.written() if trial.system.written else 0
     began = time.monotonic()
     text = asked(chunks=LONG_CHUNKS, size=LONG_CHUNK_BYTES)
-    numbers, last = await _streamed(trial.client(), text)
-    ensure(last == "completed", f"the stream ended in {last or 'nothing'}")
-    ensure(numbers == list(range(LONG_CHUNKS)), f"{len(numbers)} of {LONG_CHUNKS} chunks came")
+    async with trial.client().stream(text) as events:
+        seen = await _read(events)
+    _ensure_completed(seen)
+    count = len(seen.live)
+    ensure(seen.numbers == list(range(LONG_CHUNKS)), f"{count} of {LONG_CHUNKS} chunks came")
     trial.add("1,600 chunks", time.monotonic() - began)
     if trial.system.written:
         trial.add("1,600 chunks, written", (trial.system.written() - before) / 1e6)
@@ -254,26 +326,18 @@ async def reconnect(trial: Trial) -> None:
         async for event in events:
             task_id, after = event.task_id, event.event_id or after
             if event.kind == "artifact":
-                first += _numbers(event)
+                first += [chunk.number for chunk in _chunks(event)]
             if len(first) >= total // 3:
                 break
     await asyncio.sleep(0.5)
-    live: list[int] = []
-    held: set[int] = set()
-    async with trial.client(len(trial.system.servers) - 1).subscribe(
-        task_id, after=after
-    ) as events:
-        async for event in events:
-            if event.kind == "artifact":
-                live += _numbers(event)
-            elif event.kind == "task":
-                held.update(_numbers(event))
-            if event.state in ENDED:
-                break
-    came = {*first, *live, *held}
+    last = trial.client(len(trial.system.servers) - 1)
+    async with last.subscribe(task_id, after=after) as events:
+        seen = await _read(events)
+    live = seen.numbers
+    came = {*first, *live, *seen.held}
     trial.add("reconnect, chunks lost", total - len(came))
     # A chunk counts as doubled if an event repeats one that the client already has.
-    doubled = len(live) - len(set(live)) + len(set(live) & {*first, *held})
+    doubled = len(live) - len(set(live)) + len(set(live) & {*first, *seen.held})
     trial.add("reconnect, chunks doubled", doubled)
 
 
@@ -287,12 +351,12 @@ async def lists(trial: Trial) -> None:
         for _ in range(10):
             began = time.monotonic_ns()
             shown = await client.page(history=history)
-            trial.add(row, (time.monotonic_ns() - began) / MS)
             ensure(shown == 50, f"a page has {shown} tasks")  # noqa: PLR2004 - as it was asked
+            trial.add(row, (time.monotonic_ns() - began) / MS)
 
 
 async def cancels(trial: Trial) -> None:
-    """Cancel agents that emit and agents that are silent; measure the time until they notice."""
+    """Cancel agents that emit and agents that are silent; measure until agent and client know."""
     for row, load in (
         ("cancel, an agent that emits", asked(chunks=1000, gap_s=0.1)),
         ("cancel, a silent agent", asked(silence_s=100)),
@@ -307,11 +371,22 @@ async def _canceled(trial: Trial, row: str, load: str) -> None:
     await _noted(trial, "started", task_id)
     await asyncio.sleep(1.2)  # claimed, and between two looks for a cancel
     began_ns = time.monotonic_ns()
-    canceling = asyncio.create_task(client.cancel(task_id))
-    heard_ns = await _noted(trial, "heard", task_id)
+    heard_ns, known_ns = await together(
+        _noted(trial, "heard", task_id), _known_as_canceled(client, task_id)
+    )
     trial.add(row, (heard_ns - began_ns) / NS)
-    await canceling
-    trial.add("cancel, answered", (time.monotonic_ns() - began_ns) / NS)
+    trial.add("cancel, known", (known_ns - began_ns) / NS)
+
+
+async def _known_as_canceled(client: Client, task_id: str) -> int:
+    """Cancel a task, and ask until it is canceled; return the time of the answer that says so."""
+    state = (await client.cancel(task_id)).state
+    async with asyncio.timeout(CANCEL_PATIENCE_S):
+        while state not in ENDED:
+            await asyncio.sleep(0.02)
+            state = (await client.get(task_id)).state
+    ensure(state == "canceled", f"a task that was canceled is {state}")
+    return time.monotonic_ns()
 
 
 async def _noted(trial: Trial, what: str, task_id: str) -> int:
@@ -323,7 +398,10 @@ async def _noted(trial: Trial, what: str, task_id: str) -> int:
 
 
 async def duplicates(trial: Trial) -> None:
-    """Send each of five messages twice, like a client without an answer; count the starts."""
+    """Send each of five messages twice, like a client without an answer; count the starts.
+
+    They are counted when all tasks have ended, because the second start may come late.
+    """
     client = trial.client()
     tasks: set[str] = set()
     for _ in range(5):
@@ -332,12 +410,22 @@ async def duplicates(trial: Trial) -> None:
             tasks.add((await client.send(asked(), waits=False, ids=ids)).task_id)
     for task_id in tasks:
         await _noted(trial, "started", task_id)
+    while not {*(await _states(client, tasks)).values()} <= ENDED:  # noqa: ASYNC110 - of a server
+        await asyncio.sleep(POLL_S)
+    await asyncio.sleep(LATE_START_S)
     started = trial.notes("started")
     trial.add("starts for a message sent twice", sum(len(started[task]) for task in tasks) / 5)
 
 
+async def _states(client: Client, tasks: Collection[str]) -> dict[str, str]:
+    return {task: (await client.get(task)).state for task in tasks}
+
+
 async def kills(trial: Trial) -> None:
-    """Kill a process while its agents run; count the tasks that complete, and measure the time."""
+    """Kill a process while its agents run; count the tasks that complete, and measure the time.
+
+    Tasks whose agent had ended before do not count.
+    """
     ensure(len(trial.system.victims) > 1, "one process does everything: with it all is lost")
     count = trial.size.victims
     servers = len(trial.system.servers)
@@ -349,16 +437,26 @@ async def kills(trial: Trial) -> None:
     victim = trial.system.victims[-1].process
     victim.kill()
     killed_at = time.monotonic()
-    hit = [task for task in tasks if trial.notes("started")[task][-1][0] == victim.pid]
+    hit = _running(trial, victim.pid, tasks)
     ensure(bool(hit), "the killed process ran no agent")
-    left = set(hit)
+    left, finished = set(hit), 0
     while left and time.monotonic() - killed_at < trial.size.kill_patience_s:
         await asyncio.sleep(POLL_S)
-        states = {task: (await trial.client().get(task)).state for task in left}
+        states = await _states(trial.client(), left)
+        finished += sum(state == "completed" for state in states.values())
         left = {task for task in left if states[task] not in ENDED}
-    if not left:
+    if finished == len(hit):
         trial.add("recovery after a kill", time.monotonic() - killed_at)
-    trial.add("killed tasks, finished", 100 * (len(hit) - len(left)) / len(hit))
+    trial.add("killed tasks, finished", 100 * finished / len(hit))
+
+
+def _running(trial: Trial, pid: int, tasks: Collection[str]) -> set[str]:
+    """Return those of the tasks whose agent a process has started and not ended."""
+    started, ended = (
+        {task for task, noted in trial.notes(what).items() if pid in {by for by, _ in noted}}
+        for what in ("started", "ended")
+    )
+    return (started - ended).intersection(tasks)
 
 
 Scenario = Callable[[Trial], Awaitable[None]]

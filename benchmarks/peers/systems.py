@@ -90,7 +90,7 @@ def ours_in_memory(_: Services, folder: Path) -> Iterator[System]:
 
 @contextmanager
 def ours_on_emulators(_: Services, folder: Path) -> Iterator[System]:
-    """Run `a2a-serverless api` and two workers on DynamoDB Local and fauxqs."""
+    """Run two `a2a-serverless api` and two workers on DynamoDB Local and fauxqs."""
     notes, written = _notes(folder), folder / "written"
     written.touch()
     with ExitStack() as stack:
@@ -98,7 +98,7 @@ def ours_on_emulators(_: Services, folder: Path) -> Iterator[System]:
         names = provision({k: v for e in emulators for k, v in e.environment().items()})
         names[NOTES] = str(notes)
         api = [*_ours(folder), "api", "--card", str(CARD), "--port", "0"]
-        served = stack.enter_context(running(api, READY, folder, **names))
+        servers = [stack.enter_context(running(api, READY, folder, **names)) for _ in range(2)]
         work = [*_ours(folder), "worker", "--agent", AGENT, "--concurrency", str(SLOTS)]
         workers = [
             stack.enter_context(running(work, "(turns at a time)", folder, **names))
@@ -106,7 +106,7 @@ def ours_on_emulators(_: Services, folder: Path) -> Iterator[System]:
         ]
         yield System(
             dialect="1.0",
-            servers=(served,),
+            servers=tuple(servers),
             notes=notes,
             victims=tuple(workers),
             written=lambda: sum(map(int, written.read_text().split())),
