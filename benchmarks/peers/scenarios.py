@@ -54,7 +54,7 @@ SHORT: Final = Size(
     echoes=20, chunks=20, tasks=100, senders=20, cancels=2, victims=0, kill_patience_s=0
 )
 LONG: Final = Size(
-    echoes=60, chunks=80, tasks=500, senders=20, cancels=5, victims=12, kill_patience_s=90
+    echoes=40, chunks=40, tasks=500, senders=20, cancels=5, victims=12, kill_patience_s=90
 )
 
 
