@@ -191,7 +191,7 @@ async def test_messages_that_make_no_sense(agent: Agent, method: str, wrong: Any
     assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
 
-NO_BASE64 = ["%%%", "not base64!", "é", "Q", "QQ==QQ==", "QUI= ", "=", "Q=Q="]
+NO_BASE64 = ["%%%", "not base64!", "é", "Q", "QQ==QQ==", "QUI= ", "=", "Q=Q=", "QQ\n"]
 
 
 @pytest.mark.parametrize("raw", NO_BASE64)

@@ -137,6 +137,21 @@ async def test_a_blockage_is_logged_once_with_its_place(caplog: pytest.LogCaptur
     assert f" s at {__file__}:{line}: call blocking code by `await ctx.run_sync(func, …)`" in text
 
 
+async def test_a_blockage_at_the_end_of_a_turn_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """An agent that blocks and then ends at once leaves the watch no time for another look."""
+
+    async def blocking(context: RequestContext, queue: EventQueue) -> None:
+        await asyncio.sleep(2 * keepers.LOOK_S)  # the watch looks
+        time.sleep(keepers.BLOCKED_S + 4 * keepers.LOOK_S)  # noqa: ASYNC251 - what agents do
+        await complete(context, queue)
+
+    bench = Bench(Agent(blocking), has_heartbeat=True)
+    await bench.send()
+    assert await bench.work()
+    (warning,) = [r for r in caplog.records if r.__dict__.get("action") == "loop_blocked"]
+    assert f"{__file__}:{blocking.__code__.co_firstlineno + 2}" in warning.getMessage()
+
+
 async def test_a_blockage_that_does_not_end_is_reported_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from typing import Any
 
 import pytest
 from a2a.server.agent_execution import RequestContext
@@ -13,7 +14,9 @@ from a2a.types import TaskState
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskTerminalStateError
-from a2a_serverless.storage.memory import _Flag
+from a2a_serverless.storage.memory import MemoryStorage, _Flag
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from tests.support.messages import request
@@ -130,6 +133,54 @@ async def test_an_agent_that_emits_hears_a_cancel_at_its_next_commit() -> None:
     assert await working
     await assert_canceled(bench, task.task_id)
     assert artifact_texts(await bench.task(task)) == {"a": ["x"] * 4}
+
+
+@pytest.mark.parametrize("end", ["cancel", "fault", "give up"])
+async def test_nothing_comes_behind_the_end_that_the_runtime_gives(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of the agent that goes on emitting does not take an ended task back to working."""
+    commit = MemoryStorage.commit
+
+    async def slow(self: MemoryStorage, *args: Any) -> Head:
+        for _ in range(20):
+            await asyncio.sleep(0)  # the other tasks of the agent emit meanwhile
+        return await commit(self, *args)
+
+    monkeypatch.setattr(MemoryStorage, "commit", slow)
+    emits = asyncio.Event()
+
+    async def emit(context: RequestContext, queue: EventQueue) -> None:
+        while True:
+            await queue.enqueue_event(status(context, S.TASK_STATE_WORKING, "tick"))
+            emits.set()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        emitting.append(asyncio.create_task(emit(context, queue)))
+        await emits.wait()
+        if end == "fault":
+            return
+        if end == "give up":
+            raise RuntimeError
+        await asyncio.Event().wait()
+
+    emitting: list[asyncio.Task[None]] = []
+    clock = PacedClock()
+    bench = Bench(Agent(execute), clock=clock, max_attempts=1)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await emits.wait()
+    if end == "cancel":
+        await bench.storage.request_cancel(task.task_id)
+    await clock.pass_time(2)
+    assert await working
+    log = await bench.storage.read(task.task_id)
+    assert log is not None
+    states = [
+        e.status.state for r in log.records for e in r.entries if isinstance(e, StatusChanged)
+    ]
+    wanted = S.TASK_STATE_CANCELED if end == "cancel" else S.TASK_STATE_FAILED
+    assert (states[-1], states.count(wanted), log.head.state) == (wanted, 1, wanted)
 
 
 async def test_what_was_emitted_before_a_cancel_is_kept() -> None:

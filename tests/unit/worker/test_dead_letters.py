@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from a2a.types import TaskState
@@ -12,6 +12,7 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.endings import CANCELED, REBASES
+from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import TurnOpened
@@ -214,6 +215,23 @@ async def test_a_flag_turns_failed_into_canceled(stack: Stack, kind: Kind) -> No
     assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
     assert await stack.text(head) == CANCELED
     assert not await stack.storage.is_cancelled(head.task_id)
+
+
+async def test_a_cancel_that_comes_meanwhile_counts(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel between the read of the flag and the decision is seen by its mark on HEAD."""
+    head = await stack.used_up()
+    read = MemoryStorage.read
+
+    async def late(self: MemoryStorage, *args: Any, **options: Any) -> Log | None:
+        log = await read(self, *args, **options)
+        await stack.storage.request_cancel(head.task_id)
+        return log
+
+    monkeypatch.setattr(MemoryStorage, "read", late)
+    assert await stack.dead_letters.handle(body(head)) == "canceled"
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
 
 
 async def test_a_dead_cancel_cancels_a_paused_task(stack: Stack) -> None:

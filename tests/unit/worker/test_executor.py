@@ -28,6 +28,7 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.events import Event
+from a2a_serverless.worker.context import TaskContext, Worker, WorkerExecutor
 from tests.support.messages import said
 from tests.support.workers import (
     Agent,
@@ -486,6 +487,48 @@ async def test_an_event_that_fits_alone_fits_behind_another() -> None:
 
     _, task = await run(small_then_large)
     assert task.status.state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_large_answer_fits_behind_the_conversations_state() -> None:
+    """The state that the end of the turn stores counts as a part of its commit."""
+
+    class Stating(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            await ctx.update_context("s" * 330_000)
+            await ctx.emit_text_artifact("x" * 60_000, "small")
+            await ctx.respond("y" * 3_620_000)
+
+    bench = Bench(WorkerExecutor(Stating()))
+    head = await bench.send()
+    assert await bench.work()
+    assert (await bench.task(head)).status.state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_call_that_a_thread_has_not_begun_is_not_forgotten() -> None:
+    """The turn ends, and what the thread emits then is dropped; neither of them fails."""
+    made, may_run = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+    threads: list[threading.Thread] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        def emit() -> None:
+            late = queue.enqueue_event(chunk(context, "late"))
+            made.set()
+            may_run.wait(30)
+            try:
+                asyncio.run(late)
+            except BaseException as error:  # noqa: BLE001 - it is shown below
+                errors.append(error)
+
+        threads.append(threading.Thread(target=emit, daemon=True))
+        threads[0].start()
+        await asyncio.to_thread(made.wait, 30)
+        await complete(context, queue)
+
+    _, task = await run(execute)
+    may_run.set()
+    await asyncio.to_thread(threads[0].join, 30)
+    assert (task.status.state, artifact_texts(task), errors) == (S.TASK_STATE_COMPLETED, {}, [])
 
 
 async def test_a_thread_that_emits_after_the_end_is_not_kept_waiting() -> None:

@@ -149,6 +149,18 @@ def test_an_exit_of_the_work_itself_is_passed_on() -> None:
         loop.close()
 
 
+def test_an_exit_after_the_work_is_none_of_the_work() -> None:
+    """A callback that raises when the work has just ended does not take its answer away."""
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+
+        async def work() -> str:
+            loop.call_soon(sys.exit, 7)  # runs before the loop is told that the work has ended
+            return "done"
+
+        assert run_to_end(loop, work()) == "done"
+
+
 def test_a_stop_that_is_meant_is_passed_on() -> None:
     """The testing kit kills a process by stopping its loop."""
     loop = asyncio.new_event_loop()

@@ -48,13 +48,17 @@ def wrong_fields(value: Any, descriptor: Any, path: str = "") -> Found:
 def is_base64(text: str, *, strict: bool = False) -> bool:
     """Return True if all of `text` but its line breaks is base64, as ProtoJSON defines it.
 
-    Either alphabet will do, with or without padding; `strict` asks for the first one, padded.
+    Either alphabet will do, with or without padding; `strict` asks for the first one, padded. A
+    text with line breaks needs its padding: the parser counts them.
     """
-    found = _BASE64.fullmatch(text.translate(_LINE_BREAKS))
+    unbroken = text.translate(_LINE_BREAKS)
+    found = _BASE64.fullmatch(unbroken)
     if found is None:
         return False
     digits, padding = found.groups()
     missing = -len(digits) % 4
+    if len(unbroken) != len(text) and len(padding) != missing:
+        return False
     if strict:
         return len(padding) == missing and not {"-", "_"} & set(digits)
     return len(padding) <= missing < 3  # noqa: PLR2004 - one digit is less than a byte

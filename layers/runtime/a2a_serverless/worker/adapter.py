@@ -459,11 +459,15 @@ class _Delivery:
         return lambda: not heartbeat.lost
 
     async def _give_up(self, params: OperationParams, log: Log) -> Verdict:
-        """Fail a task whose attempts are used up, unless another attempt has taken its turn."""
+        """Fail a task whose attempts are used up, unless another attempt has taken its turn.
+
+        A task that is being canceled is left to its cancel.
+        """
         reference, seen = secrets.token_hex(8), log.head
 
         def decide(head: Head) -> Commit | None:
-            return gave_up(head, reference) if may_give_up(head, params, seen=seen) else None
+            is_given_up = may_give_up(head, params, seen=seen) and head.cancel is None
+            return gave_up(head, reference) if is_given_up else None
 
         if await end_task(self._storage, params.task_id, decide, read=seen):
             _log(

@@ -241,6 +241,7 @@ class Attempt:
         if error is not None:
             raise AgentFailedError from error
         queue.keep_pause()
+        queue.shut()  # nothing comes behind the end of the turn
         if on_return(queue.state) is Returned.AT_FAULT:
             place = place_of_function(handler_of(self.agent))
             raise InvalidAgentEventError(NO_ENDING.format(describe(queue.state)), place=place)
@@ -258,6 +259,7 @@ class Attempt:
             await self._commit(canceled(self._writer.head))
 
     async def _commit(self, end: Commit) -> None:
+        self._queue.shut()  # nothing comes behind the end, not even in its own commit
         self._writer.put(*end.entries, failed=end.failed)
         await self._writer.flush()
 
@@ -334,6 +336,7 @@ class Attempt:
 
     async def _failed(self, error: Exception) -> Verdict:
         """End the task, or give its turn back for another attempt."""
+        self._queue.shut()  # from here on the log is the runtime's
         if error is self._writer.failure:
             self._writer.discard()
         head = self._writer.head

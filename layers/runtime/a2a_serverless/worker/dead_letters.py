@@ -155,7 +155,7 @@ class _Letter:
         self.wanted = on_dead_letter(
             head,
             self.operation,
-            is_cancelled=self._is_cancelled,
+            is_cancelled=self._is_cancelled or head.cancel is not None,
             retry=self._retry,
             cannot_run=self._cannot_run,
         )

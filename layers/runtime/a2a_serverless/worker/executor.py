@@ -8,6 +8,7 @@ import inspect
 import json
 import logging
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
@@ -58,6 +59,7 @@ class Calls:
     """The calls of one attempt's agent that were made and not awaited yet, with their lines."""
 
     def __init__(self) -> None:
+        self._thread = threading.get_ident()
         self._made: dict[Coroutine[Any, Any, Any], Call] = {}
         self._most = FEW_CALLS
         self._last: Call | None = None
@@ -68,7 +70,13 @@ class Calls:
         return "an unknown line" if self._last is None else self._last.place
 
     def note(self, name: str, made: Coroutine[Any, Any, Any]) -> None:
-        """Take a coroutine that the caller's caller has asked for."""
+        """Take a coroutine that the caller's caller has asked for.
+
+        Calls in other threads are not noted: there the agent may be about to await one while its
+        turn ends.
+        """
+        if threading.get_ident() != self._thread:
+            return
         if len(self._made) >= self._most:  # rarely: thousands of calls may be made at once
             for earlier in tuple(self._made):
                 if _has_begun(earlier):
@@ -353,6 +361,7 @@ class TurnQueue(EventQueue):
         once and a full batch makes all of them wait.
         """
         size = event.ByteSize() if isinstance(event, ProtobufMessage) else 0
+        size += 0 if self._state is None else len(self._state.value)
         async with self._taking:
             while self._writer.is_full or not self._writer.has_room(size):
                 await self._writer.drain()

@@ -94,7 +94,7 @@ class Keeper:
         finally:
             side.users -= 1
             if listener is not None:
-                side.listeners.discard(listener)
+                side.forget(listener)
             if not side.users:
                 if self._side is side:
                     self._side = None
@@ -229,7 +229,7 @@ class _Side:
         """Start the thread; raise UnavailableError if the system has none."""
         self.users = 0
         self.has_left = False
-        self.listeners: set[OnBlocked] = set()
+        self._listeners: set[OnBlocked] = set()
         self._home = asyncio.get_running_loop()
         self.lag = _Lag(self._home, threading.get_ident())
         self._has_ended = self._home.create_future()
@@ -257,10 +257,18 @@ class _Side:
         context = copy_context()
 
         def listener(seconds: float, place: str) -> None:
-            context.run(on_blocked, seconds, place)
+            # A copy: the agents' thread may call it at the end of a turn while the keeper's does.
+            context.copy().run(on_blocked, seconds, place)
 
-        self.listeners.add(listener)
+        self._listeners.add(listener)
         return listener
+
+    def forget(self, listener: OnBlocked) -> None:
+        """Stop calling `listener`, after it was told of a blockage that has ended just now."""
+        self._listeners.discard(listener)
+        blocked = self.lag.unreported()
+        if blocked is not None:
+            _tell(listener, *blocked)
 
     async def end(self) -> None:
         """Return when the thread has ended."""
@@ -299,7 +307,8 @@ class _Side:
                 break
             blocked = self.lag.look()
             if blocked is not None:
-                self._tell(*blocked)
+                for listener in tuple(self._listeners):
+                    _tell(listener, *blocked)
         self.has_left = True
         for duty in tuple(self._duties):
             duty.stop()
@@ -308,11 +317,11 @@ class _Side:
             return_exceptions=True,
         )
 
-    def _tell(self, seconds: float, place: str) -> None:
-        for listener in tuple(self.listeners):
-            # A warning that cannot be written must not end the heartbeats.
-            with going_on(logger, logging.ERROR, "A blockage was not reported", action="keeper"):
-                listener(seconds, place)
+
+def _tell(listener: OnBlocked, seconds: float, place: str) -> None:
+    # A warning that cannot be written must not end the heartbeats.
+    with going_on(logger, logging.ERROR, "A blockage was not reported", action="keeper"):
+        listener(seconds, place)
 
 
 class _Lag:
@@ -332,6 +341,10 @@ class _Lag:
         """Return the seconds that the last answer took, or that the next one has taken so far."""
         waited_s = time.monotonic() - self._asked_at if self._is_waiting else 0.0
         return max(self._answered_after_s, waited_s)
+
+    def unreported(self) -> tuple[float, str] | None:
+        """Return seconds and place of a blockage that no look has reported yet; None if none is."""
+        return None if self._is_reported or not self._place else (self.seconds, self._place)
 
     def look(self) -> tuple[float, str] | None:
         """Return seconds and place of a blockage to report now; None if there is none."""

@@ -263,7 +263,7 @@ def run_to_end(
             logger.error("The agent has stopped the event loop", extra={"action": "loop_stopped"})  # noqa: TRY400 - says all
         except (SystemExit, KeyboardInterrupt) as error:
             if main.done():
-                raise
+                return main.result()  # raises what `work` itself has raised
             extra = {"action": "exit_in_callback"}
             logger.error("A callback of the agent raised %r", error, extra=extra)  # noqa: TRY400 - its traceback is the loop's
 
