@@ -292,6 +292,8 @@ def plain(outcome: Any) -> Any:
             return type(outcome), outcome.current_version
         case Exception():
             return type(outcome)
+        case ListTasksResult():  # a token has the total; the page behind it shows its place
+            return outcome.model_copy(update={"next_page_token": bool(outcome.next_page_token)})
         case _ if hasattr(outcome, "created"):
             return plain(outcome.head), outcome.created
         case _:
