@@ -50,7 +50,7 @@ MOST_GROWTH = 2.1  # the most growth of write units for twice the chunks
 SEED_THREADS = 8
 BATCH_ITEMS = 25
 ROUNDS = 3
-PAGES = 50  # that a client gets; half as many before, unmeasured
+PAGES = 50  # that a client measures, after half as many that it does not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ async def _page(bench: Bench, query: ListTasksQuery) -> tuple[Flow, ListTasksRes
 
 
 def report_client(dynamodb: Emulator, tasks: int) -> None:
-    """Print how long a client waits for the first page, from another process's `api`."""
+    """Print how long a client waits for the first page that an `api` process sends."""
     with tempfile.TemporaryDirectory() as folder, fauxqs() as sqs:
         names = provision({**dynamodb.environment(), **sqs.environment()}) | {"A2A_TABLE": TABLE}
         command = [sys.executable, "-m", "a2a_serverless.cli", "api", "--card", str(CARD)]

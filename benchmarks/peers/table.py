@@ -23,68 +23,62 @@ class Row:
     """A row: its name, the values from which it is made, and the percentile that it shows."""
 
     title: str
-    scenario: str
-    """The name of the scenario that adds the values."""
     of: str
     share: int = 50
     digits: int = 0
 
 
-def _rows(scenario: str, *rows: tuple[str, str, int, int]) -> list[Row]:
-    """Return the rows of a scenario, each of a title, its values, a percentile and the digits."""
-    return [
-        Row(title=title, scenario=scenario, of=of, share=share, digits=digits)
-        for title, of, share, digits in rows
-    ]
-
-
-ROWS: Final = (
-    *_rows("echo", ("blocking echo, ms, p50", "echo", 50, 0), ("p95", "echo", 95, 0)),
-    *_rows("first byte", ("first event of a stream, ms, p50", "first byte", 50, 0)),
-    *_rows("throughput", ("completed tasks a second", "tasks a second", 50, 0)),
-    *_rows(
-        "chunks",
-        ("chunk to a client of the same process, ms, p50", "chunk, same process", 50, 1),
-        ("p95", "chunk, same process", 95, 1),
-        ("chunk through another process, ms, p50", "chunk, another process", 50, 1),
-        ("p95", "chunk, another process", 95, 1),
+ROWS: Final[Mapping[str, Sequence[Row]]] = {
+    "echo": (
+        Row(title="blocking echo, ms, p50", of="echo"),
+        Row(title="p95", of="echo", share=95),
     ),
-    *_rows(
-        "1,600 chunks",
-        ("1,600 chunks, s", "1,600 chunks", 50, 2),
-        ("written for them, MB", "1,600 chunks, written", 50, 2),
+    "first byte": (Row(title="first event of a stream, ms, p50", of="first byte"),),
+    "throughput": (Row(title="completed tasks a second", of="tasks a second"),),
+    "chunks": (
+        Row(
+            title="chunk to a client of the same process, ms, p50",
+            of="chunk, same process",
+            digits=1,
+        ),
+        Row(title="p95", of="chunk, same process", share=95, digits=1),
+        Row(title="chunk through another process, ms, p50", of="chunk, another process", digits=1),
+        Row(title="p95", of="chunk, another process", share=95, digits=1),
     ),
-    *_rows(
-        "lists",
-        ("first page of 50 with history, ms", "page with history", 50, 0),
-        ("without history, ms", "page without history", 50, 0),
+    "1,600 chunks": (
+        Row(title="1,600 chunks, s", of="1,600 chunks", digits=2),
+        Row(title="written for them, MB", of="1,600 chunks, written", digits=2),
     ),
-    *_rows(
-        "cancels",
-        ("cancel heard by an agent that emits, s", "cancel, an agent that emits", 50, 2),
-        ("by a silent agent, s", "cancel, a silent agent", 50, 2),
-        ("client knows of the cancel, s", "cancel, known", 50, 2),
+    "lists": (
+        Row(title="first page of 50 with history, ms", of="page with history"),
+        Row(title="without history, ms", of="page without history"),
     ),
-    *_rows(
-        "duplicates",
-        (
-            "starts of the agent for a message sent twice",
-            "starts for a message sent twice",
-            50,
-            1,
+    "cancels": (
+        Row(
+            title="cancel heard by an agent that emits, s",
+            of="cancel, an agent that emits",
+            digits=2,
+        ),
+        Row(title="by a silent agent, s", of="cancel, a silent agent", digits=2),
+        Row(title="client knows of the cancel, s", of="cancel, known", digits=2),
+    ),
+    "duplicates": (
+        Row(
+            title="starts of the agent for a message sent twice",
+            of="starts for a message sent twice",
+            digits=1,
         ),
     ),
-    *_rows(
-        "reconnect",
-        ("chunks lost by a cut of 40, client resumes", "reconnect, chunks lost", 50, 0),
-        ("doubled by it", "reconnect, chunks doubled", 50, 0),
+    "reconnect": (
+        Row(title="chunks lost by a cut of 40, client resumes", of="reconnect, chunks lost"),
+        Row(title="doubled by it", of="reconnect, chunks doubled"),
     ),
-    *_rows(
-        "kills",
-        ("tasks of a killed worker that finish, %", "killed tasks, finished", 50, 0),
-        ("the last of them after, s", "recovery after a kill", 50, 0),
+    "kills": (
+        Row(title="tasks of a killed worker that finish, %", of="killed tasks, finished"),
+        Row(title="the last of them after, s", of="recovery after a kill"),
     ),
-)
+}
+"""The rows of each scenario, in the order of the table."""
 
 
 def tables(
@@ -103,12 +97,12 @@ def tables(
         "| | " + " | ".join(f"{name} {versions[name]}".strip() for name in names) + " |",
         "|---|" + "---:|" * len(names),
     ]
-    for row in ROWS:
-        cells = [
-            cell(row, [figures[name] for figures in rounds if name in figures]) for name in names
-        ]
-        if any(text != NONE for text in cells):
-            lines.append(f"| {row.title} | " + " | ".join(cells) + " |")
+    for scenario, rows in ROWS.items():
+        figures_of = {name: _of(scenario, name, rounds) for name in names}
+        for row in rows:
+            cells = [cell(row, figures_of[name]) for name in names]
+            if any(text != NONE for text in cells):
+                lines.append(f"| {row.title} | " + " | ".join(cells) + " |")
     reasons = [f"- {name}: {reason}" for name, reason in failed.items()]
     reasons += [
         f"- {name}, {scenario}: {reason}"
@@ -120,13 +114,14 @@ def tables(
     return "\n".join(lines) + "\n"
 
 
-def cell(row: Row, figures: Sequence[Figures]) -> str:
-    """Return the median, over the rounds, of a row's percentile.
+def _of(scenario: str, name: str, rounds: Sequence[Mapping[str, Figures]]) -> list[Figures]:
+    """Return a system's figures of all rounds; none if its scenario failed in one of them."""
+    figures = [round_[name] for round_ in rounds if name in round_]
+    return [] if any(scenario in one.missing for one in figures) else figures
 
-    If the row's scenario failed in one of the rounds, there is no value.
-    """
-    if any(row.scenario in round_.missing for round_ in figures):
-        return NONE
+
+def cell(row: Row, figures: Sequence[Figures]) -> str:
+    """Return the median, over the rounds, of a row's percentile."""
     values = [
         percentile(found, row.share) if len(found) > 1 else found[0]
         for found in (round_.values.get(row.of, []) for round_ in figures)

@@ -35,7 +35,7 @@ RACES = 1000 if IS_LONG else 100
 AT_ONCE = 10
 WITHIN_MEMORY_S = 0.05
 WITHIN_DYNAMODB_S = 0.5
-"""Cancels fall into this time after the start, and completions into the pace's."""
+"""Cancels fall into this time after the start; so do completions at first, see `Pace`."""
 STEP, LONGEST_S = 1.2, 5.0
 
 COMPLETED = TaskState.TASK_STATE_COMPLETED

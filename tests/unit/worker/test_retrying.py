@@ -13,6 +13,8 @@ from a2a.server.events import EventQueue
 from a2a.utils.errors import UnsupportedOperationError
 
 from a2a_serverless.errors import UnavailableError
+from a2a_serverless.storage.log import Log
+from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError
 from tests.support.workers import (
@@ -110,6 +112,29 @@ async def test_attempts_that_died_count() -> None:
     assert await bench.work() is True
     assert agent.started == []
     assert FIXED.fullmatch(status_text(await bench.task(task)))
+
+
+async def test_a_cancel_comes_before_the_end_of_used_up_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cancel between the read of a used-up turn and its end is not overtaken by a failure."""
+    bench = Bench(Agent(complete), max_attempts=1)
+    task = await bench.send()
+    await bench.storage.commit(task, Commit(token="a", claims=True))
+    read = MemoryStorage.read
+
+    async def late(self: MemoryStorage, *args: Any, **options: Any) -> Log | None:
+        log = await read(self, *args, **options)
+        await bench.storage.request_cancel(task.task_id)
+        return log
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryStorage, "read", late)
+        assert await bench.work() is True
+    assert (await bench.head(task)).state == S.TASK_STATE_WORKING
+    await bench.cancel(task)
+    assert await bench.work() is True
+    assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
 
 
 def group(*errors: Exception) -> ExceptionGroup[Exception]:

@@ -49,7 +49,7 @@ def is_base64(text: str, *, strict: bool = False) -> bool:
     """Return True if all of `text` but its line breaks is base64, as ProtoJSON defines it.
 
     Either alphabet will do, with or without padding; `strict` asks for the first one, padded. A
-    text with line breaks needs its padding: the parser counts them.
+    text with line breaks needs its padding: without it protobuf takes the breaks for digits.
     """
     unbroken = text.translate(_LINE_BREAKS)
     found = _BASE64.fullmatch(unbroken)

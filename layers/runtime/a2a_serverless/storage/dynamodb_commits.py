@@ -100,11 +100,11 @@ EVENT_FORMS: Final[Forms] = {
 """The forms of attributes. An attribute of another form counts as missing, except `parts`."""
 
 
+# -- reading ---------------------------------------------------------------------------------
+
+
 FOLDED: Final = ("PK", "SK", "parts", "token", "body")
 """The attributes of an EVENT item from which a task is put together."""
-
-
-# -- reading ---------------------------------------------------------------------------------
 
 
 class Commits:

@@ -53,10 +53,11 @@ class Counted:
         return counted if counted.expires_at > now_s and counted.total <= MAX_TOTAL else None
 
     def with_newer(self, heads: Iterable[Head], state: TaskState | None) -> int:
-        """Return the total, with those tasks of the page that came into the listing after it.
+        """Return the total, with those tasks of the page that came into the listing since.
 
-        A task comes into a listing by an ended `state` when it ends, into any other when it is
-        created: between the other states a task may move more than once, and count each time.
+        Into a listing by a terminal `state` a task comes once, when it ends. Other states a task
+        may enter again and again, and would count each time: there, as in a listing by no state,
+        only tasks that were created since are added.
         """
         by_end = state is not None and is_terminal(state)
         came = (head.status_at if by_end else head.created_at for head in heads)

@@ -72,8 +72,8 @@ class Calls:
     def note(self, name: str, made: Coroutine[Any, Any, Any]) -> None:
         """Take a coroutine that the caller's caller has asked for.
 
-        Calls in other threads are not noted: there the agent may be about to await one while its
-        turn ends.
+        Calls from other threads are not noted: a thread may be about to await one when the turn
+        ends.
         """
         if threading.get_ident() != self._thread:
             return

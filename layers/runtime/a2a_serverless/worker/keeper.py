@@ -74,8 +74,8 @@ class Keeper:
     async def over(self, *duties: Duty, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
         """Run duties while the block runs; they have ended when the block is left.
 
-        `on_blocked` is called, in the keeper's thread, for each blockage of the loop that runs the
-        block.
+        `on_blocked` is called for each blockage of the loop that runs the block: in the keeper's
+        thread, or when the block is left after one that the keeper has not reported yet.
 
         Raises:
             UnavailableError: no thread could be started.
@@ -264,7 +264,7 @@ class _Side:
         return listener
 
     def forget(self, listener: OnBlocked) -> None:
-        """Stop calling `listener`, after it was told of a blockage that has ended just now."""
+        """Stop calling `listener`; tell it of a blockage that has ended just now."""
         self._listeners.discard(listener)
         blocked = self.lag.unreported()
         if blocked is not None:
