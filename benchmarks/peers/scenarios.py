@@ -422,9 +422,10 @@ async def _states(client: Client, tasks: Collection[str]) -> dict[str, str]:
 
 
 async def kills(trial: Trial) -> None:
-    """Kill a process while its agents run; count the tasks that complete, and measure the time.
+    """Kill a process while its agents run; count the tasks that complete, and measure the times.
 
-    Tasks whose agent had ended before do not count.
+    One time is until the agent of the last task has started again, the other until that task is
+    completed. Tasks whose agent had ended before do not count.
     """
     ensure(len(trial.system.victims) > 1, "one process does everything: with it all is lost")
     count = trial.size.victims
@@ -436,7 +437,7 @@ async def kills(trial: Trial) -> None:
         await _noted(trial, "started", task_id)
     victim = trial.system.victims[-1].process
     victim.kill()
-    killed_at = time.monotonic()
+    killed_ns, killed_at = time.monotonic_ns(), time.monotonic()
     hit = _running(trial, victim.pid, tasks)
     ensure(bool(hit), "the killed process ran no agent")
     left, finished = set(hit), 0
@@ -447,6 +448,10 @@ async def kills(trial: Trial) -> None:
         left = {task for task in left if states[task] not in ENDED}
     if finished == len(hit):
         trial.add("recovery after a kill", time.monotonic() - killed_at)
+        started = trial.notes("started")
+        again = [at_ns for task in hit for by, at_ns in started[task] if by != victim.pid]
+        ensure(bool(again), "killed tasks are completed, and no agent has started again")
+        trial.add("restart after a kill", (max(again) - killed_ns) / NS)
     trial.add("killed tasks, finished", 100 * finished / len(hit))
 
 

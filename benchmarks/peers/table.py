@@ -75,7 +75,8 @@ ROWS: Final[Mapping[str, Sequence[Row]]] = {
     ),
     "kills": (
         Row(title="tasks of a killed worker that finish, %", of="killed tasks, finished"),
-        Row(title="the last of them after, s", of="recovery after a kill"),
+        Row(title="the last of them starts again after, s", of="restart after a kill", digits=1),
+        Row(title="and is completed after, s", of="recovery after a kill", digits=1),
     ),
 }
 """The rows of each scenario, in the order of the table."""

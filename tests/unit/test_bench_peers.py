@@ -8,6 +8,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -349,7 +350,10 @@ def test_a_cancel_is_known_when_an_answer_says_so(only: Only) -> None:
 def test_a_killed_task_finishes_if_it_completes(
     last: str, finished: float, *, recovers: bool, only: Only
 ) -> None:
-    """Every round kills; a task that fails did not finish, and one that had ended was not hit."""
+    """Every round kills; a task that fails did not finish, and one that had ended was not hit.
+
+    Only if all finish, there are times.
+    """
     states = {"t0": "COMPLETED", "t1": last, "t2": "COMPLETED"}
     names = itertools.cycle(states)
     server = speaking(
@@ -357,12 +361,25 @@ def test_a_killed_task_finishes_if_it_completes(
         GetTask=lambda params: task(states[params["id"]], name=params["id"]),
     )
     notes = "".join(f"started {name} VICTIM 0\n" for name in states) + "ended t2 VICTIM 1\n"
+    now_ns = time.monotonic_ns()
+    notes += f"started t0 1 {now_ns}\nstarted t1 1 {now_ns + 60 * 10**9}\n"
     size = replace(ONE, victims=3, kill_patience_s=0.5)
     rounds = only("kills", system(server, notes=notes), size, rounds=2)
     for round_ in rounds:
         assert not round_["one"].missing
         assert round_["one"].values["killed tasks, finished"] == [finished]
         assert ("recovery after a kill" in round_["one"].values) is recovers
+        again = [60] if recovers else []
+        assert round_["one"].values["restart after a kill"] == pytest.approx(again, abs=20)
+
+
+def test_a_killed_task_that_ended_without_an_agent_has_no_figure(only: Only) -> None:
+    """A server that says "completed" of a task whose agent was killed did not do the work."""
+    server = speaking(**dict.fromkeys(("SendMessage", "GetTask"), lambda _: task("COMPLETED")))
+    size = replace(ONE, victims=1, kill_patience_s=0.5)
+    (round_,) = only("kills", system(server, notes="started t VICTIM 0\n"), size)
+    assert "no agent has started again" in round_["one"].missing["kills"]
+    assert not round_["one"].values
 
 
 def test_starts_are_counted_when_the_tasks_have_ended(only: Only, tmp_path: Path) -> None:
