@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
-from a2a_serverless.clock import SystemClock
+from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import body_of
@@ -97,10 +97,18 @@ class Bench:
         self.flows.append(Flow(name=name, usage=usage, seconds=seconds, limits=limits))
 
 
-def metered(client: Any, observer: Any, table: str = TABLE, *, scope: Scope | None = None) -> Bench:
+def metered(
+    client: Any,
+    observer: Any,
+    table: str = TABLE,
+    *,
+    scope: Scope | None = None,
+    clock: Clock | None = None,
+) -> Bench:
     """Return a bench on `client`, by default in a scope of its own."""
     scope = scope or Scope.of("benchmark", new_task_id())
-    return Bench(DynamoStorage(table, client=client, scope=scope), Meter(client, observer, table))
+    storage = DynamoStorage(table, client=client, scope=scope, clock=clock or SystemClock())
+    return Bench(storage, Meter(client, observer, table))
 
 
 async def short_flows(bench: Bench) -> None:
@@ -214,7 +222,7 @@ def client_times(url: str, asked: Mapping[str, str], tasks: int) -> list[float]:
 
 def seed_tasks(storage: DynamoStorage, client: Any, tasks: int) -> None:
     """Store echo tasks by batch writes, one millisecond after the other."""
-    now_ms = SystemClock().now_ms() - tasks
+    now_ms = storage.clock.now_ms() - tasks
     items = [
         item
         for number in range(tasks)

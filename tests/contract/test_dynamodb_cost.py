@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.clock import SystemClock
 from a2a_serverless.console.inspector import TaskQuery
 from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.contract.storage import Storage
@@ -40,7 +39,7 @@ from benchmarks.storage import (
     store,
 )
 from tests.support.clocks import ManualClock
-from tests.support.databases import LONG, emulator_client
+from tests.support.databases import LONG, emulator_client, new_clock
 from tests.support.emulators import Emulator
 from tests.support.messages import artifact, chunk, message, request
 from tests.support.workers import Agent, complete
@@ -61,9 +60,9 @@ def observer(local_dynamodb: Emulator) -> Iterator[Any]:
 
 @pytest.fixture
 def bench(local_dynamodb: Emulator, observer: Any) -> Iterator[Bench]:
-    """A metered storage in a scope of its own."""
+    """A metered storage in a scope of its own, whose flags other tests do not find overdue."""
     client = emulator_client(local_dynamodb)
-    yield metered(client, observer)
+    yield metered(client, observer, clock=new_clock())
     client.close()
 
 
@@ -186,7 +185,7 @@ async def test_a_failed_attempt_is_one_update(bench: Bench) -> None:
 
 async def test_a_conversation_has_an_entry_in_the_index_by_scope(bench: Bench) -> None:
     """Each write of its state costs 3 units: one is the entry's, which holds the new expiry."""
-    clock = ManualClock(SystemClock().now_ms())
+    clock = ManualClock(bench.storage.clock.now_ms())
     bench.storage.clock = clock
     for value in ("first", "second"):
         clock.advance(60)
@@ -292,7 +291,8 @@ async def test_a_page_does_not_pay_for_the_others(
     firsts, pages = [], []
     for tasks in (200, 800):
         await asyncio.to_thread(seed_tasks, bench.storage, observer, tasks)
-        clock = ManualClock(SystemClock().now_ms() + tasks * 1000)  # the last count is too old
+        later_ms = bench.storage.clock.now_ms() + tasks * 1000  # the last count is too old then
+        clock = ManualClock(later_ms)
         bench.storage.clock, bench.storage._table._clock = clock, clock
         with bench.meter.measure() as counting:
             first = await bench.storage.list_tasks(query)
