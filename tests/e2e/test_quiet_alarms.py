@@ -51,7 +51,7 @@ WORKERS: Final = 10
 SPEED: Final = 60
 """Seconds of the clock in one second of a machine that does nothing else."""
 MOST_OTHERS: Final = 6
-"""With more processes than these for each core the clock is no slower: the test has a limit."""
+"""Other processes slow the clock down, this many for each core at most: the test has a limit."""
 
 AGENT: Final = Path(__file__).with_name("hostile_agent.py")
 CARD: Final = Path(__file__).parents[2] / "functions/api/agent_card.json"

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,9 @@ from benchmarks.processes import Server
 ONE = Size(echoes=2, chunks=2, tasks=2, senders=1, cancels=1, victims=0, kill_patience_s=0)
 TODAY = dt.date(2026, 11, 22)
 ALL = dict(scenarios.SCENARIOS)
+
+Answer = Callable[[Request], Response | Awaitable[Response]]
+"""Answers a request, as a route of Starlette does."""
 
 
 def services(folder: Path) -> Services:
@@ -88,7 +91,7 @@ def pings(_: Request) -> Response:
     return StreamingResponse(sent(), media_type="text/event-stream")
 
 
-def speaking(**answers: Callable[[Any], Any]) -> Callable[[Request], Response]:
+def speaking(**answers: Callable[[Any], Any]) -> Answer:
     """A server that answers each method with the result of a function; a list is a stream."""
 
     async def answer(request: Request) -> Response:
@@ -98,17 +101,17 @@ def speaking(**answers: Callable[[Any], Any]) -> Callable[[Request], Response]:
             return streamed(result)
         return JSONResponse({"jsonrpc": "2.0", "id": "1", "result": result})
 
-    return answer  # type: ignore[return-value]
+    return answer
 
 
-def answering(*numbers: int, state: str = "COMPLETED") -> Callable[[Request], Response]:
+def answering(*numbers: int, state: str = "COMPLETED") -> Answer:
     """A server that streams chunks of these numbers, and answers anything else with a task."""
     events = [{"task": task("WORKING")}, *map(chunk, numbers), ended(state)]
     others = dict.fromkeys(("SendMessage", "ListTasks"), lambda _: {"task": task(state)})
     return speaking(SendStreamingMessage=lambda _: events, **others)
 
 
-def system(*answers: Callable[[Request], Response], notes: str = "started t 1 0\n") -> Any:
+def system(*answers: Answer, notes: str = "started t 1 0\n") -> Any:
     """A system of several servers in this process, whose agents have noted something.
 
     It has two victims; `VICTIM` in the notes is the process that will be killed.
@@ -178,7 +181,7 @@ def test_a_system_that_does_not_start_has_an_empty_column_and_a_reason(tmp_path:
     ],
 )
 def test_a_system_that_answers_wrongly_has_no_figure(
-    answer: Callable[[Request], Response], why: str, tmp_path: Path
+    answer: Answer, why: str, tmp_path: Path
 ) -> None:
     """A lost chunk, a wrong order, a failed task, an error: none of it is compared."""
     done, text = compared(tmp_path, wrong=system(answer))
@@ -352,7 +355,7 @@ def test_a_killed_task_finishes_if_it_completes(
 ) -> None:
     """Every round kills; a task that fails did not finish, and one that had ended was not hit.
 
-    Only if all finish, there are times.
+    There are times only if all finish.
     """
     states = {"t0": "COMPLETED", "t1": last, "t2": "COMPLETED"}
     names = itertools.cycle(states)

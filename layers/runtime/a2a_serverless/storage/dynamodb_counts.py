@@ -55,8 +55,8 @@ class Counted:
     def with_newer(self, heads: Iterable[Head], state: TaskState | None) -> int:
         """Return the total, with those tasks of the page that came into the listing since.
 
-        Into a listing by a terminal `state` a task comes once, when it ends. Other states a task
-        may enter again and again, and would count each time: there, as in a listing by no state,
+        A task comes into a listing by a terminal `state` once, when it ends. It may come into any
+        other state again and again, and would count each time: there, as in a listing by no state,
         only tasks that were created since are added.
         """
         by_end = state is not None and is_terminal(state)
