@@ -28,9 +28,10 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import body_of
 from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.dynamodb_attributes import typed
 from a2a_serverless.storage.dynamodb_commits import event_items
 from a2a_serverless.storage.dynamodb_heads import head_item
-from a2a_serverless.storage.dynamodb_layout import count_partition, count_sort, key
+from a2a_serverless.storage.dynamodb_layout import count_partition, count_sort
 from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, status_key
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import Head
@@ -40,6 +41,7 @@ from benchmarks.meter import Meter, Usage
 from benchmarks.processes import running
 from benchmarks.stream import CARD, provision
 from benchmarks.stream_clients import VERSION
+from tests.support.databases import dynamo_storage, key
 from tests.support.emulators import Emulator, dynamodb_local, fauxqs
 
 TABLE = "tasks"
@@ -107,7 +109,7 @@ def metered(
 ) -> Bench:
     """Return a bench on `client`, by default in a scope of its own."""
     scope = scope or Scope.of("benchmark", new_task_id())
-    storage = DynamoStorage(table, client=client, scope=scope, clock=clock or SystemClock())
+    storage = dynamo_storage(table, client=client, scope=scope, clock=clock or SystemClock())
     return Bench(storage, Meter(client, observer, table))
 
 
@@ -258,7 +260,7 @@ def echo_items(scope: str, *, at_ms: int) -> list[dict[str, Any]]:
     bodies = [body_of(step) for step in (opened, ended)]
     events = [event_items(step, body) for step, body in zip((opened, ended), bodies, strict=True)]
     head = replace(ended.head, size=sum(map(len, bodies)))
-    return [head_item(head), *events[0], *events[1]]
+    return [typed(item) for item in (head_item(head), *events[0], *events[1])]
 
 
 def echo_commit(text: str) -> Commit:

@@ -22,10 +22,10 @@ from a2a.types import Role, SendMessageRequest, TaskState, TaskStatus, TaskStatu
 from a2a_serverless.local.template import Template
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
+from tests.support.databases import dynamo_storage
 from tests.support.emulators import dynamodb_local
 
 TABLE = "tasks"
@@ -76,7 +76,7 @@ async def measure(client: Any, turns: int, seconds: float) -> None:
     """Print what `turns` waiting turns cost within `seconds`."""
     settings, agent, requests = Settings(), WaitingAgent(turns), Counter[str]()
     backends = Backends(
-        storage=DynamoStorage(TABLE, client=client, timing=settings.timing()),
+        storage=dynamo_storage(TABLE, client=client, timing=settings.timing()),
         operations=MemoryQueue(Operation, visibility_s=settings.visibility_s),
     )
     client.meta.events.register(

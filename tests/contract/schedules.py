@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Any
 
-from a2a_serverless.storage.dynamodb_table import Table
+from a2a_serverless.storage.dynamodb_table import DynamoTable
 
 
 class Schedule:
@@ -45,7 +45,7 @@ class Schedule:
         turn.set_result(None)
 
 
-class ScheduledTable(Table):
+class ScheduledTable(DynamoTable):
     """A table whose requests wait for their turn."""
 
     schedule: Schedule

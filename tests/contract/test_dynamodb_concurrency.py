@@ -99,8 +99,8 @@ class Race:
 
     def _view(self, schedule: Schedule, number: int) -> DynamoStorage:
         view = self.storage.for_scope(self.storage.scope)
-        view._table = ScheduledTable(self._database.table, self._database.client, self._clock)
-        view._table.schedule, view._table.writer = schedule, number
+        view.table = table = self._database.opened(ScheduledTable, clock=self._clock)
+        table.schedule, table.writer = schedule, number
         return view
 
     @staticmethod

@@ -17,8 +17,9 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.dynamodb_attributes import typed
 from a2a_serverless.storage.dynamodb_heads import head_item
-from a2a_serverless.storage.dynamodb_layout import HEAD, key, task_partition
+from a2a_serverless.storage.dynamodb_layout import HEAD, task_partition
 from a2a_serverless.storage.dynamodb_listing import FIRST_COMMITS
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import HOUR_MS
@@ -39,7 +40,7 @@ from benchmarks.storage import (
     store,
 )
 from tests.support.clocks import ManualClock
-from tests.support.databases import LONG, emulator_client, new_clock
+from tests.support.databases import LONG, emulator_client, key, new_clock, on_dynamo
 from tests.support.emulators import Emulator
 from tests.support.messages import artifact, chunk, message, request
 from tests.support.workers import Agent, complete
@@ -64,6 +65,11 @@ def bench(local_dynamodb: Emulator, observer: Any) -> Iterator[Bench]:
     client = emulator_client(local_dynamodb)
     yield metered(client, observer, clock=new_clock())
     client.close()
+
+
+def set_clock(storage: DynamoStorage, clock: ManualClock) -> None:
+    """Let a storage and its table go by another clock."""
+    storage.clock = on_dynamo(storage)._clock = clock
 
 
 def cost(usage: Usage) -> tuple[int, float, float]:
@@ -152,7 +158,7 @@ def entries_by_id(observer: Any, storage: DynamoStorage, head: Head) -> list[dic
 def items_of(observer: Any, storage: DynamoStorage, head: Head) -> list[dict[str, Any]]:
     """All items of a task."""
     answer = observer.query(
-        TableName=storage._name,
+        TableName=on_dynamo(storage).name,
         KeyConditionExpression="PK = :task",
         ExpressionAttributeValues={":task": {"S": task_partition(head.scope, head.task_id)}},
     )
@@ -293,7 +299,7 @@ async def test_a_page_does_not_pay_for_the_others(
         await asyncio.to_thread(seed_tasks, bench.storage, observer, tasks)
         later_ms = bench.storage.clock.now_ms() + tasks * 1000  # the last count is too old then
         clock = ManualClock(later_ms)
-        bench.storage.clock, bench.storage._table._clock = clock, clock
+        set_clock(bench.storage, clock)
         with bench.meter.measure() as counting:
             first = await bench.storage.list_tasks(query)
         with bench.meter.measure() as usage:
@@ -362,7 +368,7 @@ async def test_each_page_of_a_long_list_costs_the_same(
     storage, begin_ms = bench.storage, (OF_ALL_MS if is_of_all else OF_ONE_MS)
     scope = storage.scope.digest
     clock = ManualClock(begin_ms + HEADS)
-    storage.clock, storage._table._clock = clock, clock
+    set_clock(storage, clock)
     heads = [echo_items(scope, at_ms=begin_ms + number)[0] for number in range(HEADS)]
     await asyncio.to_thread(store, observer, heads)  # a list reads nothing else of a task
     inspector = StoredInspector(storage, Settings(), place="the table")
@@ -413,7 +419,7 @@ async def test_every_request_is_by_key(bench: Bench) -> None:
     def note(model: Any, **_: Any) -> None:
         operations.add(model.name)
 
-    storage._client.meta.events.register("before-call.dynamodb.*", note)
+    on_dynamo(storage).client.meta.events.register("before-call.dynamodb.*", note)
     head = (await storage.open_task("context", request())).head
     await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x")])
     await storage.load_task(head.task_id, 0, include_artifacts=False)
@@ -487,13 +493,13 @@ async def test_the_rule_agrees_with_plain_requests(bench: Bench, observer: Any) 
     before: dict[str, Any] = {}
     for entries in ((), (artifact("a", "x"),)):
         for inline in (10, 2000, 4000):
-            after = head_item(head) | {"status": {"B": b"x" * inline}}
+            after = typed(head_item(head) | {"status": b"x" * inline})
             after |= key(after["PK"]["S"] + "-plain", HEAD)
             if entries:
                 after = {name: v for name, v in after.items() if not name.startswith("due_")}
                 after["status_key"] = {"S": f"{inline:015d}#moved"}
             answer = observer.put_item(
-                TableName=storage._name, Item=after, ReturnConsumedCapacity="TOTAL"
+                TableName=on_dynamo(storage).name, Item=after, ReturnConsumedCapacity="TOTAL"
             )
             consumed = answer["ConsumedCapacity"]["CapacityUnits"]
             assert consumed == bench.meter.plain_units(before, after), (entries, inline)

@@ -19,10 +19,20 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
-from tests.support.databases import LONG, Database, emulator_client, new_scope, versions
+from tests.support.databases import (
+    LONG,
+    TABLE,
+    Database,
+    emulator_client,
+    key,
+    new_scope,
+    on_dynamo,
+    versions,
+)
 from tests.support.emulators import Emulator
 from tests.support.faulty import Faults, StaleIndex, apply_and_drop, refuse
 from tests.support.messages import agent_message, chunk, message, request, said, texts
@@ -294,7 +304,8 @@ async def test_events_ahead_of_head_wait(
 
 async def client_head(storage: DynamoStorage, task_id: str) -> Any:
     """HEAD as an item."""
-    return await storage._table.get({"PK": {"S": storage._partition(task_id)}, "SK": {"S": "HEAD"}})
+    place = key(storage._partition(task_id), "HEAD")
+    return on_dynamo(storage).client.get_item(TableName=TABLE, Key=place)["Item"]
 
 
 async def test_a_read_that_stays_torn_gives_up(storage: DynamoStorage, client: Any) -> None:
@@ -415,21 +426,18 @@ async def test_batches_may_come_back_unprocessed(storage: DynamoStorage, client:
 
     def report(parsed: dict[str, Any], **_: Any) -> None:
         pending = left.pop()
-        parsed["UnprocessedItems"] = {storage._name: pending} if pending else {}
+        parsed["UnprocessedItems"] = {TABLE: pending} if pending else {}
 
     left: list[Any] = []
     client.meta.events.register("provide-client-params.dynamodb.BatchWriteItem", leave_deletes)
     client.meta.events.register("after-call.dynamodb.BatchWriteItem", report)
     assert await storage.delete_task(ids[0]) is True
     partition = storage._partition(ids[0])
-    pages = storage._table.query(
-        KeyConditionExpression="PK = :pk", ExpressionAttributeValues={":pk": {"S": partition}}
-    )
-    assert [item async for page in pages for item in page] == []
+    assert await storage._all(Range(partition=partition)) == []
 
 
 async def test_another_scope_meets_no_faults(storage: DynamoStorage) -> None:
     """A view of another scope shares client and table."""
     other = storage.for_scope(new_scope())
-    assert other._client is storage._client
+    assert other.table is storage.table
     assert await other.load_task("t") is None

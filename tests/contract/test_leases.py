@@ -36,10 +36,10 @@ def slots(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Slots]
             yield MemorySlots(clock)
         case "moto":
             with moto_database() as moto:
-                yield DynamoSlots(moto.table, client=moto.client, clock=clock)
+                yield DynamoSlots(moto.opened(clock=clock), clock=clock)
         case _:
             local: Database = request.getfixturevalue("database")
-            yield DynamoSlots(local.table, client=local.client, clock=clock)
+            yield DynamoSlots(local.opened(clock=clock), clock=clock)
 
 
 def of_callers(slots: Slots, per_caller: int) -> StreamLeases:

@@ -12,7 +12,7 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.dynamodb_attributes import Item
+from a2a_serverless.storage.dynamodb_attributes import Typed
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import HOUR_MS, TaskKey
 from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, encode_entries
@@ -387,9 +387,9 @@ async def test_a_table_without_the_index(local_dynamodb: Emulator, clock: Manual
     storage = Database(client=client, table="of-0.1").storage(clock=clock)
     head = await claimed(storage, await opened(storage))
     assert len((await storage.list_tasks(ListTasksQuery())).tasks) == 1
-    with pytest.raises(ConfigurationError, match="The table has no index by-id yet, by which"):
+    with pytest.raises(ConfigurationError, match="The table has no index by-id yet: deploy"):
         await storage.find(head.task_id)
-    with pytest.raises(ConfigurationError, match="The table has no index by-id yet, by which"):
+    with pytest.raises(ConfigurationError, match="The table has no index by-id yet: deploy"):
         await storage.created_in(head.created_at)
     client.close()
 
@@ -415,7 +415,7 @@ async def test_a_scopes_contexts_are_found_in_its_index(
     await opened(storage)
     for owner, context_id in ((storage, "b"), (storage, "a"), (table.storage(clock=clock), "c")):
         await owner.put_context(context_id, context_write("state"))
-    found: list[Item] = []
+    found: list[Typed] = []
     for shard in range(4):
         found += table.client.query(
             TableName=table.table,

@@ -12,12 +12,12 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_layout import BY_ID, HEAD, event_sort, key, task_partition
+from a2a_serverless.storage.dynamodb_layout import BY_ID, HEAD, event_sort, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database, add_index, drop_index
+from tests.support.databases import Database, add_index, drop_index, key
 from tests.support.messages import chunk, request
 
 pytestmark = pytest.mark.emulators

@@ -31,6 +31,7 @@ from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
+from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.operations import Operation
@@ -576,7 +577,7 @@ async def test_the_log_has_no_secrets(desk: Desk) -> None:
         return
     stored = await items_of(desk.storage, task_id)
     with_secrets = [
-        item["SK"]["S"].split("#")[0]
+        item["SK"].split("#")[0]
         for item in stored
         if TOKEN in repr(item) or CREDENTIALS in repr(item)
     ]
@@ -607,12 +608,7 @@ def moto() -> Iterator[DynamoStorage]:
 
 async def items_of(storage: DynamoStorage, task_id: str) -> list[Any]:
     """The items of a task, as they are stored."""
-    query = storage._table.query(
-        ConsistentRead=True,
-        KeyConditionExpression="PK = :pk",
-        ExpressionAttributeValues={":pk": {"S": storage._partition(task_id)}},
-    )
-    return [item async for page in query for item in page]
+    return await storage._all(Range(partition=storage._partition(task_id)))
 
 
 async def test_each_part_of_a_commit_says_its_state(moto: DynamoStorage) -> None:
@@ -622,11 +618,11 @@ async def test_each_part_of_a_commit_says_its_state(moto: DynamoStorage) -> None
     await Storage(moto).update_task(head.task_id, TaskState.TASK_STATE_WORKING, artifacts=large)
     await Storage(moto).update_task(head.task_id, artifacts=large)
     await Storage(moto).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
-    events = [i for i in await items_of(moto, head.task_id) if i["SK"]["S"].startswith("EVENT#")]
+    events = [i for i in await items_of(moto, head.task_id) if i["SK"].startswith("EVENT#")]
     states: dict[int, list[str]] = {}
     for item in events:
-        version = int(item["SK"]["S"].split("#")[2])
-        states.setdefault(version, []).append(item.get("state", {}).get("S", ""))
+        version = int(item["SK"].split("#")[2])
+        states.setdefault(version, []).append(item.get("state", ""))
     assert states == {
         1: ["TASK_STATE_SUBMITTED"],
         2: ["TASK_STATE_WORKING"] * 3,

@@ -22,7 +22,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_layout import HEAD, key
+from a2a_serverless.storage.dynamodb_layout import HEAD
 from a2a_serverless.storage.dynamodb_push import PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.events import LAST
@@ -30,7 +30,16 @@ from a2a_serverless.tasks.push import MAX_CONFIGS, Push
 from a2a_serverless.tasks.rules import Commit
 from tests.contract.schedules import Schedule, ScheduledTable
 from tests.support.clocks import ManualClock
-from tests.support.databases import LONG, THREADED, Database, emulator_client, new_clock, new_scope
+from tests.support.databases import (
+    LONG,
+    THREADED,
+    Database,
+    emulator_client,
+    key,
+    new_clock,
+    new_scope,
+    on_dynamo,
+)
 from tests.support.emulators import Emulator
 from tests.support.faulty import Faults, apply_and_drop, refuse
 from tests.support.messages import artifact, message, request
@@ -165,9 +174,8 @@ class Race:
 
     def _view(self, storage: DynamoStorage, schedule: Schedule, number: int) -> DynamoStorage:
         view = storage.for_scope(storage.scope)
-        table = ScheduledTable(self.database.table, self.database.client, self.clock)
+        view.table = table = self.database.opened(ScheduledTable, clock=self.clock)
         table.schedule, table.writer = schedule, number
-        view._table = table
         return view
 
     @staticmethod
@@ -356,7 +364,8 @@ async def test_a_slow_reader_does_not_take_a_cursor_back(
 
 async def head_item(storage: DynamoStorage, task_id: str) -> Any:
     """HEAD as it is stored."""
-    return await storage._table.get(key(storage._partition(task_id), HEAD))
+    place = key(storage._partition(task_id), HEAD)
+    return on_dynamo(storage).client.get_item(TableName="tasks", Key=place)["Item"]
 
 
 @pytest.mark.emulators

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.storage.log import Survey
+from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit

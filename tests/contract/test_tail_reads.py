@@ -14,7 +14,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import Timetable
-from tests.support.databases import LOCAL, Database, moto_database
+from tests.support.databases import LOCAL, Database, moto_database, on_dynamo
 from tests.support.messages import artifact, request
 
 MINUTE = 60.0
@@ -63,7 +63,7 @@ async def test_an_idle_stream_reads_once_a_second(watched: DynamoStorage, clock:
     """After 10 s of silence it is exactly 1 request a second (at most 1.2 are allowed)."""
     head = (await watched.open_task("context", request())).head
     tail = await Tail.open(watched, head.task_id)
-    wire = Wire(watched._client, clock)
+    wire = Wire(on_dynamo(watched).client, clock)
 
     assert await follow(tail, deadline=10 + MINUTE) == 0
 
@@ -86,7 +86,7 @@ async def test_an_event_makes_the_stream_quick_again(
 
     for number in range(20):
         clock.at(30 + number * 0.2, commit)
-    wire = Wire(watched._client, clock)
+    wire = Wire(on_dynamo(watched).client, clock)
 
     assert await follow(tail, deadline=34) == 20
 
@@ -110,7 +110,7 @@ async def test_a_poll_is_one_request_whatever_it_finds(watched: DynamoStorage) -
         if found:
             entry = ArtifactWritten(artifact("a", found))
             head = await watched.commit(head, Commit(entries=(entry,)))
-        events = watched._client.meta.events
+        events = on_dynamo(watched).client.meta.events
         events.register("before-call.dynamodb.*", note)
         await tail.poll()
         events.unregister("before-call.dynamodb.*", note)

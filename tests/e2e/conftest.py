@@ -13,6 +13,7 @@ import pytest
 
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from tests.e2e.commands import environment, run, running
+from tests.support.databases import dynamo_storage
 from tests.support.emulators import CREDENTIALS, REGION, dynamodb_local, fauxqs
 
 HERE = Path(__file__).parent
@@ -120,5 +121,5 @@ def storage(provisioned: dict[str, str]) -> Iterator[DynamoStorage]:
         aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
     )
-    yield DynamoStorage(provisioned["A2A_TABLE"], client=client)
+    yield dynamo_storage(provisioned["A2A_TABLE"], client=client)
     client.close()

@@ -22,9 +22,9 @@ from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Timing
+from tests.support.databases import dynamo_storage
 from tests.support.messages import request
 
 pytestmark = pytest.mark.emulators
@@ -104,7 +104,7 @@ def set_aside(variables: dict[str, str]) -> None:
 def overdue(variables: dict[str, str]) -> None:
     """A task whose turn no worker has taken."""
     timing = Timing(waiting_s=0, lease_s=1)
-    storage = DynamoStorage(variables["A2A_TABLE"], timing=timing)
+    storage = dynamo_storage(variables["A2A_TABLE"], timing=timing)
     asyncio.run(storage.open_task("c", request(), task_id="never-taken"))
 
 

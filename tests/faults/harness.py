@@ -17,7 +17,6 @@ import httpx
 from a2a.types import Task, TaskState
 
 from a2a_serverless.local.provision import Names, Provisioned, provision
-from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
@@ -28,6 +27,7 @@ from tests.faults import bad_days, functions, processes, traps
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
 from tests.support.a2a_calls import REST, Agent, Answer
+from tests.support.databases import dynamo_storage
 from tests.support.emulators import Emulator
 from tests.support.messages import request, texts
 
@@ -114,7 +114,7 @@ class World:
         self.ledger = Ledger(self.folder / "ledger")
         self.variables[VARIABLE] = str(self.ledger.path)
         timing = Timing(waiting_s=float(self.variables["A2A_WAITING_S"]), cancel_s=1)
-        self.storage = DynamoStorage(self.made.table, client=self.dynamodb, timing=timing)
+        self.storage = dynamo_storage(self.made.table, client=self.dynamodb, timing=timing)
         self.killed_at = 0.0
 
     # -- processes -----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from a2a_serverless.inspect.timeline import Timeline, timeline
+from a2a_serverless.storage.dynamodb_attributes import plain
 from a2a_serverless.storage.dynamodb_layout import EVENTS, HEAD, PUSH, task_partition
 from a2a_serverless.storage.dynamodb_push_items import push_of
 from a2a_serverless.storage.dynamodb_survey import survey_of
@@ -49,11 +50,11 @@ async def record(world: World, head: Head, name: str) -> None:
 def recorded(name: str) -> Timeline:
     """Return the timeline of the task that was recorded under `name`."""
     text = (LOGS / f"{_file(name)}.json").read_text(encoding="utf-8")
-    items = [_from_text(item) for item in json.loads(text)]
-    of_log = [item for item in items if item["SK"]["S"].startswith((EVENTS, HEAD))]
+    items = [plain(_from_text(item)) for item in json.loads(text)]
+    of_log = [item for item in items if item["SK"].startswith((EVENTS, HEAD))]
     survey = survey_of(of_log)
     assert survey is not None, f"{name} has no HEAD"
-    pushes = [push_of(item) for item in items if item["SK"]["S"].startswith(PUSH)]
+    pushes = [push_of(item) for item in items if item["SK"].startswith(PUSH)]
     return timeline(
         survey.head,
         survey.records,

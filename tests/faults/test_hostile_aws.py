@@ -16,12 +16,11 @@ from a2a.types import TaskState
 
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from tests.faults.harness import ARTIFACT, IS_LONG, Emulators, World, numbers, operation_of
-from tests.support.databases import emulator_client
+from tests.support.databases import dynamo_storage, emulator_client
 from tests.support.faulty import Faults
 from tests.support.workers import Agent, chunk, complete
 
@@ -87,7 +86,7 @@ async def _worker(
     client = emulator_client(emulators.dynamodb_emulator)
     faults.attach(client)
     backends = Backends(
-        storage=DynamoStorage(world.made.table, client=client, timing=SETTINGS.timing()),
+        storage=dynamo_storage(world.made.table, client=client, timing=SETTINGS.timing()),
         operations=SqsFifoQueue(Operation, world.made.queue, client=world.sqs, visibility_s=2),
     )
     serving = asyncio.create_task(WorkerAdapter(backends, agent, SETTINGS).serve(concurrency=12))

@@ -10,13 +10,13 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.queues.memory import MemoryQueue
-from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.faults import processes
 from tests.faults.harness import IS_LONG, Emulators, numbers
 from tests.support.clocks import ManualClock
+from tests.support.databases import dynamo_storage
 from tests.support.messages import request
 
 pytestmark = pytest.mark.emulators
@@ -55,7 +55,7 @@ async def test_a_long_queue_gets_a_bounded_number_of_copies(
     clock = ManualClock()
     queue = _Counting()
     async with emulators.world(tmp_path) as world:
-        storage = DynamoStorage(
+        storage = dynamo_storage(
             world.made.table, client=world.dynamodb, clock=clock, timing=Timing(waiting_s=60)
         )
         for start in range(0, tasks, 50):

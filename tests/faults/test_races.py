@@ -21,13 +21,13 @@ from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.watch import Watch
 from tests.faults.harness import IS_LONG, Emulators, check_log, until
+from tests.support.databases import dynamo_storage
 from tests.support.messages import request
 from tests.support.workers import Agent, complete
 
@@ -74,7 +74,7 @@ async def test_cancel_against_completion_on_dynamodb(emulators: Emulators, tmp_p
     """On DynamoDB each race of cancel and completion has one winner and leaves no flag behind."""
     async with emulators.world(tmp_path) as world:
         backends = Backends(
-            storage=DynamoStorage(world.made.table, client=world.dynamodb),
+            storage=dynamo_storage(world.made.table, client=world.dynamodb),
             operations=MemoryQueue(Operation),
         )
         ends = await _races(backends, WITHIN_DYNAMODB_S)

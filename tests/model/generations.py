@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.storage.dynamodb import head_update
-from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.storage.dynamodb_heads import head_item, head_of
 from a2a_serverless.storage.log import Log
+from a2a_serverless.storage.table import Item, changed
 from a2a_serverless.tasks.entries import Restarted
 from a2a_serverless.tasks.events import events_of
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Timing, advance
 from tests.model.logs import CONTEXT, SIZE, TASK, Act, acts_of, commit_of, opening
-from tests.model.older import made_by_older, read_by_older, updated
+from tests.model.older import made_by_older, read_by_older
 
 OLDER, COUNTS, PLAIN = "older", "counts", "plain"
 """A writer of the release before; a new one that has read the log; a new one that read HEAD."""
@@ -68,7 +68,7 @@ def _write(mixed: Mixed, act: Act, number: int, writer: str) -> None:
         return
     step = made_by_older(step) if writer == OLDER else step
     mixed.records.append(Record.of(step))
-    mixed.items.append(updated(mixed.items[-1], head_update(before, step.head)))
+    mixed.items.append(changed(mixed.items[-1], head_update(before, step.head)) or {})
     mixed.writers.append(writer)
 
 

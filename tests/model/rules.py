@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from a2a_serverless.storage.dynamodb import head_update
 from a2a_serverless.storage.dynamodb_commits import Commits
 from a2a_serverless.storage.dynamodb_heads import head_of
+from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
@@ -32,7 +32,7 @@ class Rules:
     is_still: Callable[..., bool] = storing.is_still
     is_applied: Callable[..., bool] = storing.is_applied
     conflict: Callable[..., Exception] = storing.conflict
-    head_update: Callable[..., dict[str, Any]] = head_update
+    head_update: Callable[..., Update] = head_update
     head_of: Callable[..., Head] = head_of
 
     # what a worker does

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 
 Kind = Literal["run", "cancel"]
-Left = tuple[tuple[str, str, str], ...]
+Left = tuple[tuple[str, Any], ...]
 Service = Literal["table", "queue"]
 
 

@@ -20,6 +20,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage.dynamodb import head_update
 from a2a_serverless.storage.dynamodb_commits import Commits
 from a2a_serverless.storage.dynamodb_heads import head_of
+from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.attempts import Canceled, Delivered, Refused, RetryPolicy, Returned
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
@@ -133,12 +134,12 @@ def trusts_what_was_left_behind(item: Mapping[str, Any]) -> Head:
     return head_of({**item, "generation_at": item["version"]})
 
 
-def sends_what_it_takes_for_changed(before: Head, after: Head) -> dict[str, Any]:
+def sends_what_it_takes_for_changed(before: Head, after: Head) -> Update:
     update = head_update(before, after)
-    if before.generation == after.generation:
-        sent = update["UpdateExpression"].replace("#generation = :generation, ", "")
-        update["UpdateExpression"] = sent
-    return update
+    if before.generation != after.generation:
+        return update
+    kept = {name: new for name, new in update.values.items() if name != "generation"}
+    return replace(update, values=kept)
 
 
 def is_never_applied(stored_id: str | None, commit_id: str) -> bool:
@@ -395,7 +396,7 @@ class LeavesGaps(Commits):
 
     def add(self, items: Iterable[Mapping[str, Any]]) -> None:
         for item in items:
-            self.version = int(item["SK"]["S"].split("#")[2]) - 1
+            self.version = int(item["SK"].split("#")[2]) - 1
             super().add([item])
 
 

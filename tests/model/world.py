@@ -26,10 +26,10 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.storage import dynamodb_commits
-from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.storage.dynamodb_commits import event_items
 from a2a_serverless.storage.dynamodb_heads import head_item
 from a2a_serverless.storage.log import Log
+from a2a_serverless.storage.table import Item, changed
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -44,7 +44,7 @@ from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
-from tests.model.older import made_by_older, read_by_older, updated
+from tests.model.older import made_by_older, read_by_older
 from tests.model.rules import Rules
 from tests.model.state import Kind, Left, Op, Seen, Stored, Write
 
@@ -186,7 +186,7 @@ class World:
         key = (current, before, after)
         if key not in self._merged:
             update = self.rules.head_update(before.head, after.head)
-            self._merged[key] = self._stored_as(updated(_item_of(current), update))
+            self._merged[key] = self._stored_as(changed(_item_of(current), update) or {})
         return self._merged[key]
 
     def _stored_as(self, item: Item) -> Seen:
@@ -194,7 +194,7 @@ class World:
         head = self.rules.head_of(item)
         said = head_item(head)
         left = {name: value for name, value in item.items() if said.get(name) != value}
-        return self.seen(head, tuple((name, *next(iter(v.items()))) for name, v in left.items()))
+        return self.seen(head, tuple(left.items()))
 
     def entry(self, name: str) -> Entry:
         """`+1.2.3` and `=1.2.3` are chunks, `?1.2` is a message, all others are states.
@@ -355,8 +355,7 @@ def _is_answer(artifact: Artifact) -> bool:
 
 
 def _item_of(seen: Seen) -> Item:
-    left = {name: {kind: value} for name, kind, value in seen.left}
-    return head_item(seen.head) | left
+    return head_item(seen.head) | dict(seen.left)
 
 
 def _log_of(seen: Seen, log: tuple[Stored, ...]) -> Log:

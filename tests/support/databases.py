@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import boto3
@@ -18,12 +18,19 @@ import pytest
 from moto import mock_aws
 from moto.dynamodb.responses import DynamoHandler
 
+from a2a_serverless.clock import Clock
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.dynamodb_attributes import Typed, typed
+from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.dynamodb_table import DynamoTable
+from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.identity import Scope
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
+
+T = TypeVar("T", bound=DynamoTable)
 
 TABLE = "tasks"
 
@@ -45,11 +52,40 @@ class Database:
     client: Any
     table: str = TABLE
 
+    def opened(self, kind: type[T] = DynamoTable, *, clock: Clock | None = None) -> T:
+        """The table, as storage asks for it."""
+        return kind(self.table, INDEXES, client=self.client, clock=clock)
+
     def storage(self, **options: Any) -> DynamoStorage:
         """A storage in a scope that no other test has."""
         options.setdefault("scope", new_scope())
         options.setdefault("client", self.client)
-        return DynamoStorage(self.table, **options)
+        return dynamo_storage(self.table, **options)
+
+
+def on_dynamo(storage: DynamoStorage) -> DynamoTable:
+    """The table of a storage on DynamoDB."""
+    assert isinstance(storage.table, DynamoTable)
+    return storage.table
+
+
+def key(partition: str, sort: str) -> Typed:
+    """A primary key, as DynamoDB's API has it."""
+    return typed(Key(partition, sort)._asdict())
+
+
+def dynamo_table(
+    name: str = TABLE, *, client: Any = None, clock: Clock | None = None
+) -> DynamoTable:
+    """A table on DynamoDB, by default on the one that the environment names."""
+    return DynamoTable(name, INDEXES, client=client, clock=clock)
+
+
+def dynamo_storage(
+    name: str = TABLE, *, client: Any = None, clock: Clock | None = None, **options: Any
+) -> DynamoStorage:
+    """A storage on DynamoDB."""
+    return DynamoStorage(dynamo_table(name, client=client, clock=clock), clock=clock, **options)
 
 
 def new_scope() -> Scope:

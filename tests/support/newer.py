@@ -7,11 +7,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from a2a_serverless.storage.dynamodb_attributes import Item
-from a2a_serverless.storage.dynamodb_layout import event_sort, key, task_partition
+from a2a_serverless.storage.dynamodb_attributes import Typed
+from a2a_serverless.storage.dynamodb_layout import event_sort, task_partition
 from a2a_serverless.tasks.entries import Unknown, encode_entries
 from a2a_serverless.tasks.head import FORMAT, Head
-from tests.support.databases import Database
+from tests.support.databases import Database, key
 
 KNOWN_KINDS = b"TMSADREP"
 
@@ -36,7 +36,7 @@ NESTED = st.one_of(
 )
 VALUES = SCALARS | SETS | NESTED
 NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=6).map(lambda name: f"new_{name}")
-ATTRIBUTES: st.SearchStrategy[Item] = st.dictionaries(NAMES, VALUES, min_size=1, max_size=4)
+ATTRIBUTES: st.SearchStrategy[Typed] = st.dictionaries(NAMES, VALUES, min_size=1, max_size=4)
 """Attributes that this release does not know, of all of DynamoDB's types."""
 
 BYTES = st.integers(0, 255).map(lambda byte: bytes([byte]))
@@ -65,18 +65,18 @@ STATES = st.text(string.ascii_uppercase, min_size=1, max_size=8).map(lambda s: f
 NEEDS = st.integers(FORMAT + 1, FORMAT + 1000)
 
 
-def head_key(head: Head) -> Item:
+def head_key(head: Head) -> Typed:
     """The key of a task's HEAD."""
     return key(task_partition(head.scope, head.task_id), "HEAD")
 
 
-def event_key(head: Head, version: int = 1) -> Item:
+def event_key(head: Head, version: int = 1) -> Typed:
     """The key of the first part of a commit."""
     partition = task_partition(head.scope, head.task_id)
     return key(partition, event_sort(head.incarnation, version, 0))
 
 
-def set_attributes(database: Database, item_key: Item, values: Item) -> None:
+def set_attributes(database: Database, item_key: Typed, values: Typed) -> None:
     """Set attributes of an item."""
     names = {f"#{number}": name for number, name in enumerate(values)}
     database.client.update_item(
@@ -88,7 +88,7 @@ def set_attributes(database: Database, item_key: Item, values: Item) -> None:
     )
 
 
-def remove_attributes(database: Database, item_key: Item, *names: str) -> None:
+def remove_attributes(database: Database, item_key: Typed, *names: str) -> None:
     """Remove attributes of an item."""
     aliases = {f"#{number}": name for number, name in enumerate(names)}
     database.client.update_item(
@@ -99,21 +99,21 @@ def remove_attributes(database: Database, item_key: Item, *names: str) -> None:
     )
 
 
-def stored(database: Database, item_key: Item) -> Item:
+def stored(database: Database, item_key: Typed) -> Typed:
     """An item as it is stored."""
-    item: Item = database.client.get_item(
+    item: Typed = database.client.get_item(
         TableName=database.table, Key=item_key, ConsistentRead=True
     )["Item"]
     return item
 
 
-def all_items(database: Database) -> list[Item]:
+def all_items(database: Database) -> list[Typed]:
     """Everything that is stored."""
     found: list[Any] = database.client.scan(TableName=database.table)["Items"]
     return found
 
 
-def append_to_body(database: Database, item_key: Item, more: bytes) -> None:
+def append_to_body(database: Database, item_key: Typed, more: bytes) -> None:
     """Add bytes to the body of an EVENT."""
     body = bytes(stored(database, item_key)["body"]["B"])
     set_attributes(database, item_key, {"body": {"B": body + more}})

@@ -21,8 +21,8 @@ from botocore.exceptions import (
 )
 
 from a2a_serverless import aws
-from a2a_serverless.aws import ConditionFailedError, ErrorKind
-from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.aws import ErrorKind
+from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
 from tests.support.clocks import ManualClock
 
 

@@ -22,7 +22,7 @@ from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import A2AServerlessError, ConfigurationError, UnavailableError
+from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
 
 THREADS: Final = 64
 """The most calls to one service at the same time."""
@@ -83,18 +83,6 @@ class ErrorKind(Enum):
     """The request is wrong or not allowed: it can never succeed."""
 
 
-class ConditionFailedError(A2AServerlessError):
-    """A condition of a conditional write was not met, so nothing was written.
-
-    `items` has the items as they were, by the place of their action in the request (0 for a single
-    write); None if the item does not exist or the request did not ask for it.
-    """
-
-    def __init__(self, items: Mapping[int, dict[str, Any] | None]) -> None:
-        super().__init__()
-        self.items = items
-
-
 def client(service: str, *, long_poll: bool = False) -> Any:
     """Return the process's client of `service`, such as `dynamodb`.
 
@@ -145,7 +133,12 @@ def _threads_of(method: Callable[..., Any]) -> ThreadPoolExecutor:
 
 
 async def repeat(
-    method: Callable[..., Any], /, *, clock: Clock | None = None, **kwargs: Any
+    method: Callable[..., Any],
+    /,
+    *,
+    clock: Clock | None = None,
+    attempts: int = ATTEMPTS,
+    **kwargs: Any,
 ) -> Any:
     """Run `call` again with jittered back-off while its error is of the kind `REPEAT`.
 
@@ -154,14 +147,15 @@ async def repeat(
     changed by its own earlier request whose answer was lost.
 
     Raises:
-        ConditionFailedError: the error is of the kind `LOST`.
-        UnavailableError: no answer within `ATTEMPTS` and `BUDGET_S`; the request may have been
+        ConditionFailedError: the error is of the kind `LOST`. Its items are those that the answer
+            has, in DynamoDB's form.
+        UnavailableError: no answer within `attempts` and `BUDGET_S`; the request may have been
             applied.
         ClientError, BotoCoreError: the error is of the kind `FATAL`.
     """
     clock = clock or SystemClock()
     deadline = clock.monotonic() + BUDGET_S
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, attempts + 1):
         try:
             return await call(method, **kwargs)
         except ERRORS as error:
@@ -170,7 +164,7 @@ async def repeat(
                 raise ConditionFailedError(_failed_items(error)) from error
             if kind is not ErrorKind.REPEAT:
                 raise
-            if attempt == ATTEMPTS or clock.monotonic() >= deadline:
+            if attempt == attempts or clock.monotonic() >= deadline:
                 msg = f"No answer from AWS after {attempt} attempts: {error}"
                 raise UnavailableError(msg) from error
         await clock.sleep(pause_s(attempt))
@@ -189,7 +183,7 @@ def kind_of(error: Exception) -> ErrorKind:
         return ErrorKind.REPEAT
     if not isinstance(error, boto.ClientError):
         return ErrorKind.FATAL
-    codes = {error_code(error), *(reason.get("Code") for reason in _reasons(error))}
+    codes = codes_of(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if codes & _LOST_CODES:
         # A failed condition is final, even if other actions have errors that could be repeated.
@@ -197,6 +191,11 @@ def kind_of(error: Exception) -> ErrorKind:
     if codes & _REPEAT_CODES or status >= _SERVER_ERROR:
         return ErrorKind.REPEAT
     return ErrorKind.FATAL
+
+
+def codes_of(error: Exception) -> set[str]:
+    """Return the codes of an error: its own, and those of the actions of a transaction."""
+    return {error_code(error), *(str(reason.get("Code")) for reason in _reasons(error))}
 
 
 def error_code(error: Exception) -> str:
@@ -262,9 +261,9 @@ def _failed_items(error: boto.ClientError) -> dict[int, dict[str, Any] | None]:
     return failed or {0: single_write.get("Item")}
 
 
-def _reasons(error: boto.ClientError) -> list[Any]:
+def _reasons(error: Exception) -> list[Any]:
     """Return the reasons why a transaction was cancelled: one for each action, in their order."""
-    response: Any = error.response
+    response: Any = getattr(error, "response", None) or {}
     return response.get("CancellationReasons") or []
 
 

@@ -17,6 +17,7 @@
     ├── UnsupportedOperationError     the operation makes no sense in this state
     ├── ConcurrencyError              another writer was first: reload, decide again
     │   └── FencedError               another attempt owns the turn: stop, write nothing
+    ├── ConditionFailedError          another item is stored: nothing was written
     ├── TurnFinishedError             the turn is over: acknowledge, do nothing
     ├── InvalidAgentEventError        the agent's fault: the task fails
     ├── NewerReleaseError             leave the task to the newer release that wrote it
@@ -28,6 +29,9 @@ The names of the storage errors are those of the a2akit Storage contract.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class A2AServerlessError(Exception):
@@ -132,6 +136,18 @@ class ConcurrencyError(A2AServerlessError):
 
 class FencedError(ConcurrencyError):
     """Another attempt owns the turn; this one must stop and write nothing more."""
+
+
+class ConditionFailedError(A2AServerlessError):
+    """A condition of a conditional write was not met, so nothing was written.
+
+    `items` has the items as they were, by the place of their write in the request (0 for a single
+    one); None if there is no item.
+    """
+
+    def __init__(self, items: Mapping[int, dict[str, Any] | None]) -> None:
+        super().__init__()
+        self.items = items
 
 
 class TurnFinishedError(A2AServerlessError):

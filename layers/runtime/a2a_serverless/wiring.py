@@ -14,6 +14,7 @@ from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.leases import Slots, StreamLeases
+from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.operations import Operation
 
 Name = Literal["table", "queue", "undecodable_queue", "push_queue", "push_dead_letter_queue"]
@@ -97,14 +98,16 @@ def aws_backends(
         ConfigurationError: one of them is not set.
     """
     from a2a_serverless.queues.sqs import SqsFifoQueue
+    from a2a_serverless.storage.dynamodb import DynamoStorage
     from a2a_serverless.storage.dynamodb_leases import DynamoSlots
 
     for name in ("table", "queue", *needs):
         if not getattr(settings, name):
             raise _unnamed(name)
     clock = clock or SystemClock()
+    table = _table_on_aws(settings, clock)
     return Backends(
-        storage=aws_storage(settings, clock),
+        storage=DynamoStorage(table, clock=clock, timing=settings.timing()),
         operations=SqsFifoQueue(
             Operation,
             settings.queue,
@@ -113,8 +116,8 @@ def aws_backends(
             visibility_s=settings.visibility_s,
             has_long_polls=has_long_polls,
         ),
-        push=_push_on_aws(settings, clock) if settings.pushes else None,
-        streams=_leases(DynamoSlots(settings.table, clock=clock), settings),
+        push=_push_on_aws(settings, table, clock) if settings.pushes else None,
+        streams=_leases(DynamoSlots(table, clock=clock), settings),
     )
 
 
@@ -128,7 +131,16 @@ def aws_storage(settings: Settings, clock: Clock | None = None) -> DurableStorag
 
     if not settings.table:
         raise _unnamed("table")
-    return DynamoStorage(settings.table, clock=clock or SystemClock(), timing=settings.timing())
+    clock = clock or SystemClock()
+    table = _table_on_aws(settings, clock)
+    return DynamoStorage(table, clock=clock, timing=settings.timing())
+
+
+def _table_on_aws(settings: Settings, clock: Clock) -> Table:
+    from a2a_serverless.storage.dynamodb_layout import INDEXES
+    from a2a_serverless.storage.dynamodb_table import DynamoTable
+
+    return DynamoTable(settings.table, INDEXES, clock=clock)
 
 
 async def check_backends(backends: Backends, settings: Settings) -> None:
@@ -182,7 +194,7 @@ def _push_in_memory(clock: Clock) -> PushBackends:
     return PushBackends(queue=queue, keys=MemoryKeyStore(clock), slots=MemorySlots(clock))
 
 
-def _push_on_aws(settings: Settings, clock: Clock) -> PushBackends:
+def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> PushBackends:
     from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
     from a2a_serverless.queues.sqs import SqsFifoQueue
     from a2a_serverless.storage.dynamodb_leases import PLACES, DynamoSlots
@@ -192,6 +204,6 @@ def _push_on_aws(settings: Settings, clock: Clock) -> PushBackends:
     letters = SqsFifoQueue(PushLetter, dead, clock=clock) if dead else None
     return PushBackends(
         queue=PushQueue(jobs, letters),
-        keys=DynamoKeyStore(settings.table, clock=clock),
-        slots=DynamoSlots(settings.table, kind=PLACES, clock=clock),
+        keys=DynamoKeyStore(table, clock=clock),
+        slots=DynamoSlots(table, kind=PLACES, clock=clock),
     )

@@ -18,10 +18,10 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local import sources
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
 from a2a_serverless.local.sources import MemoryStream, Records, StreamSource, TableStream
-from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_layout import event_position, owner_of
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.identity import Scope
+from tests.support.databases import dynamo_storage
 from tests.support.emulators import CREDENTIALS
 from tests.support.messages import request
 
@@ -231,7 +231,7 @@ async def test_records_are_json_as_lambda_has_it(streams: Streams) -> None:
 async def test_simulated_stream_survives_a_failed_transaction() -> None:
     """A failed transaction puts a copy of moto's table in its place: the reader does not notice."""
     with simulated_aws() as names:
-        storage = DynamoStorage(names.table)
+        storage = dynamo_storage(names.table)
         source = TableStream(names.table, one_step=one_step)
         async with reading(source) as reader:
             first = (await storage.open_task("context", request(), task_id="task-1")).head

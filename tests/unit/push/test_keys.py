@@ -14,7 +14,14 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.push.dynamodb_keys import PARTITION, DynamoKeyStore
 from a2a_serverless.push.keys import KEY_LIFETIME_S, RENEW_S, KeyStore, MemoryKeyStore, jwks
 from tests.support.clocks import ManualClock
-from tests.support.databases import BACKENDS, Database, create_table, emulator_client, moto_database
+from tests.support.databases import (
+    BACKENDS,
+    Database,
+    create_table,
+    dynamo_table,
+    emulator_client,
+    moto_database,
+)
 from tests.support.emulators import Emulator
 
 
@@ -36,7 +43,7 @@ def store(request: pytest.FixtureRequest, clock: Clock) -> Iterator[KeyStore]:
             yield MemoryKeyStore(clock)
         case "moto":
             with moto_database() as database:
-                yield DynamoKeyStore(database.table, client=database.client, clock=clock)
+                yield DynamoKeyStore(database.opened(clock=clock), clock=clock)
         case "dynamodb":
             emulator: Emulator = request.getfixturevalue("dynamodb_local")
             client = emulator_client(emulator)
@@ -44,7 +51,7 @@ def store(request: pytest.FixtureRequest, clock: Clock) -> Iterator[KeyStore]:
             if database.table not in client.list_tables()["TableNames"]:
                 create_table(client)
             remove_keys(client, database.table)
-            yield DynamoKeyStore(database.table, client=client, clock=clock)
+            yield DynamoKeyStore(dynamo_table(client=client, clock=clock), clock=clock)
             remove_keys(client, database.table)
             client.close()
         case other:
@@ -91,7 +98,7 @@ async def test_a_damaged_key_hides_no_other(
 ) -> None:
     """A line names it; it is published again by its signer; other items are passed over."""
     with moto_database() as database:
-        store = DynamoKeyStore(database.table, client=database.client, clock=clock)
+        store = DynamoKeyStore(database.opened(clock=clock), clock=clock)
         await store.publish(jwk("good"))
         for sort, values in (("KEY#bad", damage), ("NEW#kind", {})):
             place = {"PK": {"S": PARTITION}, "SK": {"S": sort}}

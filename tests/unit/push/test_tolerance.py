@@ -30,8 +30,8 @@ from a2a_serverless.push.signing import ProcessSecret, Signer
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb_attributes import Item
-from a2a_serverless.storage.dynamodb_layout import event_sort, key, push_sort, task_partition
+from a2a_serverless.storage.dynamodb_attributes import Typed
+from a2a_serverless.storage.dynamodb_layout import event_sort, push_sort, task_partition
 from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
 from a2a_serverless.tasks import head as heads
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S
@@ -45,7 +45,7 @@ from a2a_serverless.wiring import Backends
 from tests.support import newer
 from tests.support.a2a_calls import JSONRPC, REST, Agent
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database, moto_database
+from tests.support.databases import Database, key, moto_database
 from tests.support.messages import request
 from tests.unit.push.receivers import OK, Receiver, status
 from tests.unit.push.world import COMPLETED, WORKING, config, logged
@@ -154,7 +154,7 @@ def record_of(committed: StreamedCommit) -> dict[str, Any]:
     return {"eventName": "INSERT", "eventSource": "aws:dynamodb", "dynamodb": change}
 
 
-def push_key(head: Head, config_id: str) -> Item:
+def push_key(head: Head, config_id: str) -> Typed:
     """The key of a configuration."""
     return key(task_partition(head.scope, head.task_id), push_sort(head.incarnation, config_id))
 
@@ -323,12 +323,12 @@ async def test_a_default_is_no_value_that_was_moved(bench: Bench) -> None:
 # -- configurations that cannot be read ------------------------------------------------------
 
 
-def lose(*names: str) -> Callable[[Bench, Item], None]:
+def lose(*names: str) -> Callable[[Bench, Typed], None]:
     """Damage that removes attributes."""
     return lambda bench, item_key: newer.remove_attributes(bench.database, item_key, *names)
 
 
-def garble(**values: Item) -> Callable[[Bench, Item], None]:
+def garble(**values: Typed) -> Callable[[Bench, Typed], None]:
     """Damage that replaces attributes."""
     return lambda bench, item_key: newer.set_attributes(bench.database, item_key, values)
 
@@ -354,7 +354,7 @@ DAMAGE: Final = BODIES | CURSORS
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 async def test_an_unreadable_configuration_stops_no_other(
-    bench: Bench, damage: Callable[[Bench, Item], None], caplog: pytest.LogCaptureFixture
+    bench: Bench, damage: Callable[[Bench, Typed], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others are told; one sentence names the task, the configuration, and the way out."""
     with Receiver() as receiver:
@@ -379,7 +379,7 @@ async def test_an_unreadable_configuration_stops_no_other(
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_clients_see_which_configuration_is_unreadable_and_delete_it(
-    bench: Bench, binding: str, damage: Callable[[Bench, Item], None]
+    bench: Bench, binding: str, damage: Callable[[Bench, Typed], None]
 ) -> None:
     """List shows the others; get says what is wrong; delete and set make it whole."""
     head = await bench.open(bad=URL, good=URL)
@@ -400,7 +400,7 @@ async def test_clients_see_which_configuration_is_unreadable_and_delete_it(
 
 @pytest.mark.parametrize("damage", BODIES.values(), ids=BODIES)
 async def test_what_an_unreadable_configuration_was_owed_is_told_once_it_is_set_again(
-    bench: Bench, damage: Callable[[Bench, Item], None]
+    bench: Bench, damage: Callable[[Bench, Typed], None]
 ) -> None:
     """A job that finds it damaged is dropped; its cursor stays, and the next job goes on there."""
     with Receiver() as receiver:
@@ -449,7 +449,7 @@ async def test_a_cursor_that_never_comes_holds_up_no_other(bench: Bench) -> None
 
 @pytest.mark.parametrize("value", [{"S": "x"}, {"N": "1.5"}])
 async def test_a_count_of_another_form_holds_up_no_stream(
-    bench: Bench, value: Item, caplog: pytest.LogCaptureFixture
+    bench: Bench, value: Typed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A line names it, and the stream's records are not failed."""
     head = await bench.open(hook=URL)

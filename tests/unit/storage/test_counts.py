@@ -14,7 +14,7 @@ from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_counts import Counted, count_key
 from a2a_serverless.storage.listing import MAX_TOTAL, Listing, ListTasksQuery
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database, moto_database
+from tests.support.databases import Database, key, moto_database
 from tests.support.messages import request
 
 QUERY = ListTasksQuery(page_size=1, history_length=0)
@@ -45,7 +45,7 @@ async def storage(database: Database, clock: ManualClock) -> DynamoStorage:
 
 def stored(database: Database, storage: DynamoStorage) -> dict[str, Any]:
     """The count of the query."""
-    place = count_key(storage.scope.digest, Listing.of(QUERY, storage.scope))
+    place = key(*count_key(storage.scope.digest, Listing.of(QUERY, storage.scope)))
     found: dict[str, Any] = database.client.get_item(TableName=database.table, Key=place)["Item"]
     return found
 
@@ -119,11 +119,11 @@ async def test_an_older_count_replaces_no_later_one(
     """An older count replaces no later one, and the same count may be written twice."""
     await total(storage)
     made = stored(database, storage)
-    place = {name: made[name] for name in ("PK", "SK")}
+    place = count_key(storage.scope.digest, Listing.of(QUERY, storage.scope))
     older = Counted.made(7, 7, int(made["counted_at"]["N"]) - 1)
     same = Counted.made(7, 7, int(made["counted_at"]["N"]))
     for count in (older, same):
-        await storage._table.note(**count.update(place))
+        await storage.table.did(count.update(place))
     assert stored(database, storage) == made
 
 

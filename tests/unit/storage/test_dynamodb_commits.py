@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from a2a_serverless.storage.dynamodb_attributes import Item
 from a2a_serverless.storage.dynamodb_commits import Commits, event_items
+from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import MessageAppended, encode_entries
 from a2a_serverless.tasks.rules import Step
 from tests.support.heads import SMALL
@@ -29,12 +29,12 @@ def written(version: int, size: int = 1) -> list[Item]:
 def test_a_commit_is_cut_into_parts() -> None:
     """A large commit becomes parts under 350 KB that carry the same marks."""
     parts = written(7, 1_000_000)
-    assert [part["SK"]["S"][-4:] for part in parts] == ["#000", "#001", "#002"]
-    assert all(len(part["body"]["B"]) <= 340_000 for part in parts)
-    assert parts[0].pop("at") == {"N": "1700000000007"}
+    assert [part["SK"][-4:] for part in parts] == ["#000", "#001", "#002"]
+    assert all(len(part["body"]) <= 340_000 for part in parts)
+    assert parts[0].pop("at") == 1_700_000_000_007
     marks = [{**part, "SK": None, "body": None} for part in parts]
     assert marks == [marks[0]] * 3
-    assert marks[0]["parts"] == {"N": "3"}
+    assert marks[0]["parts"] == 3
 
 
 def versions(*pages: list[Item], after: int = 0) -> list[int]:

@@ -9,7 +9,9 @@ from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.table import RefusedError
 from tests.support.clocks import ManualClock
+from tests.support.databases import dynamo_storage
 
 
 class Refusing:
@@ -25,7 +27,7 @@ class Refusing:
 
 
 def storage(message: str) -> DynamoStorage:
-    return DynamoStorage("tasks", client=Refusing(message), clock=ManualClock())
+    return dynamo_storage("tasks", client=Refusing(message), clock=ManualClock())
 
 
 @pytest.mark.parametrize(
@@ -39,13 +41,13 @@ async def test_a_search_without_the_index_says_what_to_deploy(message: str) -> N
     """The table has no index by id, or it is not filled yet: one sentence with the way out."""
     for search in (storage(message).find("task"), storage(message).created_in(0)):
         with pytest.raises(
-            ConfigurationError, match=r"^The table has no index by-id yet, [^.]*\.$"
+            ConfigurationError, match=r"^The table has no index by-id yet: [^.]*\.$"
         ):
             await search
 
 
 async def test_a_search_that_is_refused_for_another_reason_says_that_reason() -> None:
-    """If DynamoDB refuses a search for another reason, its own error is raised."""
+    """If DynamoDB refuses a search for another reason, the error quotes it."""
     message = "Query condition missed key schema element: id_key"
-    with pytest.raises(ClientError, match=message):
+    with pytest.raises(RefusedError, match=message):
         await storage(message).find("task")

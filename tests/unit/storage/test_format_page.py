@@ -19,8 +19,9 @@ from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.storage import dynamodb_commits, dynamodb_heads
 from a2a_serverless.storage import dynamodb_layout as layout
+from a2a_serverless.storage.attributes import Forms
 from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.dynamodb_attributes import Forms, Item
+from a2a_serverless.storage.dynamodb_attributes import Typed
 from a2a_serverless.storage.dynamodb_leases import PLACES, DynamoSlots
 from a2a_serverless.storage.leases import Slot
 from a2a_serverless.storage.listing import ListTasksQuery
@@ -78,7 +79,7 @@ def rows(title: str, header: str) -> Rows:
     return found
 
 
-def kind_of(item: Item) -> str:
+def kind_of(item: Typed) -> str:
     """The page's name of an item's kind."""
     return str(item["SK"]["S"]).split("#")[0]
 
@@ -91,7 +92,7 @@ class Written:
         self.types: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(
             lambda: defaultdict(set)
         )
-        self.events: list[Item] = []
+        self.events: list[Typed] = []
 
     def look(self) -> None:
         """Add what is stored now."""
@@ -118,10 +119,11 @@ async def write_everything(database: Database, written: Written) -> None:
         assert await storage.move_push(failed, failed.answered("status 200", 3))
     await storage.request_cancel(head.task_id, by="ann")
     await storage.put_context("c", context_write({"turns": 1}))
-    await DynamoKeyStore(database.table, client=database.client, clock=clock).publish({"kid": "k"})
-    slots = DynamoSlots(database.table, client=database.client, clock=clock)
+    table = database.opened(clock=clock)
+    await DynamoKeyStore(table, clock=clock).publish({"kid": "k"})
+    slots = DynamoSlots(table, clock=clock)
     assert await slots.claim(Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
-    places = DynamoSlots(database.table, kind=PLACES, client=database.client, clock=clock)
+    places = DynamoSlots(table, kind=PLACES, clock=clock)
     assert await places.claim(Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
     await storage.open_task("c", request("another"))
     assert (await storage.list_tasks(ListTasksQuery(page_size=1))).total_size == 2
@@ -187,7 +189,7 @@ async def test_the_tables_name_every_attribute_and_no_other(
     assert_parts(written.events)
 
 
-def assert_parts(events: list[Item]) -> None:
+def assert_parts(events: list[Typed]) -> None:
     """What the page says of single parts holds: of the first, of version 1, of all."""
     listed = rows("EVENT", "attribute")
     every = {name for name, cells in listed.items() if cells[2] in {"always", "each part"}}

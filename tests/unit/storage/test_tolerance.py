@@ -40,7 +40,7 @@ from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import context_write
 from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_attributes import Item
+from a2a_serverless.storage.dynamodb_attributes import Typed
 from a2a_serverless.storage.dynamodb_commits import EVENT_FORMS
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.tail import Tail
@@ -239,7 +239,7 @@ class World:
             return [event async for event in response.events()]
 
 
-def _record(item: Item, number: int) -> Mapping[str, Any]:
+def _record(item: Typed, number: int) -> Mapping[str, Any]:
     """The record of the table's stream about an item that was put."""
     keys = {name: item[name] for name in ("PK", "SK")}
     change = {"Keys": keys, "NewImage": item, "SequenceNumber": str(number)}
@@ -278,7 +278,7 @@ def is_answer(answer: Answer) -> bool:
 
 @FEW
 @given(attributes=newer.ATTRIBUTES)
-def test_unknown_attributes_change_nothing(attributes: Item) -> None:
+def test_unknown_attributes_change_nothing(attributes: Typed) -> None:
     """Unknown attributes, of any type and on any item, change nothing, and they stay."""
 
     async def test(world: World) -> None:
@@ -372,7 +372,7 @@ NEWER_HEADS = st.one_of(
 
 @FEW
 @given(place=st.sampled_from(PLACES), values=NEWER_HEADS)
-def test_a_newer_tasks_readers_answer(place: str, values: Item) -> None:
+def test_a_newer_tasks_readers_answer(place: str, values: Typed) -> None:
     """A task in an unknown state, or of a newer format, is shown, and so are the others."""
 
     async def test(world: World) -> None:
@@ -386,7 +386,7 @@ def test_a_newer_tasks_readers_answer(place: str, values: Item) -> None:
 
 @FEW
 @given(place=st.sampled_from(["waiting", "claimed", "paused"]), values=NEWER_HEADS)
-def test_a_newer_task_is_not_written(place: str, values: Item) -> None:
+def test_a_newer_task_is_not_written(place: str, values: Typed) -> None:
     """A message and a cancel get one sentence, in both bindings; no flag is left behind."""
 
     async def test(world: World) -> None:
@@ -414,7 +414,7 @@ def test_a_newer_task_is_not_written(place: str, values: Item) -> None:
     values=NEWER_HEADS,
     receives=st.integers(1, 3),
 )
-def test_a_newer_turn_is_given_back(place: str, values: Item, receives: int) -> None:
+def test_a_newer_turn_is_given_back(place: str, values: Typed, receives: int) -> None:
     """A newer turn is given back each time, without attempt or commit.
 
     Its dead letter leaves it due as it is, and the sweeper fails nothing.
@@ -504,7 +504,7 @@ async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up()
     await in_world(test)
 
 
-UNOPENED: Final[Mapping[str, Item]] = {
+UNOPENED: Final[Mapping[str, Typed]] = {
     "no entry": {"body": {"B": b""}},
     "an entry that may be skipped": {"body": {"B": encode_entries([Unknown(b"Z", 0, b"x")])}},
     "a turn beyond the log": {"turn": {"N": "50"}},
@@ -512,7 +512,7 @@ UNOPENED: Final[Mapping[str, Item]] = {
 
 
 @pytest.mark.parametrize("damage", UNOPENED.values(), ids=UNOPENED)
-async def test_a_turn_whose_opening_cannot_be_read_waits(damage: Item) -> None:
+async def test_a_turn_whose_opening_cannot_be_read_waits(damage: Typed) -> None:
     """No worker starts a turn whose opening cannot be read, and its letter changes nothing."""
 
     async def test(world: World) -> None:
@@ -674,7 +674,7 @@ async def test_a_half_written_head_hides_no_other_task(
 
 TEXTS = ("context_id", "incarnation", "state")
 OTHERS = ("version", "turn", "turn_base", "sends")
-ODD: Final[Item] = {"M": {"a": {"L": []}}}
+ODD: Final[Typed] = {"M": {"a": {"L": []}}}
 
 
 DECIDING = ("next_turn", "finished_turn", "token", "attempts", "message_digest", "needs", "replied")
@@ -1060,7 +1060,7 @@ async def test_a_commit_that_comes_in_late_is_no_damage() -> None:
     await in_world(test)
 
 
-CONTEXTS: Final[Mapping[str, Item]] = {
+CONTEXTS: Final[Mapping[str, Typed]] = {
     "no value": {},
     "no JSON": {"value": {"S": "{"}, "version": {"N": "1"}},
     "no version": {"value": {"S": "{}"}},
@@ -1069,7 +1069,7 @@ CONTEXTS: Final[Mapping[str, Item]] = {
 
 
 @pytest.mark.parametrize("values", CONTEXTS.values(), ids=CONTEXTS)
-async def test_a_damaged_context_is_named_and_deleted(values: Item) -> None:
+async def test_a_damaged_context_is_named_and_deleted(values: Typed) -> None:
     """A damaged context is refused with one sentence, and can be deleted."""
 
     async def test(world: World) -> None:

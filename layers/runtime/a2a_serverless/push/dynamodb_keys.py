@@ -7,12 +7,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from a2a_serverless import aws
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.push.keys import KeyStore, PublishedKey, live, renewed
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
-from a2a_serverless.storage.dynamodb_layout import key
-from a2a_serverless.storage.dynamodb_table import Table
+from a2a_serverless.storage.attributes import seconds
+from a2a_serverless.storage.table import Item, Key, Table, Update, beginning
 
 logger = logging.getLogger(__name__)
 
@@ -21,24 +19,19 @@ _KEY: Final = "KEY#"
 
 
 class DynamoKeyStore(KeyStore):
-    """Keys in a DynamoDB table, which forgets them after their `expires_at`.
+    """Keys in a table, which forgets them after their `expires_at`.
 
     Args:
-        table: the table's name.
-        client: a boto3 client of DynamoDB, by default the process's own.
+        table: where they are.
         clock: by default the system's.
     """
 
-    def __init__(self, table: str, *, client: Any = None, clock: Clock | None = None) -> None:
+    def __init__(self, table: Table, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._table = Table(table, client or aws.client("dynamodb"), self._clock)
+        self._table = table
 
     async def keys(self) -> list[PublishedKey]:
-        pages = self._table.query(
-            KeyConditionExpression="PK = :partition AND begins_with(SK, :key)",
-            ExpressionAttributeValues={":partition": {"S": PARTITION}, ":key": {"S": _KEY}},
-            ConsistentRead=True,
-        )
+        pages = self._table.query(beginning(PARTITION, _KEY))
         found = [_readable(item) async for page in pages for item in page]
         return live(filter(None, found), self._clock.now_ms())
 
@@ -48,18 +41,15 @@ class DynamoKeyStore(KeyStore):
         Two publishers of a new key may overwrite each other's time of publication, which differs
         by the milliseconds between them.
         """
-        place = key(PARTITION, f"{_KEY}{jwk['kid']}")
+        place = Key(PARTITION, f"{_KEY}{jwk['kid']}")
         item = await self._table.get(place)
         published = renewed(jwk, _readable(item) if item else None, self._clock.now_ms())
-        await self._table.update(
-            Key=place,
-            UpdateExpression="SET jwk = :jwk, published_at = :since, expires_at = :until",
-            ExpressionAttributeValues={
-                ":jwk": attribute(json.dumps(published.jwk)),
-                ":since": attribute(published.published_at),
-                ":until": attribute(seconds(published.expires_at)),
-            },
-        )
+        values = {
+            "jwk": json.dumps(published.jwk),
+            "published_at": published.published_at,
+            "expires_at": seconds(published.expires_at),
+        }
+        await self._table.write(Update(key=place, values=values))
         return published
 
 
@@ -69,10 +59,10 @@ def _readable(item: Item) -> PublishedKey | None:
     A damaged key counts as not published: the others are served, and its signer publishes it again.
     """
     try:
-        return _key_of(plain(item))
+        return _key_of(item)
     except (KeyError, TypeError, ValueError):
         extra = {"action": "unreadable_key"}
-        logger.error("Left out: the published key %s is damaged.", item["SK"]["S"], extra=extra)  # noqa: TRY400 - the item is what is wrong
+        logger.error("Left out: the published key %s is damaged.", item["SK"], extra=extra)  # noqa: TRY400 - the item is what is wrong
         return None
 
 

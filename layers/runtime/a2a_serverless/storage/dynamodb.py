@@ -23,22 +23,38 @@ from dataclasses import replace
 from typing import Any, Final
 
 from a2a_serverless import aws
-from a2a_serverless.aws import ConditionFailedError
-from a2a_serverless.errors import TaskNotFoundError, UnavailableError, UnreadableTaskError
+from a2a_serverless.errors import (
+    ConditionFailedError,
+    TaskNotFoundError,
+    UnavailableError,
+    UnreadableTaskError,
+)
 from a2a_serverless.storage import dynamodb_layout as layout
+from a2a_serverless.storage.attributes import seconds
 from a2a_serverless.storage.durable import context_conflict, damaged_context
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
 from a2a_serverless.storage.dynamodb_cancels import CancelItems
 from a2a_serverless.storage.dynamodb_commits import Commits, event_items
 from a2a_serverless.storage.dynamodb_deletion import DeletedItems
 from a2a_serverless.storage.dynamodb_heads import head_item, incarnation_of, released_values
-from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_listing import IndexedTasks
 from a2a_serverless.storage.dynamodb_push import PushItems, counted
 from a2a_serverless.storage.dynamodb_push_items import push_inline
 from a2a_serverless.storage.dynamodb_survey import survey_of
-from a2a_serverless.storage.dynamodb_table import Action
 from a2a_serverless.storage.log import Log, Look, Survey, TaskKey
+from a2a_serverless.storage.table import (
+    NEW,
+    Added,
+    Check,
+    Item,
+    Key,
+    Put,
+    Range,
+    Update,
+    When,
+    Write,
+    are,
+    key_of,
+)
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless.tasks.push import Push, check_room
@@ -54,8 +70,6 @@ SURVEYS: Final = 4
 INSERTS: Final = 5
 """How often a creation is tried while its id changes between taken and free."""
 
-_MISSING_OR_EXPIRED: Final = "attribute_not_exists(PK) OR expires_at <= :now"
-
 
 class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
     """Tasks in a DynamoDB table, laid out as template.yaml has it: HEAD, commits and contexts."""
@@ -66,19 +80,16 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         asked = {layout.task_partition(*task): task for task in tasks if is_task_id(task[1])}
         if not asked:
             return {}
-        sorts = (layout.HEAD, layout.CANCEL)
-        found, unread = await self._table.look([key(pk, sk) for pk in asked for sk in sorts])
-        heads, flags = (
-            {item["PK"]["S"]: item for item in found if item["SK"]["S"] == sort} for sort in sorts
-        )
-        unknown = {item["PK"]["S"] for item in unread}
-        return {
-            task: Look(
-                head=self._readable(heads.get(partition)),
-                flagged=incarnation_of(flags.get(partition)),
-            )
+        keys = {
+            task: (Key(partition, layout.HEAD), Key(partition, layout.CANCEL))
             for partition, task in asked.items()
-            if partition not in unknown
+        }
+        wanted = [key for pair in keys.values() for key in pair]
+        found = await self.table.load(wanted, consistent=False, once=True)
+        return {
+            task: Look(head=self._readable(found[head]), flagged=incarnation_of(found[flag]))
+            for task, (head, flag) in keys.items()
+            if head in found and flag in found
         }
 
     async def read(
@@ -123,7 +134,7 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
 
         HEAD sorts behind the events, so that one Query on the partition has both.
         """
-        is_head = bool(found) and found[-1]["SK"]["S"] == layout.HEAD
+        is_head = bool(found) and found[-1]["SK"] == layout.HEAD
         head = self._live(found[-1] if is_head else None)
         if head is None:
             return None, commits
@@ -134,18 +145,8 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
 
     async def _items_from(self, start: str, task_id: str) -> list[Item]:
         """Return the items of a task from the sort key `start` on, HEAD last: flag and EVENTs."""
-        found: list[Item] = []
-        async for page in self._table.query(
-            ConsistentRead=True,
-            KeyConditionExpression="PK = :pk AND SK BETWEEN :start AND :head",
-            ExpressionAttributeValues={
-                ":pk": attribute(self._partition(task_id)),
-                ":start": attribute(start),
-                ":head": attribute(layout.HEAD),
-            },
-        ):
-            found += page
-        return found
+        wanted = Range(partition=self._partition(task_id), first=start, last=layout.HEAD)
+        return await self._all(wanted)
 
     async def survey(self, task_id: str) -> Survey | None:
         if not is_task_id(task_id):
@@ -170,18 +171,13 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
 
     async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
         head = step.head
-        condition = {
-            "ConditionExpression": _MISSING_OR_EXPIRED,
-            "ExpressionAttributeValues": {":now": attribute(self._now_s())},
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-        }
-        actions: list[Action] = [{"Put": {"Item": head_item(head), **condition}}]
-        actions += [{"Put": {"Item": item}} for item in event_items(step, body)]
+        writes: list[Write] = [Put(item=head_item(head), when=[self._missing_or_expired()])]
+        writes += [Put(item=item) for item in event_items(step, body)]
         if push is not None:
-            actions.append({"Update": push_inline(push, head)})
+            writes.append(push_inline(push, head))
         for _ in range(INSERTS):
             try:
-                await self._table.transact(actions)
+                await self.table.write(*writes)
             except ConditionFailedError as failed:
                 taker = self._live(failed.items[0]) or await self.head(head.task_id)
                 if taker is None:
@@ -195,22 +191,18 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
     async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> None:
         head = step.head
         update = head_update(before, head)
-        pushed: list[Action] = []
+        more: list[Write] = [Put(item=item) for item in event_items(step, body)]
         if push is not None:
             update = await self._with_push(update, push)
-            pushed.append({"Update": push_inline(push, head)})
-        actions: list[Action] = [{"Update": update}]
-        actions += [{"Put": {"Item": item}} for item in event_items(step, body)]
-        actions += pushed
+            more.append(push_inline(push, head))
         if step.context_write is not None:
-            update = self._context_update(head.context_id, step.context_write)
-            actions.append({"Update": update})
+            more.append(self._context_update(head.context_id, step.context_write))
         try:
-            await self._table.transact(actions)
+            await self.table.write(update, *more)
         except ConditionFailedError as failed:
             await self._settle(step, failed.items)
 
-    async def _with_push(self, update: dict[str, Any], push: Push) -> dict[str, Any]:
+    async def _with_push(self, update: Update, push: Push) -> Update:
         """Return the update of HEAD in a commit with an inline configuration; check its room."""
         held = await self._held(push.config.task_id)
         if held is None or held.head.incarnation != push.incarnation:
@@ -228,8 +220,8 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
             raise context_conflict(_context_version(next(iter(failed.values()))))
         head = step.head
         event = layout.event_sort(head.incarnation, head.version, 0)
-        stored = await self._table.get(key(self._partition(head.task_id), event))
-        stored_id = plain(stored).get("commit_id") if stored else None
+        stored = await self.table.get(Key(self._partition(head.task_id), event))
+        stored_id = stored.get("commit_id") if stored else None
         if is_applied(stored_id, step.commit_id):
             return
         raise conflict(self._live(failed[0]) or await self.head(head.task_id), head)
@@ -242,39 +234,20 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         Where the first answer was lost, a success may be reported as False. That is the safe
         side: the turn is due again later, and the caller has sent nothing.
         """
-        has_sends = "sends = :seen"
+        has_sends = [Check("sends", "=", head.sends)]
         if head.sends == 0:  # a HEAD that was stored in part may lack it, and is read with 0
-            has_sends = f"({has_sends} OR attribute_not_exists(sends))"
-        return await self._table.update(
-            Key=key(self._partition(head.task_id), layout.HEAD),
-            UpdateExpression="SET due_at = :due_at, sends = :sends",
-            ConditionExpression="incarnation = :incarnation AND version = :version"
-            f" AND {has_sends} AND due_at = :due_before AND expires_at > :now",
-            ExpressionAttributeValues={
-                ":due_at": attribute(due_at),
-                ":sends": attribute(sends),
-                ":incarnation": attribute(head.incarnation),
-                ":version": attribute(head.version),
-                ":seen": attribute(head.sends),
-                ":due_before": attribute(head.due_at),
-                ":now": attribute(self._now_s()),
-            },
+            has_sends.append(Check("sends", "absent"))
+        is_same = are(incarnation=head.incarnation, version=head.version, due_at=head.due_at)
+        return await self.table.did(
+            Update(
+                key=self._head_key(head.task_id),
+                values={"due_at": due_at, "sends": sends},
+                when=[*is_same, has_sends, self._unexpired()],
+            )
         )
 
     async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
-        return await self._table.update(
-            Key=key(self._partition(head.task_id), layout.HEAD),
-            UpdateExpression="SET due_at = :due_at",
-            ConditionExpression="incarnation = :incarnation AND #token = :token"
-            " AND expires_at > :now",
-            ExpressionAttributeNames={"#token": "token"},
-            ExpressionAttributeValues={
-                ":due_at": attribute(due_at),
-                ":incarnation": attribute(head.incarnation),
-                ":token": attribute(token),
-                ":now": attribute(self._now_s()),
-            },
-        )
+        return await self._note(head, token, {"due_at": due_at})
 
     async def release(
         self,
@@ -286,74 +259,64 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
     ) -> bool:
         also = {"due_at": due_at, "attempts": attempts}
         changed = released_values(end) | {n: v for n, v in also.items() if v is not None}
-        values = changed | {"incarnation": head.incarnation, "now": self._now_s()}
-        return await self._table.update(
-            Key=key(self._partition(head.task_id), layout.HEAD),
-            UpdateExpression="SET " + ", ".join(f"{name} = :{name}" for name in changed),
-            ConditionExpression="incarnation = :incarnation AND #token = :released"
-            " AND expires_at > :now",
-            ExpressionAttributeNames={"#token": "token"},
-            ExpressionAttributeValues={f":{n}": attribute(v) for n, v in values.items()},
+        return await self._note(head, end.token, changed)
+
+    async def _note(self, head: Head, token: str, values: Mapping[str, Any]) -> bool:
+        """Change attributes of HEAD if the attempt with `token` owns the turn."""
+        is_owner = are(incarnation=head.incarnation, token=token)
+        return await self.table.did(
+            Update(
+                key=self._head_key(head.task_id), values=values, when=[*is_owner, self._unexpired()]
+            )
         )
+
+    def _unexpired(self) -> Check:
+        return Check("expires_at", ">", self._now_s())
+
+    def _missing_or_expired(self) -> list[Check]:
+        return [NEW, Check("expires_at", "<=", self._now_s())]
 
     # -- contexts ------------------------------------------------------------------------------
 
     async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
-        item = await self._table.get(self._context_key(context_id))
+        item = await self.table.get(self._context_key(context_id))
         if item is None or not self._is_live(item):
             return None
-        values = plain(item)
-        value, version = values.get("value"), values.get("version")
+        value, version = item.get("value"), item.get("version")
         if not isinstance(value, str) or not isinstance(version, int):
             raise damaged_context(context_id)
         return value, version
 
     async def put_context(self, context_id: str, write: ContextWrite) -> None:
         try:
-            await self._table.transact([{"Update": self._context_update(context_id, write)}])
+            await self.table.write(self._context_update(context_id, write), exactly=True)
         except ConditionFailedError as failed:
             raise context_conflict(_context_version(failed.items[0])) from failed
 
-    def _context_update(self, context_id: str, write: ContextWrite) -> dict[str, Any]:
+    def _context_update(self, context_id: str, write: ContextWrite) -> Update:
         """Return the update of a context's state, which lives a task's time to live from now."""
-        expires_at = expiry(self.clock.now_ms(), self.timing.ttl_s)
-        values: dict[str, str | int] = {
-            ":value": write.value,
-            ":expires_at": seconds(expires_at),
-            ":one": 1,
-        }
-        owner = layout.context_owner(self.scope.digest, context_id)
-        values |= {f":{name}": value for name, value in owner.items()}
-        condition = {}
-        next_version = "if_not_exists(#version, :none) + :one"
+        when: When = ()
         if write.expected_version == 0:
             # A state that has expired and is still stored counts for nothing, as does its version.
-            next_version = ":one"
-            condition = {"ConditionExpression": _MISSING_OR_EXPIRED}
-            values[":now"] = self._now_s()
+            when = [self._missing_or_expired()]
         elif write.expected_version is not None:
-            condition = {"ConditionExpression": "#version = :expected"}
-            values[":expected"] = write.expected_version
-        if write.expected_version != 0:
-            values[":none"] = 0
-        return {
-            "Key": self._context_key(context_id),
-            "UpdateExpression": "SET #value = :value, expires_at = :expires_at,"
-            f" #version = {next_version}, " + ", ".join(f"{name} = :{name}" for name in owner),
-            "ExpressionAttributeNames": {"#value": "value", "#version": "version"},
-            "ExpressionAttributeValues": {n: attribute(v) for n, v in values.items()},
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-            **condition,
+            when = are(version=write.expected_version)
+        values = {
+            "value": write.value,
+            "expires_at": seconds(expiry(self.clock.now_ms(), self.timing.ttl_s)),
+            "version": 1 if write.expected_version == 0 else Added(1),
+            **layout.context_owner(self.scope.digest, context_id),
         }
+        return Update(key=self._context_key(context_id), values=values, when=when)
 
 
 def _flagged_in(found: list[Item]) -> str | None:
     """Return the incarnation that the flag among a task's items is for; None without a flag."""
-    is_flag = bool(found) and found[0]["SK"]["S"] == layout.CANCEL
+    is_flag = bool(found) and found[0]["SK"] == layout.CANCEL
     return incarnation_of(found[0]) if is_flag else None
 
 
-def head_update(before: Head, after: Head) -> dict[str, Any]:
+def head_update(before: Head, after: Head) -> Update:
     """Return the update of HEAD from one version to the next: only what changes is sent.
 
     The state is part of the condition, so that no transition leaves a terminal state, even if HEAD
@@ -363,25 +326,15 @@ def head_update(before: Head, after: Head) -> dict[str, Any]:
     """
     old, new = head_item(before), head_item(after)
     changed = {
-        name: value for name, value in new.items() if old.get(name) != value or name in _ALWAYS
+        name: value
+        for name, value in new.items()
+        if name not in old or name in _ALWAYS or old[name] != value
     }
-    gone = [name for name in old if name not in new]
-    expression = "SET " + ", ".join(f"#{name} = :{name}" for name in changed)
-    if gone:
-        expression += " REMOVE " + ", ".join(f"#{name}" for name in gone)
-    seen = ("incarnation", "version", "state")
-    conditions = [f"#{name} = :seen_{name}" for name in seen]
+    when: list[Check] = are(**{name: old[name] for name in ("incarnation", "version", "state")})
     if before.cancel is None:
-        conditions.append("(attribute_not_exists(cancel_for) OR cancel_for <> :seen_incarnation)")
-    return {
-        "Key": {name: old[name] for name in ("PK", "SK")},
-        "UpdateExpression": expression,
-        "ConditionExpression": " AND ".join(conditions),
-        "ExpressionAttributeNames": {f"#{name}": name for name in {*changed, *gone, *seen}},
-        "ExpressionAttributeValues": {f":{name}": value for name, value in changed.items()}
-        | {f":seen_{name}": old[name] for name in seen},
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
+        when.append(Check("cancel_for", "<>", before.incarnation))
+    gone = [name for name in old if name not in new]
+    return Update(key=key_of(old), values=changed, remove=gone, when=when)
 
 
 _ALWAYS: Final = frozenset({"generation"})
@@ -389,5 +342,5 @@ _ALWAYS: Final = frozenset({"generation"})
 
 
 def _context_version(item: Item | None) -> int:
-    version = plain(item).get("version") if item else 0
+    version = item.get("version") if item else 0
     return version if isinstance(version, int) else 0

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import UnionType
 from typing import Any, Final
 
-Item = dict[str, Any]
+Typed = dict[str, Any]
 """An item, or some of its attributes, as DynamoDB's API has it: `{"PK": {"S": "…"}}`."""
 
-Forms = Mapping[str, type | UnionType]
-"""The types that attributes have in Python, see docs/format.md."""
 
-
-def attribute(value: str | int | bytes | None) -> dict[str, Any]:
-    """Return a value as DynamoDB's API has it."""
+def attribute(value: Any) -> dict[str, Any]:
+    """Return a value as DynamoDB's API has it; the reverse of `plain` for each value of an item."""
     match value:
         case None:
             return {"NULL": True}
         case str():
             return {"S": value}
-        case int():
+        case int() | float():
             return {"N": str(value)}
         case bytes():
             return {"B": value}
+        case (kind, other):
+            return {kind: other}
+        case _:
+            raise TypeError(f"An item has no value of type {type(value).__name__}.")
+
+
+def typed(values: Mapping[str, Any]) -> Typed:
+    """Return an item as DynamoDB's API has it."""
+    return {name: attribute(value) for name, value in values.items()}
 
 
 def plain(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,11 +55,6 @@ def _plain(typed: tuple[str, Any]) -> Any:
             return typed
 
 
-def misfits_of(values: Mapping[str, Any], forms: Forms) -> set[str]:
-    """Return the names of the attributes whose form no release writes."""
-    return {n for n, form in forms.items() if n in values and not isinstance(values[n], form)}
-
-
 def _number(text: str) -> int | float:
     if not set(text) & _FLOAT:
         return int(text)
@@ -64,17 +64,3 @@ def _number(text: str) -> int | float:
 
 _FLOAT: Final = frozenset(".eE")
 """Characters in which a number that may not be whole differs from a whole one."""
-
-
-def due_of(item: Mapping[str, Any]) -> int:
-    """Return the millisecond in which an item of the due index is due.
-
-    A number that is not whole is rounded down; without a number the item is due at once.
-    """
-    due_at = plain(item).get("due_at")
-    return int(due_at) if isinstance(due_at, int | float) else 0
-
-
-def seconds(ms: int) -> int:
-    """Return a time in milliseconds as whole seconds, rounded up, as `expires_at` has it."""
-    return -(-ms // 1000)

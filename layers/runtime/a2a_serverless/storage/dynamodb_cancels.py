@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from a2a_serverless.aws import ConditionFailedError
-from a2a_serverless.errors import UnavailableError
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, due_of, seconds
+from a2a_serverless.errors import ConditionFailedError, UnavailableError
+from a2a_serverless.storage.attributes import due_of, seconds
 from a2a_serverless.storage.dynamodb_heads import cancel_values, incarnation_of
-from a2a_serverless.storage.dynamodb_layout import CANCEL, HEAD, key, owner_of, shard_of
-from a2a_serverless.storage.dynamodb_table import Action, TableStorage
+from a2a_serverless.storage.dynamodb_layout import CANCEL, HEAD, owner_of, shard_of
 from a2a_serverless.storage.log import Due, OverdueCancel
+from a2a_serverless.storage.table import NEW, Check, Delete, Item, Key, Put, Update, are, key_of
+from a2a_serverless.storage.table_storage import TableStorage, stored
 from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head, state_name
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.storing import check_open, counts_for, deadline_ms, is_overdue, may_remove
@@ -36,7 +36,7 @@ class CancelItems(TableStorage):
         for _ in range(REBASES):
             head = check_open(await self.head(task_id))
             try:
-                await self._table.transact([self._mark(head, by), self._put(head)])
+                await self.table.write(self._mark(head, by), self._put(head))
             except ConditionFailedError as failed:
                 head_has_changed = 0 in failed.items
                 if head_has_changed:
@@ -50,7 +50,7 @@ class CancelItems(TableStorage):
         flag = await self._flag(task_id)
         if flag is None:
             return False
-        head = await self._table.get(key(flag["PK"]["S"], HEAD))
+        head = await self.table.get(Key(flag["PK"], HEAD))
         return counts_for(_incarnation(flag), incarnation_of(head))
 
     async def clear_cancel(self, task_id: str, *, incarnation: str | None = None) -> None:
@@ -59,64 +59,47 @@ class CancelItems(TableStorage):
         if flag is None or not may_remove(_incarnation(flag), incarnation):
             return
         # A failed condition: the flag is gone, or replaced by the flag of a later incarnation.
-        await self._table.delete_one(
-            Key={"PK": flag["PK"], "SK": flag["SK"]},
-            ConditionExpression="incarnation = :incarnation OR attribute_not_exists(incarnation)",
-            ExpressionAttributeValues={":incarnation": flag.get("incarnation", attribute(""))},
-        )
+        is_same = Check("incarnation", "=", flag.get("incarnation", ""))
+        gone = [is_same, Check("incarnation", "absent")]
+        await self.table.did(Delete(key=key_of(flag), when=[gone]))
 
     async def overdue_cancels(
         self, now_ms: int, *, limit: int = 100, after: Due | None = None
     ) -> list[OverdueCancel]:
         entries = await self._overdue(CANCEL, now_ms, limit, after)
         # The index lags behind, and does not say which incarnation a flag is meant for.
-        flags = await self._table.load([key(e["PK"]["S"], CANCEL) for e in entries])
-        overdue = [_overdue_of(f) for f in flags if is_overdue(due_of(f), now_ms=now_ms)]
+        flags = await self.table.load([Key(e["PK"], CANCEL) for e in entries])
+        overdue = [_overdue_of(f) for f in stored(flags) if is_overdue(due_of(f), now_ms=now_ms)]
         return sorted(overdue, key=lambda cancel: cancel.place)
 
     async def _flag(self, task_id: str) -> Item | None:
         if not is_task_id(task_id):
             return None
-        return await self._table.get(key(self._partition(task_id), CANCEL))
+        return await self.table.get(Key(self._partition(task_id), CANCEL))
 
-    def _mark(self, head: Head, by: str) -> Action:
+    def _mark(self, head: Head, by: str) -> Update:
         """Return the write that marks HEAD if it is still the task that was read, and not ended."""
-        marks = cancel_values(head, CancelMark(at=self.clock.now_ms(), by=by))
-        states = {f":state{number}": state_name(state) for number, state in enumerate(TERMINAL)}
-        values = {f":{name}": value for name, value in marks.items()}
-        values |= {":incarnation": head.incarnation} | states
-        is_same = "incarnation = :incarnation"
-        is_open = f"NOT #state IN ({', '.join(states)})"
-        return {
-            "Update": {
-                "Key": key(self._partition(head.task_id), HEAD),
-                "UpdateExpression": "SET " + ", ".join(f"{name} = :{name}" for name in marks),
-                "ConditionExpression": f"{is_same} AND {is_open}",
-                "ExpressionAttributeNames": {"#state": "state"},
-                "ExpressionAttributeValues": {n: attribute(v) for n, v in values.items()},
-            }
-        }
+        is_open = [Check("state", "<>", state_name(state)) for state in TERMINAL]
+        return Update(
+            key=self._head_key(head.task_id),
+            values=cancel_values(head, CancelMark(at=self.clock.now_ms(), by=by)),
+            when=[*are(incarnation=head.incarnation), *is_open],
+        )
 
-    def _put(self, head: Head) -> Action:
+    def _put(self, head: Head) -> Put:
         """Return the write of the flag, which fails where this incarnation has one."""
-        values: dict[str, str | int] = {
+        values = {
             "incarnation": head.incarnation,
             "due_key": f"{CANCEL}#{shard_of(head.task_id)}",
             "due_at": deadline_ms(self.clock.now_ms(), self.timing.cancel_s),
             "expires_at": seconds(head.expires_at),
         }
-        item = key(self._partition(head.task_id), CANCEL)
-        return {
-            "Put": {
-                "Item": item | {name: attribute(value) for name, value in values.items()},
-                "ConditionExpression": "attribute_not_exists(PK) OR incarnation <> :incarnation",
-                "ExpressionAttributeValues": {":incarnation": attribute(head.incarnation)},
-            }
-        }
+        item = Key(self._partition(head.task_id), CANCEL)._asdict() | values
+        return Put(item=item, when=[[NEW, Check("incarnation", "<>", head.incarnation)]])
 
 
 def _overdue_of(flag: Item) -> OverdueCancel:
-    scope, task_id = owner_of(flag["PK"]["S"])
+    scope, task_id = owner_of(flag["PK"])
     return OverdueCancel(
         scope=Scope(scope),
         task_id=task_id,

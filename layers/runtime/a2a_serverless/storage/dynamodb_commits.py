@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from a2a_serverless.storage.dynamodb_attributes import (
-    Forms,
-    Item,
-    attribute,
-    misfits_of,
-    plain,
-    seconds,
-)
+from a2a_serverless.storage.attributes import Forms, misfits_of, seconds
 from a2a_serverless.storage.dynamodb_heads import end_of
 from a2a_serverless.storage.dynamodb_layout import (
     event_position,
     event_sort,
     id_key,
-    key,
     task_partition,
 )
 from a2a_serverless.storage.listing import status_key
+from a2a_serverless.storage.table import Item, Key
 from a2a_serverless.tasks.entries import CRITICAL, Entry, Unknown, decode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import state_name
@@ -58,12 +51,12 @@ def event_items(step: Step, body: bytes) -> list[Item]:
         common["trace"] = step.trace
     partition = task_partition(head.scope, head.task_id)
     parts = [
-        key(partition, event_sort(head.incarnation, head.version, part))
-        | {name: attribute(value) for name, value in common.items()}
-        | {"body": {"B": body[start : start + PART_BYTES]}}
+        Key(partition, event_sort(head.incarnation, head.version, part))._asdict()
+        | common
+        | {"body": body[start : start + PART_BYTES]}
         for part, start in enumerate(starts)
     ]
-    parts[0] |= {name: attribute(value) for name, value in _of_the_commit(step).items()}
+    parts[0] |= _of_the_commit(step)
     return parts
 
 
@@ -135,10 +128,10 @@ class Commits:
 
     def _own(self, items: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         for item in items:
-            place = event_position(item["SK"]["S"])
+            place = event_position(item["SK"])
             if place is not None and place[0] == self.incarnation:
                 _, version, part = place
-                values = plain(item)
+                values = dict(item)
                 for name in misfits_of(values, EVENT_FORMS) - {"parts"}:
                     del values[name]
                 yield {"parts": 1} | values | {"version": version, "part": part}

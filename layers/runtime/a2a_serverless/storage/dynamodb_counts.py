@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from a2a.types import TaskState
 
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, misfits_of, plain
-from a2a_serverless.storage.dynamodb_layout import count_partition, count_sort, key
+from a2a_serverless.storage.attributes import misfits_of
+from a2a_serverless.storage.dynamodb_layout import count_partition, count_sort
 from a2a_serverless.storage.listing import MAX_TOTAL, Listing
+from a2a_serverless.storage.table import Check, Key, Update
 from a2a_serverless.tasks.head import Head, is_terminal, state_name
 
 FRESH_S: Final = 60
@@ -44,12 +45,9 @@ class Counted:
     @classmethod
     def of(cls, item: Mapping[str, Any], now_s: int) -> Counted | None:
         """Return the count in an item; None if it has expired or is damaged."""
-        values = plain(item)
-        if any(name not in values for name in _FORMS) or misfits_of(values, _FORMS):
+        if any(name not in item for name in _FORMS) or misfits_of(item, _FORMS):
             return None
-        counted = cls(
-            total=values["total"], at=values["counted_at"], expires_at=values["expires_at"]
-        )
+        counted = cls(total=item["total"], at=item["counted_at"], expires_at=item["expires_at"])
         return counted if counted.expires_at > now_s and counted.total <= MAX_TOTAL else None
 
     def with_newer(self, heads: Iterable[Head], state: TaskState | None) -> int:
@@ -63,25 +61,17 @@ class Counted:
         came = (head.status_at if by_end else head.created_at for head in heads)
         return min(MAX_TOTAL, self.total + sum(at > self.at for at in came))
 
-    def update(self, count_key: Item) -> dict[str, Any]:
+    def update(self, key: Key) -> Update:
         """Return the update that stores the count, unless a later one is stored."""
-        return {
-            "Key": count_key,
-            "UpdateExpression": "SET #total = :total, counted_at = :at, expires_at = :expires",
-            "ConditionExpression": "attribute_not_exists(counted_at) OR counted_at < :at",
-            "ExpressionAttributeNames": {"#total": "total"},
-            "ExpressionAttributeValues": {
-                ":total": attribute(self.total),
-                ":at": attribute(self.at),
-                ":expires": attribute(self.expires_at),
-            },
-        }
+        values = {"total": self.total, "counted_at": self.at, "expires_at": self.expires_at}
+        is_later = [Check("counted_at", "absent"), Check("counted_at", "<", self.at)]
+        return Update(key=key, values=values, when=[is_later])
 
 
 _FORMS: Final = {"total": int, "counted_at": int, "expires_at": int}
 
 
-def count_key(scope: str, listing: Listing) -> Item:
+def count_key(scope: str, listing: Listing) -> Key:
     """Return the key of the count for a listing's filters, for a listing without a context."""
     state = "" if listing.state is None else state_name(listing.state)
-    return key(count_partition(scope), count_sort(state, listing.since))
+    return Key(count_partition(scope), count_sort(state, listing.since))

@@ -13,14 +13,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from a2a_serverless.aws import ConditionFailedError
-from a2a_serverless.errors import UnavailableError
+from a2a_serverless.errors import ConditionFailedError, UnavailableError
 from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.deletion import Erased, Place
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain
 from a2a_serverless.storage.dynamodb_heads import incarnation_of
-from a2a_serverless.storage.dynamodb_layout import key
-from a2a_serverless.storage.dynamodb_table import Action, TableStorage
+from a2a_serverless.storage.table import (
+    STORED,
+    Check,
+    Delete,
+    Item,
+    Key,
+    Range,
+    Update,
+    Write,
+    are,
+    beginning,
+    key_of,
+)
+from a2a_serverless.storage.table_storage import TableStorage
 from a2a_serverless.tasks.identity import is_task_id, new_incarnation
 
 DELETED: Final = 1
@@ -38,9 +48,9 @@ class DeletedItems(TableStorage):
             return await self._places_in_scope(limit, after)
         context = layout.context_key(self.scope.digest, context_id)
         found = await self._entries(layout.BY_CONTEXT, context, limit, after)
-        places = [self._place(entry, str(entry["created_key"]["S"])) for entry in found]
+        places = [self._place(entry, entry["created_key"]) for entry in found]
         if len(places) < limit:
-            item = await self._table.get(self._context_key(context_id))
+            item = await self.table.get(self._context_key(context_id))
             if item is not None and after != layout.CONTEXT:
                 is_live = self._is_live(item)
                 places.append(Place(context_id=context_id, is_live=is_live, at=layout.CONTEXT))
@@ -54,7 +64,7 @@ class DeletedItems(TableStorage):
             scope_key = layout.scope_keys(self.scope.digest)[shard]
             room = limit - len(places)
             found = await self._entries(layout.BY_SCOPE, scope_key, room, behind)
-            places += [self._place(e, f"{shard}:{e['status_key']['S']}") for e in found]
+            places += [self._place(e, f"{shard}:{e['status_key']}") for e in found]
             behind = ""
             if len(places) >= limit:
                 break
@@ -62,53 +72,29 @@ class DeletedItems(TableStorage):
 
     async def _entries(self, index: str, value: str, limit: int, behind: str) -> list[Item]:
         """Return the first `limit` entries of an index's partition, also of what has expired."""
-        partition, sort = _KEYS[index]
-        condition, values = f"{partition} = :value", {":value": attribute(value)}
-        if behind:
-            condition += f" AND {sort} > :behind"
-            values[":behind"] = attribute(behind)
-        return await self._first(
-            limit,
-            lambda _: True,
-            IndexName=index,
-            KeyConditionExpression=condition,
-            ExpressionAttributeValues=values,
-        )
+        sort = layout.INDEXES[index].sort
+        wanted = Range(partition=value, index=index, first=behind or None)
+        return await self._first(limit, wanted, lambda entry: entry[sort] != behind)
 
     def _place(self, entry: Item, at: str) -> Place:
         is_live = self._is_live(entry)
         context_id = layout.context_in(entry)
         if context_id is not None:
             return Place(context_id=context_id, is_live=is_live, at=at)
-        _, task_id = layout.owner_of(entry["PK"]["S"])
+        _, task_id = layout.owner_of(entry["PK"])
         return Place(task_id=task_id, is_live=is_live, at=at)
 
     async def _webhooks(self, task_id: str) -> int:
-        found, _ = await self._table.count(
-            ConsistentRead=True,
-            KeyConditionExpression="PK = :pk AND begins_with(SK, :push)",
-            ExpressionAttributeValues={
-                ":pk": attribute(self._partition(task_id)),
-                ":push": attribute(layout.PUSH),
-            },
-        )
-        return found
+        counted = await self.table.count(beginning(self._partition(task_id), layout.PUSH))
+        return counted.passed
 
     async def _delete_context_item(self, context_id: str) -> bool:
-        return await self._table.delete_one(
-            Key=self._context_key(context_id), ConditionExpression="attribute_exists(PK)"
-        )
+        return await self.table.did(Delete(key=self._context_key(context_id), when=[STORED]))
 
     async def _delete_counts(self, limit: int) -> int:
-        counts = await self._first(
-            limit,
-            lambda _: True,
-            ConsistentRead=True,
-            KeyConditionExpression="PK = :pk",
-            ProjectionExpression="PK, SK",
-            ExpressionAttributeValues={":pk": attribute(layout.count_partition(self.scope.digest))},
-        )
-        await self._table.delete(counts)
+        partition = layout.count_partition(self.scope.digest)
+        counts = await self._first(limit, Range(partition=partition, only=_KEYS))
+        await self.table.delete(map(key_of, counts))
         return len(counts)
 
     async def _erase(
@@ -124,20 +110,17 @@ class DeletedItems(TableStorage):
         keys = await self._keys(partition, limit)
         is_whole = limit is None or len(keys) < limit
         # Read after the keys: each of them is of this incarnation, or of none that lives.
-        now = await self._table.get(key(partition, layout.HEAD))
+        now = await self.table.get(Key(partition, layout.HEAD))
         is_own = now is not None and now.get("incarnation") == fence
         doomed = keys if is_own else [k for k in keys if not _is_of(k, incarnation_of(now))]
-        await self._table.delete(doomed)
+        await self.table.delete(doomed)
         if is_whole and is_own:
-            await self._table.delete_one(
-                Key=key(partition, layout.HEAD),
-                ConditionExpression="incarnation = :fence",
-                ExpressionAttributeValues={":fence": fence},
-            )
-        context_id = plain(head).get("context_id")
+            own = Delete(key=Key(partition, layout.HEAD), when=are(incarnation=fence))
+            await self.table.did(own)
+        context_id = head.get("context_id")
         return Erased(
             items=len(doomed) + 1,
-            webhooks=sum(k["SK"]["S"].startswith(layout.PUSH) for k in doomed),
+            webhooks=sum(k.SK.startswith(layout.PUSH) for k in doomed),
             was_live=was_live,
             context_id=context_id if isinstance(context_id, str) else None,
         )
@@ -147,72 +130,55 @@ class DeletedItems(TableStorage):
 
         None when there is no HEAD, or not one of `incarnation`.
         """
-        fence = attribute(new_incarnation())
+        fence = new_incarnation()
         was_live = False
         for _ in range(FENCES):
-            item = await self._table.get(key(partition, layout.HEAD))
+            item = await self.table.get(Key(partition, layout.HEAD))
             if item is not None and item.get("incarnation") == fence:
                 return item, was_live  # an earlier request, whose answer was lost
             if item is None or incarnation not in (None, incarnation_of(item)):
                 return None, False
-            if plain(item).get("expires_at") == DELETED and "incarnation" in item:
+            if item.get("expires_at") == DELETED and "incarnation" in item:
                 return item, False
             was_live = self._is_live(item)
             try:
-                await self._table.transact(_fence(item, fence))
+                await self.table.write(*_fence(item, fence))
             except ConditionFailedError:
                 continue
             return item | {"incarnation": fence}, was_live
         msg = f"A task was replaced {FENCES} times while it was deleted; delete it again."
         raise UnavailableError(msg)
 
-    async def _keys(self, partition: str, limit: int | None) -> list[Item]:
+    async def _keys(self, partition: str, limit: int | None) -> list[Key]:
         """Return the keys of a task's first items, without HEAD and flag."""
-        keys: list[Item] = []
-        async for page in self._table.query(
-            ConsistentRead=True,
-            KeyConditionExpression="PK = :pk",
-            ProjectionExpression="PK, SK",
-            ExpressionAttributeValues={":pk": attribute(partition)},
-            **({} if limit is None else {"Limit": limit + 2}),
-        ):
-            keys += [k for k in page if k["SK"]["S"] not in (layout.HEAD, layout.CANCEL)]
+        keys: list[Key] = []
+        page_size = None if limit is None else limit + 2
+        async for page in self.table.query(Range(partition=partition, only=_KEYS, page=page_size)):
+            keys += [key_of(k) for k in page if k["SK"] not in (layout.HEAD, layout.CANCEL)]
             if limit is not None and len(keys) >= limit:
                 return keys[:limit]
         return keys
 
-    def _context_key(self, context_id: str) -> Item:
-        return key(layout.context_partition(self.scope.digest, context_id), layout.CONTEXT)
+    def _context_key(self, context_id: str) -> Key:
+        return Key(layout.context_partition(self.scope.digest, context_id), layout.CONTEXT)
 
 
-_KEYS: Final = {
-    layout.BY_SCOPE: ("scope_key", "status_key"),
-    layout.BY_CONTEXT: ("context_key", "created_key"),
-}
-"""The attributes that are an index's keys."""
+_KEYS: Final = ("PK", "SK")
 
 
-def _fence(head: Item, fence: Item) -> list[Action]:
-    """Return the actions after which a task is gone, if HEAD is the one that was read."""
-    seen = head.get("incarnation")
-    values = {":fence": fence, ":deleted": attribute(DELETED)}
-    place = {name: head[name] for name in ("PK", "SK")}
+def _fence(head: Item, fence: str) -> list[Write]:
+    """Return the writes after which a task is gone, if HEAD is the one that was read."""
+    is_same = [STORED, Check("incarnation", "absent")]
+    if "incarnation" in head:
+        is_same = are(incarnation=head["incarnation"])
+    place = key_of(head)
     return [
-        {
-            "Update": {
-                "Key": place,
-                "UpdateExpression": "SET incarnation = :fence, expires_at = :deleted",
-                "ConditionExpression": "attribute_exists(PK) AND attribute_not_exists(incarnation)"
-                if seen is None
-                else "incarnation = :seen",
-                "ExpressionAttributeValues": values | ({} if seen is None else {":seen": seen}),
-            }
-        },
-        {"Delete": {"Key": place | {"SK": attribute(layout.CANCEL)}}},
+        Update(key=place, values={"incarnation": fence, "expires_at": DELETED}, when=is_same),
+        Delete(key=place._replace(SK=layout.CANCEL)),
     ]
 
 
-def _is_of(item_key: Item, incarnation: str | None) -> bool:
+def _is_of(key: Key, incarnation: str | None) -> bool:
     """Return True unless a key says that it is of another incarnation."""
-    found = layout.incarnation_in(item_key["SK"]["S"])
+    found = layout.incarnation_in(key.SK)
     return found is None or found == incarnation

@@ -12,24 +12,17 @@ from typing import Any, Final, cast
 from a2a.types import TaskState
 
 from a2a_serverless.errors import UnreadableTaskError
-from a2a_serverless.storage.dynamodb_attributes import (
-    Forms,
-    Item,
-    attribute,
-    misfits_of,
-    plain,
-    seconds,
-)
+from a2a_serverless.storage.attributes import Forms, misfits_of, seconds
 from a2a_serverless.storage.dynamodb_layout import (
     HEAD,
     context_key,
     hour_key,
-    key,
     owner_of,
     shard_of,
     task_partition,
 )
 from a2a_serverless.storage.listing import status_key
+from a2a_serverless.storage.table import Item, Key
 from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, state_name
 
 
@@ -62,8 +55,7 @@ def head_item(head: Head) -> Item:
     if head.replied:
         values["replied"] = 1
     values |= _noted(head)
-    typed = {name: attribute(value) for name, value in values.items()}
-    return key(task_partition(head.scope, head.task_id), HEAD) | typed
+    return Key(task_partition(head.scope, head.task_id), HEAD)._asdict() | values
 
 
 def _noted(head: Head) -> dict[str, str | int | bytes | None]:
@@ -121,7 +113,7 @@ def head_of(item: Mapping[str, Any]) -> Head:
         UnreadableTaskError: an attribute that every release writes is missing or of another form,
             or one that the sweeper's condition names is of another form.
     """
-    values = plain(item)
+    values = dict(item)
     scope, task_id = owner_of(values["PK"])
     if missing := [name for name in REQUIRED if name not in values]:
         msg = f"HEAD of task {task_id} has no {' and no '.join(missing)}: it was stored in part."
@@ -251,5 +243,5 @@ def _time_of(sort_key: str) -> int:
 
 def incarnation_of(item: Mapping[str, Any] | None) -> str | None:
     """Return the incarnation that an item names; None if it names none, or there is no item."""
-    incarnation = None if item is None else plain(item).get("incarnation")
+    incarnation = None if item is None else item.get("incarnation")
     return incarnation if isinstance(incarnation, str) else None

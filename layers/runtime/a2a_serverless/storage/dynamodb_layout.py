@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from a2a_serverless.storage.dynamodb_attributes import Item
+from a2a_serverless.storage.table import Index
 from a2a_serverless.tasks.identity import digest
 
 SHARDS: Final = 4
@@ -21,6 +22,14 @@ BY_CONTEXT: Final = "by-context"
 BY_DUE: Final = "by-due"
 BY_ID: Final = "by-id"
 
+INDEXES: Final[Mapping[str, Index]] = {
+    BY_SCOPE: Index("scope_key", "status_key", frozenset({"state", "expires_at"})),
+    BY_CONTEXT: Index("context_key", "created_key", frozenset({"expires_at"})),
+    BY_DUE: Index("due_key", "due_at", frozenset({"expires_at"})),
+    BY_ID: Index("id_key", "created_key"),
+}
+"""The indexes of the table, as template.yaml has them."""
+
 HEAD: Final = "HEAD"
 CANCEL: Final = "CANCEL"
 EVENTS: Final = "EVENT#"
@@ -29,11 +38,6 @@ COUNT: Final = "COUNT#"
 PUSH: Final = "PUSH#"
 PUSH_END: Final = "PUSH$"
 """Behind every push configuration; `HEAD` is before the first."""
-
-
-def key(partition: str, sort: str) -> Item:
-    """Return a primary key."""
-    return {"PK": {"S": partition}, "SK": {"S": sort}}
 
 
 def task_partition(scope: str, task_id: str) -> str:
@@ -63,11 +67,11 @@ def context_owner(scope: str, context_id: str) -> dict[str, str]:
     }
 
 
-def context_in(entry: Item) -> str | None:
+def context_in(entry: Mapping[str, Any]) -> str | None:
     """Return the context of an entry of the index by scope; None if the entry is a task's."""
-    if not entry["PK"]["S"].startswith("CONTEXT#"):
+    if not entry["PK"].startswith("CONTEXT#"):
         return None
-    status_key: str = entry["status_key"]["S"]
+    status_key: str = entry["status_key"]
     return status_key.removeprefix(f"{_BEFORE_TASKS}{CONTEXT}#")
 
 
@@ -88,11 +92,6 @@ def count_partition(scope: str) -> str:
 def count_sort(state: str, since: str) -> str:
     """Return the SK of the count of tasks in `state` (empty: any) from status key `since` on."""
     return f"{COUNT}{state}#{since.rstrip('#')}"
-
-
-def is_count(item: Item) -> bool:
-    """Return True if an item is a count."""
-    return bool(item["PK"]["S"].startswith(COUNT))
 
 
 def event_sort(incarnation: str, version: int, part: int | None = None) -> str:

@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless import aws
-from a2a_serverless.aws import ConditionFailedError
-from a2a_serverless.errors import TaskNotFoundError, UnavailableError, UnreadablePushError
+from a2a_serverless.errors import (
+    ConditionFailedError,
+    TaskNotFoundError,
+    UnavailableError,
+    UnreadablePushError,
+)
 from a2a_serverless.storage import dynamodb_layout as layout
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute
-from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_push_items import (
     PUSH_DEFAULTS,
     awaits_cursor,
@@ -36,7 +38,19 @@ from a2a_serverless.storage.dynamodb_push_items import (
     push_put,
     push_writes,
 )
-from a2a_serverless.storage.dynamodb_table import TableStorage
+from a2a_serverless.storage.table import (
+    Added,
+    Check,
+    CopyOf,
+    Item,
+    Key,
+    Range,
+    Update,
+    are,
+    beginning,
+    key_of,
+)
+from a2a_serverless.storage.table_storage import TableStorage
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id, new_token
@@ -132,7 +146,7 @@ class PushItems(TableStorage):
             )
             put = push_put(new, held.head, write=held.writes + 1)
             try:
-                await self._table.transact([{"Update": _noted(held)}, {"Update": put}])
+                await self.table.write(_noted(held), put)
             except ConditionFailedError:
                 continue
             after = await self._held(config.task_id)
@@ -142,45 +156,33 @@ class PushItems(TableStorage):
         raise UnavailableError(msg)
 
     async def move_push(self, before: Push, after: Push) -> bool:
-        move = attribute(new_token())
+        move = new_token()
         seen, wanted = push_position(before), push_position(after) | push_answer(after)
-        names = [*wanted, "move"]
-        item_key = self._push_key(before)
-        if await self._table.update(
-            Key=item_key,
-            UpdateExpression="SET " + ", ".join(f"#{name} = :{name}" for name in names),
-            ConditionExpression=" AND ".join(_is_as_seen(*one) for one in seen.items())
-            + " AND (attribute_not_exists(expires_at) OR expires_at > :now)",
-            ExpressionAttributeNames={f"#{name}": name for name in names},
-            ExpressionAttributeValues={f":{name}": value for name, value in wanted.items()}
-            | {f":seen_{name}": value for name, value in seen.items()}
-            | {":move": move, ":now": attribute(self._now_s())},
-        ):
+        update = Update(
+            key=self._push_key(before),
+            values=wanted | {"move": move},
+            when=[
+                *(_as_seen(*one) for one in seen.items()),
+                [Check("expires_at", "absent"), Check("expires_at", ">", self._now_s())],
+            ],
+        )
+        if await self.table.did(update):
             return True
         # Its own mark says that an earlier, unanswered request of this move was applied.
-        stored = await self._table.get(item_key)
+        stored = await self.table.get(update.key)
         return stored is not None and stored.get("move") == move
 
     async def delete_push(self, task_id: str, config_id: str) -> None:
         head = await self.head(task_id)
         if head is not None and is_config_id(config_id):
             sort = layout.push_sort(head.incarnation, config_id)
-            await self._table.delete([key(self._partition(task_id), sort)])
+            await self.table.delete([Key(self._partition(task_id), sort)])
 
     async def _read_pushes(self, task_id: str) -> tuple[Item | None, list[Item]]:
         """Return HEAD and all configurations that are stored, by one Query."""
-        found: list[Item] = []
-        async for page in self._table.query(
-            ConsistentRead=True,
-            KeyConditionExpression="PK = :pk AND SK BETWEEN :head AND :end",
-            ExpressionAttributeValues={
-                ":pk": attribute(self._partition(task_id)),
-                ":head": attribute(layout.HEAD),
-                ":end": attribute(layout.PUSH_END),
-            },
-        ):
-            found += page
-        if not found or found[0]["SK"]["S"] != layout.HEAD:
+        wanted = Range(partition=self._partition(task_id), first=layout.HEAD, last=layout.PUSH_END)
+        found = await self._all(wanted)
+        if not found or found[0]["SK"] != layout.HEAD:
             return None, []
         return found[0], found[1:]
 
@@ -189,18 +191,9 @@ class PushItems(TableStorage):
 
         One that waits for its cursor is shown as if none of its events was delivered.
         """
-        found: list[Item] = []
-        async for page in self._table.query(
-            ConsistentRead=True,
-            KeyConditionExpression="PK = :pk AND begins_with(SK, :push)",
-            ExpressionAttributeValues={
-                ":pk": attribute(self._partition(head.task_id)),
-                ":push": attribute(layout.push_sort(head.incarnation, "")),
-            },
-        ):
-            found += page
-        no_cursor = {"version": attribute(0)}
-        return list(_held_of(head, 0, [no_cursor | item for item in found]).pushes)
+        own = layout.push_sort(head.incarnation, "")
+        found = await self._all(beginning(self._partition(head.task_id), own))
+        return list(_held_of(head, 0, [{"version": 0} | item for item in found]).pushes)
 
     async def _give_cursor(self, head: Item, new: Item) -> bool:
         """Copy the cursor that HEAD has noted to its configuration, on the table and in `new`.
@@ -208,26 +201,17 @@ class PushItems(TableStorage):
         False when the note is for another configuration, or the copy is refused: HEAD and `new`
         were not read as of one moment.
         """
-        if push_writes(head) != int(new["push_write"]["N"]):
+        if push_writes(head) != new["push_write"]:
             return False
-        cursor = {"version": head["push_at"], "index": attribute(LAST)}
-        is_given = await self._table.update(
-            Key={name: new[name] for name in ("PK", "SK")},
-            UpdateExpression="SET #version = :version, #index = :index",
-            ConditionExpression="push_write = :write AND attribute_not_exists(#version)",
-            ExpressionAttributeNames={"#version": "version", "#index": "index"},
-            ExpressionAttributeValues={
-                ":version": cursor["version"],
-                ":index": cursor["index"],
-                ":write": new["push_write"],
-            },
-        )
+        cursor = {"version": head["push_at"], "index": LAST}
+        is_without = [*are(push_write=new["push_write"]), Check("version", "absent")]
+        is_given = await self.table.did(Update(key=key_of(new), values=cursor, when=is_without))
         if is_given:
             new |= cursor
         return is_given
 
-    def _push_key(self, push: Push) -> Item:
-        return key(
+    def _push_key(self, push: Push) -> Key:
+        return Key(
             self._partition(push.config.task_id), layout.push_sort(push.incarnation, push.config.id)
         )
 
@@ -245,37 +229,28 @@ def _held_of(head: Head, writes: int, own: Iterable[Item]) -> Held:
     return Held(head=head, writes=writes, pushes=tuple(tallied(pushes)), unreadable=unreadable)
 
 
-def _is_as_seen(name: str, value: Item) -> str:
+def _as_seen(name: str, value: Any) -> list[Check]:
     """Return the condition that an attribute has the value that was read, or its default."""
-    same = f"#{name} = :seen_{name}"
-    if value != PUSH_DEFAULTS.get(name):
-        return same
-    return f"({same} OR attribute_not_exists(#{name}))"
+    same = Check(name, "=", value)
+    if name not in PUSH_DEFAULTS or value != PUSH_DEFAULTS[name]:
+        return [same]
+    return [same, Check(name, "absent")]
 
 
-def counted(update: Mapping[str, Any], held: Held) -> dict[str, Any]:
+def counted(update: Update, held: Held) -> Update:
     """Return a conditional update of HEAD that also counts a change of `held`."""
-    return {
-        **update,
-        "UpdateExpression": f"{update['UpdateExpression']} ADD push_writes :push_one",
-        "ConditionExpression": f"{update['ConditionExpression']} AND {_UNCHANGED[held.writes > 0]}",
-        "ExpressionAttributeValues": update["ExpressionAttributeValues"]
-        | {":push_one": attribute(1)}
-        | ({":push_writes": attribute(held.writes)} if held.writes else {}),
-    }
+    is_first = held.writes == 0
+    same = Check("push_writes", "absent") if is_first else Check("push_writes", "=", held.writes)
+    values = {**update.values, "push_writes": Added(1)}
+    return replace(update, values=values, when=[*update.when, same])
 
 
-_UNCHANGED: Final = ("attribute_not_exists(push_writes)", "push_writes = :push_writes")
-
-
-def _noted(held: Held) -> dict[str, Any]:
+def _noted(held: Held) -> Update:
     """Return HEAD's part of a put: the version that HEAD has becomes the cursor."""
     head = held.head
-    update = {
-        "Key": key(layout.task_partition(head.scope, head.task_id), layout.HEAD),
-        "UpdateExpression": "SET push_at = #version",
-        "ConditionExpression": "incarnation = :incarnation",
-        "ExpressionAttributeNames": {"#version": "version"},
-        "ExpressionAttributeValues": {":incarnation": attribute(head.incarnation)},
-    }
+    update = Update(
+        key=Key(layout.task_partition(head.scope, head.task_id), layout.HEAD),
+        values={"push_at": CopyOf("version")},
+        when=are(incarnation=head.incarnation),
+    )
     return counted(update, held)

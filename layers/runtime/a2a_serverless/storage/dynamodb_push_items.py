@@ -3,73 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from a2a.types import TaskPushNotificationConfig
 from google.protobuf.message import DecodeError
 
 from a2a_serverless.errors import UnreadablePushError, UnreadableTaskError
-from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, seconds
-from a2a_serverless.storage.dynamodb_layout import PUSH, key, owner_of, push_sort, task_partition
+from a2a_serverless.storage.attributes import seconds
+from a2a_serverless.storage.dynamodb_layout import PUSH, owner_of, push_sort, task_partition
+from a2a_serverless.storage.table import Item, Kept, Key, Update
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.push import Push
 
 
-def push_put(push: Push, head: Head, *, write: int) -> Item:
+def push_put(push: Push, head: Head, *, write: int) -> Update:
     """Return the update that stores a configuration without a cursor; `push_at` is its cursor.
 
     A configuration that is stored already keeps its own cursor. Its failures and refusals are
     forgotten.
     """
-    return {
-        "Key": key(
+    return Update(
+        key=Key(
             task_partition(head.scope, head.task_id),
             push_sort(push.incarnation, push.config.id),
         ),
-        "UpdateExpression": "SET #body = :body, expires_at = :expires_at, #failures = :none,"
-        " failing_since = :never, refusals = :none, push_write = :write"
-        " REMOVE answer, answered_at, next_at",
-        "ExpressionAttributeNames": {"#body": "body", "#failures": "failures"},
-        "ExpressionAttributeValues": {
-            ":body": attribute(push.config.SerializeToString()),
-            ":expires_at": attribute(seconds(head.expires_at)),
-            ":none": attribute(0),
-            ":never": attribute(None),
-            ":write": attribute(write),
+        values={
+            "body": push.config.SerializeToString(),
+            "expires_at": seconds(head.expires_at),
+            "failures": 0,
+            "failing_since": None,
+            "refusals": 0,
+            "push_write": write,
         },
-    }
+        remove=("answer", "answered_at", "next_at"),
+    )
 
 
-def push_inline(push: Push, head: Head) -> Item:
+def push_inline(push: Push, head: Head) -> Update:
     """Return the update that stores a configuration; a stored cursor and stored refusals stay.
 
     A client may send its inline configuration with each message: that must not reset the count for
     a URL that refuses.
     """
     put = push_put(push, head, write=0)
-    put["UpdateExpression"] = (
-        "SET #version = if_not_exists(#version, :version), #index = if_not_exists(#index, :index), "
-        + put["UpdateExpression"]
-        .removeprefix("SET ")
-        .replace("refusals = :none", "refusals = if_not_exists(refusals, :none)")
-    )
-    put["ExpressionAttributeNames"] |= {"#version": "version", "#index": "index"}
-    put["ExpressionAttributeValues"] |= {
-        ":version": attribute(push.version),
-        ":index": attribute(push.index),
-    }
-    return put
+    kept = {"version": push.version, "index": push.index, "refusals": 0}
+    return replace(put, values={**put.values, **{name: Kept(v) for name, v in kept.items()}})
 
 
 def push_position(push: Push) -> Item:
     """Return the attributes of an item that a delivery moves, as they are in `push`."""
     return {
-        "version": attribute(push.version),
-        "index": attribute(push.index),
-        "failures": attribute(push.failures),
-        "failing_since": attribute(push.failing_since),
-        "refusals": attribute(push.refusals),
+        "version": push.version,
+        "index": push.index,
+        "failures": push.failures,
+        "failing_since": push.failing_since,
+        "refusals": push.refusals,
     }
 
 
@@ -81,24 +71,24 @@ def push_answer(push: Push) -> Item:
     if push.answered_at is None:
         return {}
     return {
-        "answer": attribute(push.answer),
-        "answered_at": attribute(push.answered_at),
-        "next_at": attribute(push.next_at),
+        "answer": push.answer,
+        "answered_at": push.answered_at,
+        "next_at": push.next_at,
     }
 
 
 PUSH_DEFAULTS: Final[Item] = {
-    "index": attribute(LAST),
-    "failures": attribute(0),
-    "failing_since": attribute(None),
-    "refusals": attribute(0),
+    "index": LAST,
+    "failures": 0,
+    "failing_since": None,
+    "refusals": 0,
 }
 """The attributes of `push_position` that an item may lack, and their values if it does."""
 
 
 def push_names(item: Mapping[str, Any]) -> tuple[str, str]:
     """Return the incarnation of a push configuration's task, and the configuration's id."""
-    sort: str = item["SK"]["S"]
+    sort: str = item["SK"]
     incarnation, _, config_id = sort.removeprefix(PUSH).partition("#")
     return incarnation, config_id
 
@@ -110,7 +100,7 @@ def push_of(item: Mapping[str, Any]) -> Push:
         UnreadablePushError: the item lacks its configuration or its cursor, or has something else
             in their place.
     """
-    values = plain({**PUSH_DEFAULTS, **item})
+    values = {**PUSH_DEFAULTS, **item}
     scope, task_id = owner_of(values["PK"])
     incarnation, config_id = push_names(item)
     name = f"Push configuration {config_id} of task {task_id} cannot be read"
@@ -151,10 +141,9 @@ def push_writes(head: Mapping[str, Any]) -> int:
     Raises:
         UnreadableTaskError: the count is of another form.
     """
-    values = plain(head)
-    writes = values.get("push_writes", 0)
+    writes = head.get("push_writes", 0)
     if not isinstance(writes, int):
-        _, task_id = owner_of(values["PK"])
+        _, task_id = owner_of(head["PK"])
         msg = f"HEAD of task {task_id} has a push_writes of a form that no release writes."
         raise UnreadableTaskError(msg)
     return writes
@@ -166,7 +155,7 @@ def awaits_cursor(item: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
     If HEAD has counted later puts, the cursor is lost: a put begins only after the configuration
     of the put before it has got its cursor.
     """
-    write = plain(item).get("push_write")
+    write = item.get("push_write")
     if "version" in item or not isinstance(write, int) or write == 0:
         return False
     writes = push_writes(head)

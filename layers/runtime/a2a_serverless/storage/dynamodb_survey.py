@@ -9,11 +9,12 @@ from typing import Final
 
 from a2a.types import TaskState
 
-from a2a_serverless.storage.dynamodb_attributes import Forms, Item, attribute, misfits_of, plain
+from a2a_serverless.storage.attributes import Forms, misfits_of
 from a2a_serverless.storage.dynamodb_commits import EVENT_FORMS, Commits
 from a2a_serverless.storage.dynamodb_heads import HEAD_FORMS, REQUIRED, head_of
 from a2a_serverless.storage.dynamodb_layout import HEAD, event_position
 from a2a_serverless.storage.log import Survey
+from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.fold import Record
 
 _FIELDS: Final = {"status_key": "status_at", "created_key": "created_at"}
@@ -37,18 +38,18 @@ def survey_of(found: Sequence[Item]) -> Survey | None:
 
     `found` has the task's EVENT items in the order of their keys, and HEAD as the last one.
     """
-    if not found or found[-1]["SK"]["S"] != HEAD:
+    if not found or found[-1]["SK"] != HEAD:
         return None
     item, clauses = _readable(found[-1], HEAD_FORMS, "HEAD")
     absent = [name for name in REQUIRED if name not in item]
     if lacking := [name for name in absent if name not in found[-1]]:
         clauses.append(f"HEAD has no {' and no '.join(lacking)}")
     missing = {_FIELDS.get(name, name) for name in {*absent, *(found[-1].keys() - item.keys())}}
-    state = plain(item).get("state")
+    state = item.get("state")
     if state is not None and state not in TaskState.keys():  # noqa: SIM118 - an enum of protobuf, no mapping
         clauses.append(f"HEAD has the state {state or repr('')}, which this release does not know")
         missing.add("state")
-    head = head_of({name: attribute(_PLACEHOLDERS[name]) for name in absent} | item)
+    head = head_of({name: _PLACEHOLDERS[name] for name in absent} | item)
     version = None if "version" in missing else head.version
     incarnation = head.incarnation
     if "incarnation" in missing:
@@ -67,17 +68,16 @@ def survey_of(found: Sequence[Item]) -> Survey | None:
 
 def _readable(item: Item, forms: Forms, name: str) -> tuple[Item, list[str]]:
     """Return an item without the attributes of a form that no release writes; a clause for each."""
-    values = plain(item)
-    bad = misfits_of(values, forms)
-    times = _FIELDS.keys() & forms.keys() & values.keys()
-    bad |= {attr for attr in times if not _TIME_KEY.fullmatch(str(values[attr]))}
+    bad = misfits_of(item, forms)
+    times = _FIELDS.keys() & forms.keys() & item.keys()
+    bad |= {attr for attr in times if not _TIME_KEY.fullmatch(str(item[attr]))}
     clauses = [f"{name} has a value in {attr} that no release writes" for attr in sorted(bad)]
     return {attr: value for attr, value in item.items() if attr not in bad}, clauses
 
 
 def _only_incarnation(found: Iterable[Item]) -> str:
     """Return the incarnation of all commits; empty if they have several, or there are none."""
-    places = (event_position(item["SK"]["S"]) for item in found)
+    places = (event_position(item["SK"]) for item in found)
     incarnations = {place[0] for place in places if place is not None}
     return incarnations.pop() if len(incarnations) == 1 else ""
 
@@ -92,7 +92,7 @@ def _records(
     """
     parts: defaultdict[int, list[Item]] = defaultdict(list)
     for item in found:
-        place = event_position(item["SK"]["S"])
+        place = event_position(item["SK"])
         if place is not None and place[0] == incarnation and (newest is None or place[1] <= newest):
             parts[place[1]].append(item)
     records: list[Record] = []

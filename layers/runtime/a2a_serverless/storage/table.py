@@ -1,0 +1,321 @@
+"""A table of items: the six requests that storage makes of a database.
+
+An item is a dictionary of plain values with two keys, `PK` (its partition) and `SK`. Conditions and
+changes are plain values too. `holds` and `changed` say what they mean: a database calls them inside
+of a transaction, or says the same in its own language.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
+
+from a2a_serverless.errors import ConditionFailedError
+
+Item: TypeAlias = dict[str, Any]
+"""Values are str, int (whole numbers), bytes or None; a reader takes anything else for damage."""
+
+
+class Key(NamedTuple):
+    """The place of an item in its table."""
+
+    PK: str
+    SK: str
+
+
+class Index(NamedTuple):
+    """The items that have both key attributes, by partition and in the order of the sort key."""
+
+    partition: str
+    sort: str
+    projects: frozenset[str] = frozenset()
+    """The attributes that an entry has besides its keys and those of the table."""
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """All attributes of an entry."""
+        return self.projects | {"PK", "SK", self.partition, self.sort}
+
+
+def key_of(item: Mapping[str, Any]) -> Key:
+    """Return the place of an item."""
+    return Key(item["PK"], item["SK"])
+
+
+class RefusedError(Exception):
+    """The database refuses a request that can never succeed: its caller is wrong."""
+
+
+# -- conditions ------------------------------------------------------------------------------
+
+Operator = Literal["=", "<>", "<", "<=", ">", ">=", "absent", "present"]
+
+_COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": eq,
+    "<>": ne,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A comparison of one attribute. A missing attribute, or one of another type, passes `<>` only.
+
+    Texts are compared by code point, bytes by byte; None is a value like any other.
+    """
+
+    name: str
+    operator: Operator
+    value: Any = None
+
+    def passes(self, item: Mapping[str, Any] | None) -> bool:
+        """Return True if an item as it is stored passes; None: there is no item."""
+        is_stored = item is not None and self.name in item
+        if self.operator in ("absent", "present"):
+            return is_stored is (self.operator == "present")
+        value = item[self.name] if item is not None and is_stored else None
+        if not is_stored or _type_of(value) is not _type_of(self.value):
+            return self.operator == "<>"
+        return _COMPARED[self.operator](value, self.value)
+
+
+def _type_of(value: Any) -> type:
+    return int if isinstance(value, float) else type(value)
+
+
+When: TypeAlias = Sequence[Check | Sequence[Check]]
+"""All have to pass; of an inner sequence one is enough."""
+
+NEW: Final = Check("PK", "absent")
+"""There is no such item."""
+STORED: Final = Check("PK", "present")
+"""There is such an item."""
+
+
+def are(**values: Any) -> list[Check]:
+    """Return the checks that attributes have these values."""
+    return [Check(name, "=", value) for name, value in values.items()]
+
+
+def holds(item: Mapping[str, Any] | None, when: When) -> bool:
+    """Return True if an item as it is stored meets a condition; None: there is no item."""
+    return all(
+        check.passes(item) if isinstance(check, Check) else any(one.passes(item) for one in check)
+        for check in when
+    )
+
+
+# -- changes ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The stored number, or 0, plus this one."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The stored value; this one if there is none."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOf:
+    """The stored value of another attribute of the item."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """Replace an item as a whole."""
+
+    item: Item
+    when: When = ()
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.item)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Change attributes of an item, or make it; attributes that are not named stay."""
+
+    key: Key
+    values: Mapping[str, Any]
+    """By name: a value, or `Added`, `Kept` or `CopyOf`."""
+    remove: Sequence[str] = ()
+    when: When = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete an item, if there is one."""
+
+    key: Key
+    when: When = ()
+
+
+Write: TypeAlias = Put | Update | Delete
+
+
+def changed(item: Mapping[str, Any] | None, write: Write) -> Item | None:
+    """Return an item as it is after a write; None: there is none.
+
+    Raises:
+        RefusedError: it adds to something else than a number, or copies what is not there.
+    """
+    match write:
+        case Put():
+            return dict(write.item)
+        case Delete():
+            return None
+        case Update():
+            before = write.key._asdict() if item is None else dict(item)
+            values = {name: _value(before, name, new) for name, new in write.values.items()}
+            return {n: v for n, v in (before | values).items() if n not in write.remove}
+
+
+def _value(before: Item, name: str, new: Any) -> Any:
+    match new:
+        case Added(number):
+            stored = before.get(name, 0)
+            if not isinstance(stored, int):
+                raise RefusedError(f"The attribute {name} is no number to add to.")
+            return stored + number
+        case Kept(value):
+            return before.get(name, value)
+        case CopyOf(other):
+            if other not in before:
+                raise RefusedError(f"There is no attribute {other} to copy.")
+            return before[other]
+        case _:
+            return new
+
+
+# -- queries ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Items of one partition of the table, or of an index, in the order of the sort key."""
+
+    partition: str
+    index: str = ""
+    """The name of an index; empty: the table itself."""
+    first: str | int | None = None
+    last: str | int | None = None
+    """Bounds of the sort key, both included; None: no bound."""
+    when: When = ()
+    """A filter: an item that does not pass is looked at, and left out."""
+    newest_first: bool = False
+    """Whether the order is the reverse one."""
+    only: Sequence[str] = ()
+    """The attributes that are wanted besides PK and SK; empty: all."""
+    page: int | None = None
+    """How many items the first page looks at, at most; later pages may look at more."""
+
+
+def beginning(partition: str, start: str, **options: Any) -> Range:
+    """Return the range of the items whose sort key begins with `start`."""
+    return Range(partition=partition, first=start, last=f"{start}\U0010ffff", **options)
+
+
+class Matches(NamedTuple):
+    """How many items of a range pass its filter, and how many were looked at."""
+
+    passed: int
+    looked_at: int
+
+
+class Watch(Protocol):
+    """Notices the writes to one partition since the watch began."""
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when the partition may have changed, at the latest after `timeout_s`."""
+
+
+class Table(ABC):
+    """One table.
+
+    Every method raises UnavailableError if the database does not answer within the retry budget,
+    ConfigurationError if the table lacks an index, and RefusedError.
+    """
+
+    wakes: ClassVar[bool] = False
+    """True where a watch returns soon after each write, so that no reader has to poll."""
+
+    @abstractmethod
+    async def load(
+        self,
+        keys: Iterable[Key],
+        *,
+        consistent: bool = True,
+        once: bool = False,
+        only: Sequence[str] = (),
+    ) -> dict[Key, Item | None]:
+        """Return items by their keys; None: there is none.
+
+        Args:
+            keys: the places of the items, each once.
+            consistent: False: for half the price, what was just written may be missing.
+            once: the request, for at most 100 keys, is not repeated; a key for which the database
+                had no capacity is left out.
+            only: the attributes that are wanted besides PK and SK; empty: all.
+        """
+
+    @abstractmethod
+    def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+        """Yield the items of a range in pages, which may be empty.
+
+        Each page of the table is read consistently. An index may lag behind, and its entries have
+        only what it projects.
+        """
+
+    @abstractmethod
+    async def count(self, wanted: Range) -> Matches:
+        """Return how many items a range has."""
+
+    @abstractmethod
+    async def write(self, *writes: Write, exactly: bool = False, once: bool = False) -> None:
+        """Do all writes or none, each on another item.
+
+        A single write costs half as much, but after a lost answer its condition may be reported as
+        failed because the write itself was done. Several writes are done exactly once, and so is a
+        single one with `exactly`. With `once` a single write is not repeated.
+
+        Raises:
+            ConditionFailedError: nothing was written; the items whose conditions failed, by the
+                places of their writes.
+        """
+
+    @abstractmethod
+    async def delete(self, keys: Iterable[Key]) -> None:
+        """Delete items, in no order and not as one step."""
+
+    @abstractmethod
+    def watch(self, partition: str) -> AbstractContextManager[Watch]:
+        """Begin to watch a partition."""
+
+    async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
+        """Return one item; None: there is none."""
+        return (await self.load([key], consistent=consistent))[key]
+
+    async def did(self, write: Write) -> bool:
+        """Do one write; return False if its condition failed."""
+        try:
+            await self.write(write)
+        except ConditionFailedError:
+            return False
+        return True
