@@ -26,8 +26,7 @@ from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskSta
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.local.template import Template
-from a2a_serverless.storage.durable import body_of
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage, body_of
 from a2a_serverless.storage.dynamodb_attributes import typed
 from a2a_serverless.storage.dynamodb_commits import event_items
 from a2a_serverless.storage.dynamodb_heads import head_item
@@ -77,7 +76,7 @@ class Flow:
 class Bench:
     """A storage whose requests are metered, and the flows measured so far."""
 
-    storage: DynamoStorage
+    storage: DurableStorage
     meter: Meter
     flows: list[Flow] = field(default_factory=list)
 
@@ -222,7 +221,7 @@ def client_times(url: str, asked: Mapping[str, str], tasks: int) -> list[float]:
     return times[-PAGES:]
 
 
-def seed_tasks(storage: DynamoStorage, client: Any, tasks: int) -> None:
+def seed_tasks(storage: DurableStorage, client: Any, tasks: int) -> None:
     """Store echo tasks by batch writes, one millisecond after the other."""
     now_ms = storage.clock.now_ms() - tasks
     items = [

@@ -18,7 +18,6 @@ from a2a_serverless.console.lines import KeptLines, kept_lines
 from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.rules import Timing
 from tests.browser.seeds import Scribe
 from tests.support.clocks import ManualClock
@@ -76,9 +75,8 @@ def site_of(timing: Timing = UNSWEPT, *, push: bool = False) -> Iterator[Site]:
 
 def _site(stack: Stack, console: Console, lines: KeptLines, timing: Timing) -> Site:
     storage = console._inspector.storage
-    assert isinstance(storage, MemoryStorage)
     clock = ManualClock(storage.clock.now_ms() - 3_600_000)
-    past = MemoryStorage(clock=clock, timing=timing, _tables=storage._tables)
+    past = DurableStorage(storage.table, clock=clock, timing=timing)
     return Site(stack, console, Scribe(past, clock), lines)
 
 

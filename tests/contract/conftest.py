@@ -7,11 +7,16 @@ due, so that tests share a table without seeing one another.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.sqlite_table import SqliteTable
+from a2a_serverless.storage.table import Table
 from tests.contract.queues import MemoryQueues, SqsQueues, fauxqs_queues, moto_queues
 from tests.support.clocks import ManualClock
 from tests.support.databases import (
@@ -19,7 +24,6 @@ from tests.support.databases import (
     Database,
     create_table,
     emulator_client,
-    moto_database,
     new_clock,
     new_scope,
 )
@@ -49,19 +53,25 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=BACKENDS)
-def storage(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[DurableStorage]:
-    """The storage under test, in a scope of its own."""
+def table(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Table]:
+    """The table under test."""
     match request.param:
         case "memory":
-            yield MemoryStorage(scope=new_scope(), clock=clock)
-        case "moto":
-            with moto_database() as moto:
-                yield moto.storage(clock=clock)
+            yield MemoryTable(INDEXES)
+        case "file":
+            with closing(SqliteTable(tmp_path / "table", INDEXES)) as file:
+                yield file
         case "dynamodb":
             local: Database = request.getfixturevalue("database")
-            yield local.storage(clock=clock)
+            yield local.opened(clock=clock)
         case other:
-            pytest.fail(f"The fixture storage knows no backend {other}.")
+            pytest.fail(f"The fixture table knows no backend {other}.")
+
+
+@pytest.fixture
+def storage(table: Table, clock: ManualClock) -> DurableStorage:
+    """The storage on it, in a scope of its own."""
+    return DurableStorage(table, scope=new_scope(), clock=clock)
 
 
 @pytest.fixture

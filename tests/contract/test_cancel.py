@@ -1,10 +1,12 @@
-"""The CancelRegistry contract over memory, moto and DynamoDB Local."""
+"""The CancelRegistry contract over every table."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +18,15 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError, UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb_layout import INDEXES
 from a2a_serverless.storage.log import OverdueCancel
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.sqlite_table import SqliteTable
 from a2a_serverless.tasks.head import TERMINAL, state_name
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.wiring import memory_backends
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope
+from tests.support.memory import memory_storage
 from tests.support.messages import message, request
 
 PATIENCE_S = 10
@@ -57,12 +61,18 @@ class Cancels:
 
 
 @pytest.fixture
-def cancels(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Cancels]:
+def cancels(
+    request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path
+) -> Iterator[Cancels]:
     """The registry under test."""
     match request.param:
         case "memory":
-            storage = MemoryStorage(scope=new_scope(), clock=clock, timing=TIMING)
+            storage = memory_storage(scope=new_scope(), clock=clock, timing=TIMING)
             yield Cancels(registry=CancelRegistry(storage), storage=storage, clock=clock)
+        case "file":
+            with closing(SqliteTable(tmp_path / "table", INDEXES)) as table:
+                storage = DurableStorage(table, scope=new_scope(), clock=clock, timing=TIMING)
+                yield Cancels(registry=CancelRegistry(storage), storage=storage, clock=clock)
         case "moto":
             with moto_database() as moto:
                 yield _on_table(moto, clock)
@@ -79,8 +89,7 @@ def _on_table(database: Database, clock: ManualClock) -> Cancels:
 
 
 DYNAMODB = pytest.param("dynamodb", marks=pytest.mark.emulators)
-everywhere = pytest.mark.parametrize("cancels", ["memory", "moto", DYNAMODB], indirect=True)
-atomic = pytest.mark.parametrize("cancels", ["memory", DYNAMODB], indirect=True)  # moto is not
+everywhere = pytest.mark.parametrize("cancels", ["memory", "file", DYNAMODB], indirect=True)
 on_dynamodb = pytest.mark.parametrize("cancels", ["moto", DYNAMODB], indirect=True)
 
 
@@ -481,7 +490,7 @@ async def test_a_flag_expires_with_its_task(cancels: Cancels) -> None:
 # -- races -----------------------------------------------------------------------------------
 
 
-@atomic
+@everywhere
 async def test_a_cancel_and_an_end_at_once(cancels: Cancels) -> None:
     """A cancel beside the task's end succeeds or raises TaskTerminalStateError; no flag is left."""
     for _ in range(10):
@@ -500,7 +509,7 @@ async def test_a_cancel_and_an_end_at_once(cancels: Cancels) -> None:
     assert await cancels.overdue() == []
 
 
-@atomic
+@everywhere
 async def test_many_requests_at_once_raise_one_flag(cancels: Cancels) -> None:
     """Every client that asks is answered alike, also while the agent commits."""
     task_id = await cancels.task()

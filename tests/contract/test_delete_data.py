@@ -15,10 +15,9 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     UnavailableError,
 )
-from a2a_serverless.storage import dynamodb_deletion
+from a2a_serverless.storage import deletion
 from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_layout import (
     context_partition,
     count_partition,
@@ -245,7 +244,7 @@ def moto() -> Any:
         yield database
 
 
-def items_of(database: Database, storage: DynamoStorage) -> list[Any]:
+def items_of(database: Database, storage: DurableStorage) -> list[Any]:
     """All items of a scope, whatever index has them: states of the contexts of `fill`, counts."""
     digest = storage.scope.digest
     contexts = {context_partition(digest, context) for context in ("a", "b", "alone")}
@@ -309,14 +308,14 @@ async def test_a_new_task_under_the_id_stays(
     old = (await storage.open_task("ctx", request("old"), idempotency_key="key")).head
     await storage.put_push(hook(old, "hook-0"))
     made: list[Any] = []
-    keys_of = dynamodb_deletion.DeletedItems._keys
+    keys_of = deletion.DeletedItems._keys
 
     async def replaced(self: Any, partition: str, limit: int | None) -> Any:
         made.append(await storage.open_task("ctx", request("new"), idempotency_key="key"))
         await storage.put_push(hook(made[0].head, "hook-0"))
         return await keys_of(self, partition, limit)
 
-    monkeypatch.setattr(dynamodb_deletion.DeletedItems, "_keys", replaced)
+    monkeypatch.setattr(deletion.DeletedItems, "_keys", replaced)
     assert await storage.delete_task(old.task_id) is True
     assert made[0].created
     assert await storage.read(old.task_id) == made[0].log
@@ -325,7 +324,7 @@ async def test_a_new_task_under_the_id_stays(
     assert incarnations == {made[0].head.incarnation}
 
 
-def moto_items(database: Database, storage: DynamoStorage) -> list[Any]:
+def moto_items(database: Database, storage: DurableStorage) -> list[Any]:
     """The items of the scope's tasks but HEAD."""
     return [item for item in items_of(database, storage) if item["SK"]["S"] != "HEAD"]
 

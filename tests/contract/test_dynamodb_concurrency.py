@@ -12,7 +12,8 @@ from a2a.types import TaskState
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb_layout import INDEXES
 from a2a_serverless.storage.log import Log, Opened
 from a2a_serverless.storage.reading import task_of_head
 from a2a_serverless.tasks.entries import StatusChanged
@@ -97,21 +98,23 @@ class Race:
         assert log is not None
         return log
 
-    def _view(self, schedule: Schedule, number: int) -> DynamoStorage:
+    def _view(self, schedule: Schedule, number: int) -> DurableStorage:
         view = self.storage.for_scope(self.storage.scope)
-        view.table = table = self._database.opened(ScheduledTable, clock=self._clock)
+        view.table = table = ScheduledTable(
+            self._database.table, INDEXES, client=self._database.client, clock=self._clock
+        )
         table.schedule, table.writer = schedule, number
         return view
 
     @staticmethod
-    async def _follow(writer: Any, view: DynamoStorage, schedule: Schedule) -> None:
+    async def _follow(writer: Any, view: DurableStorage, schedule: Schedule) -> None:
         try:
             await writer(view)
         finally:
             schedule.end()
 
     def _end(self, task_id: str, state: TaskState) -> Any:
-        async def end(view: DynamoStorage) -> None:
+        async def end(view: DurableStorage) -> None:
             expected = (
                 await Storage(view).get_version(task_id) if self._random.random() < 0.5 else None
             )
@@ -127,7 +130,7 @@ class Race:
         return end
 
     def _append(self, task_id: str, name: str) -> Any:
-        async def append(view: DynamoStorage) -> None:
+        async def append(view: DurableStorage) -> None:
             for number in range(3):
                 text = f"{name}.{number}"
                 self.versions.append(
@@ -138,7 +141,7 @@ class Race:
         return append
 
     def _work(self, task_id: str) -> Any:
-        async def work(view: DynamoStorage) -> None:
+        async def work(view: DurableStorage) -> None:
             for text in ("w.0", "w.1"):
                 try:
                     version = await Storage(view).update_task(

@@ -16,13 +16,13 @@ from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_attributes import typed
 from a2a_serverless.storage.dynamodb_heads import head_item
 from a2a_serverless.storage.dynamodb_layout import HEAD, task_partition
-from a2a_serverless.storage.dynamodb_listing import FIRST_COMMITS
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import HOUR_MS
+from a2a_serverless.storage.reading import FIRST_COMMITS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
@@ -67,7 +67,7 @@ def bench(local_dynamodb: Emulator, observer: Any) -> Iterator[Bench]:
     client.close()
 
 
-def set_clock(storage: DynamoStorage, clock: ManualClock) -> None:
+def set_clock(storage: DurableStorage, clock: ManualClock) -> None:
     """Let a storage and its table go by another clock."""
     storage.clock = on_dynamo(storage)._clock = clock
 
@@ -145,7 +145,7 @@ async def test_a_task_is_put_into_the_index_by_id_once(bench: Bench, observer: A
     assert entries_by_id(observer, storage, head) == stored
 
 
-def entries_by_id(observer: Any, storage: DynamoStorage, head: Head) -> list[dict[str, Any]]:
+def entries_by_id(observer: Any, storage: DurableStorage, head: Head) -> list[dict[str, Any]]:
     """What the items of a task put into the index."""
     names = ("SK", "id_key", "created_key")
     return [
@@ -155,7 +155,7 @@ def entries_by_id(observer: Any, storage: DynamoStorage, head: Head) -> list[dic
     ]
 
 
-def items_of(observer: Any, storage: DynamoStorage, head: Head) -> list[dict[str, Any]]:
+def items_of(observer: Any, storage: DurableStorage, head: Head) -> list[dict[str, Any]]:
     """All items of a task."""
     answer = observer.query(
         TableName=on_dynamo(storage).name,

@@ -17,7 +17,7 @@ from a2a_serverless.errors import (
     UnavailableError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import MessageAppended
@@ -55,13 +55,13 @@ def client(local_dynamodb: Emulator) -> Iterator[Any]:
 
 
 @pytest.fixture
-def storage(client: Any, clock: ManualClock) -> DynamoStorage:
+def storage(client: Any, clock: ManualClock) -> DurableStorage:
     """A storage on that client."""
     return Database(client=client).storage(clock=clock)
 
 
 @pytest.fixture
-def healthy(database: Database, storage: DynamoStorage) -> DynamoStorage:
+def healthy(database: Database, storage: DurableStorage) -> DurableStorage:
     """The same tasks through a client that nothing happens to."""
     return database.storage(scope=storage.scope, clock=storage.clock)
 
@@ -80,7 +80,7 @@ def once(client: Any, event: str, action: Hook) -> None:
 
 
 async def test_500_commits_under_faults(
-    storage: DynamoStorage, healthy: DynamoStorage, client: Any
+    storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
     """Under failing requests and lost answers no chunk is lost and none is written twice."""
     task_id = (await Storage(storage).create_task("ctx", message())).id
@@ -105,7 +105,7 @@ async def test_500_commits_under_faults(
     assert len(faults.met) == 6
 
 
-async def test_creations_under_faults(storage: DynamoStorage, client: Any) -> None:
+async def test_creations_under_faults(storage: DurableStorage, client: Any) -> None:
     """A creation whose answer is lost is still known as the caller's own, and made once."""
     faults = Faults(seed=11, rate=0.5)
     faults.attach(client)
@@ -118,7 +118,7 @@ async def test_creations_under_faults(storage: DynamoStorage, client: Any) -> No
 
 
 async def test_deletions_under_faults(
-    storage: DynamoStorage, healthy: DynamoStorage, client: Any
+    storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
     """A delete whose answer is lost deletes, and says so once."""
     ids = [(await Storage(healthy).create_task("ctx", message())).id for _ in range(20)]
@@ -128,7 +128,7 @@ async def test_deletions_under_faults(
 
 
 async def test_an_unanswered_commit_with_a_successor(
-    storage: DynamoStorage, healthy: DynamoStorage, client: Any
+    storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
     """A commit whose answer was lost is known as applied, even after a further commit.
 
@@ -158,7 +158,7 @@ async def test_an_unanswered_commit_with_a_successor(
 
 
 async def test_an_unanswered_commit_that_lost(
-    storage: DynamoStorage, healthy: DynamoStorage, client: Any
+    storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
     """A commit that was never applied and then overtaken is a loss, and nothing of it is stored."""
     head = (await storage.open_task("ctx", request())).head
@@ -179,7 +179,7 @@ async def test_an_unanswered_commit_that_lost(
 
 
 async def test_an_unanswered_commit_of_a_deleted_task(
-    storage: DynamoStorage, healthy: DynamoStorage, client: Any
+    storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
     """A commit that meets the task's deletion finds no task."""
     head = (await storage.open_task("ctx", request())).head
@@ -199,7 +199,7 @@ async def test_an_unanswered_commit_of_a_deleted_task(
     "operation", ["TransactWriteItems", "GetItem", "Query", "BatchGetItem", "UpdateItem"]
 )
 async def test_no_answer_at_all_is_unavailable(
-    storage: DynamoStorage, healthy: DynamoStorage, client: Any, operation: str
+    storage: DurableStorage, healthy: DurableStorage, client: Any, operation: str
 ) -> None:
     """Without an answer every call ends with UnavailableError, after a bounded number of tries."""
     head = (await healthy.open_task("ctx", request())).head
@@ -225,7 +225,7 @@ async def test_no_answer_at_all_is_unavailable(
     assert 2 <= len(tries) <= 20
 
 
-async def test_a_wrong_request_is_not_repeated(storage: DynamoStorage, client: Any) -> None:
+async def test_a_wrong_request_is_not_repeated(storage: DurableStorage, client: Any) -> None:
     """An error that no repetition cures is raised at once, as it came."""
     tries = []
 
@@ -260,7 +260,7 @@ def without(*endings: str) -> Hook:
     ],
 )
 async def test_a_torn_read_is_read_on(
-    storage: DynamoStorage, client: Any, hidden: tuple[str, ...]
+    storage: DurableStorage, client: Any, hidden: tuple[str, ...]
 ) -> None:
     """A query that misses a commit, a part of one, or one in the middle is completed."""
     head = (await storage.open_task("ctx", request())).head
@@ -272,7 +272,7 @@ async def test_a_torn_read_is_read_on(
     assert list(map(len, texts(task, "a"))) == [1, 1, 500_000]
 
 
-async def test_a_tail_never_shows_half_a_commit(storage: DynamoStorage, client: Any) -> None:
+async def test_a_tail_never_shows_half_a_commit(storage: DurableStorage, client: Any) -> None:
     """A read behind a version waits for the missing part, and delivers whole commits in order."""
     head = (await storage.open_task("ctx", request())).head
     await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x" * 500_000)])
@@ -284,7 +284,7 @@ async def test_a_tail_never_shows_half_a_commit(storage: DynamoStorage, client: 
 
 
 async def test_events_ahead_of_head_wait(
-    storage: DynamoStorage, healthy: DynamoStorage, client: Any
+    storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
     """A log ends at the version of the HEAD it came with, though later events were seen."""
     head = (await storage.open_task("ctx", request())).head
@@ -302,13 +302,13 @@ async def test_events_ahead_of_head_wait(
     assert await versions(storage, head.task_id) == [1, 2]
 
 
-async def client_head(storage: DynamoStorage, task_id: str) -> Any:
+async def client_head(storage: DurableStorage, task_id: str) -> Any:
     """HEAD as an item."""
     place = key(storage._partition(task_id), "HEAD")
     return on_dynamo(storage).client.get_item(TableName=TABLE, Key=place)["Item"]
 
 
-async def test_a_read_that_stays_torn_gives_up(storage: DynamoStorage, client: Any) -> None:
+async def test_a_read_that_stays_torn_gives_up(storage: DurableStorage, client: Any) -> None:
     """A log whose events are lost is named as damaged: not half a task, and not for ever."""
     head = (await storage.open_task("ctx", request())).head
     client.meta.events.register("after-call.dynamodb.Query", without("1#000"))
@@ -317,7 +317,7 @@ async def test_a_read_that_stays_torn_gives_up(storage: DynamoStorage, client: A
 
 
 async def test_a_read_during_a_delete(
-    storage: DynamoStorage, healthy: DynamoStorage, client: Any
+    storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
     """A reader that still saw HEAD, but no events any more, finds no task."""
     head = (await storage.open_task("ctx", request())).head
@@ -333,7 +333,7 @@ async def test_a_read_during_a_delete(
 
 
 async def test_a_read_during_a_new_incarnation(
-    storage: DynamoStorage, healthy: DynamoStorage, client: Any
+    storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
     """A reader that meets the next task of the same id gets that one, and nothing of the old."""
     head = (await storage.open_task("ctx", request("old"), task_id="t")).head
@@ -355,7 +355,7 @@ async def test_a_read_during_a_new_incarnation(
 
 
 async def test_a_lagging_index_shows_todays_tasks(
-    storage: DynamoStorage, client: Any, clock: ManualClock
+    storage: DurableStorage, client: Any, clock: ManualClock
 ) -> None:
     """A list from an old index has each task once, as it is now, without those that are gone."""
     ids = []
@@ -384,7 +384,7 @@ async def test_a_lagging_index_shows_todays_tasks(
 
 
 async def test_a_lagging_index_repeats_no_task(
-    storage: DynamoStorage, client: Any, clock: ManualClock
+    storage: DurableStorage, client: Any, clock: ManualClock
 ) -> None:
     """A task that moved up after the first page is not shown on a later page of an old index."""
     ids = []
@@ -402,7 +402,7 @@ async def test_a_lagging_index_repeats_no_task(
     assert [task.id for task in (await storage.list_tasks(later)).tasks] == [ids[0]]
 
 
-async def test_batches_may_come_back_unprocessed(storage: DynamoStorage, client: Any) -> None:
+async def test_batches_may_come_back_unprocessed(storage: DurableStorage, client: Any) -> None:
     """Items that DynamoDB leaves of a batch are asked for again, in reads and deletions."""
     ids = [(await Storage(storage).create_task("ctx", message())).id for _ in range(6)]
     for _ in range(6):
@@ -436,7 +436,7 @@ async def test_batches_may_come_back_unprocessed(storage: DynamoStorage, client:
     assert await storage._all(Range(partition=partition)) == []
 
 
-async def test_another_scope_meets_no_faults(storage: DynamoStorage) -> None:
+async def test_another_scope_meets_no_faults(storage: DurableStorage) -> None:
     """A view of another scope shares client and table."""
     other = storage.for_scope(new_scope())
     assert other.table is storage.table

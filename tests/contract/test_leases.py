@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.storage.dynamodb_leases import DynamoSlots
-from a2a_serverless.storage.leases import (
-    SLOTS_A_ROOM,
-    Lease,
-    MemorySlots,
-    Slot,
-    Slots,
-    StreamLeases,
-)
+from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.leases import SLOTS_A_ROOM, Lease, Slot, Slots, StreamLeases
+from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.table import Table
 from tests.support.clocks import ManualClock
-from tests.support.databases import BACKENDS, LOCAL, Database, moto_database, new_scope
+from tests.support.databases import LOCAL, new_scope
 
 
 @pytest.fixture
@@ -29,17 +23,9 @@ def caller() -> str:
     return new_scope().digest
 
 
-@pytest.fixture(params=BACKENDS)
-def slots(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Slots]:
-    match request.param:
-        case "memory":
-            yield MemorySlots(clock)
-        case "moto":
-            with moto_database() as moto:
-                yield DynamoSlots(moto.opened(clock=clock), clock=clock)
-        case _:
-            local: Database = request.getfixturevalue("database")
-            yield DynamoSlots(local.opened(clock=clock), clock=clock)
+@pytest.fixture
+def slots(table: Table, clock: ManualClock) -> Slots:
+    return Slots(table, clock=clock)
 
 
 def of_callers(slots: Slots, per_caller: int) -> StreamLeases:
@@ -153,7 +139,7 @@ async def test_the_limit_is_exact_among_streams_that_open_at_once(
     assert at_once + len(await taken(leases, caller, 40)) == 10
 
 
-class Silent(MemorySlots):
+class Silent(Slots):
     """A table that does not answer for the rooms of callers."""
 
     async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
@@ -164,7 +150,7 @@ class Silent(MemorySlots):
 
 async def test_a_table_that_does_not_answer_refuses_no_stream(caplog: Any) -> None:
     """The stream is not counted, the log says so, and no slot of all callers stays taken."""
-    slots = Silent(ManualClock())
+    slots = Silent(MemoryTable(INDEXES))
     lease = await StreamLeases(slots, per_caller=1, in_all=1).take("ann", for_s=60)
     assert lease is not None
     assert lease.slots == ()
@@ -172,7 +158,7 @@ async def test_a_table_that_does_not_answer_refuses_no_stream(caplog: Any) -> No
     assert "A stream is not counted: no answer" in caplog.messages
 
 
-class Stuck(MemorySlots):
+class Stuck(Slots):
     """A table that does not answer where a slot is given back."""
 
     async def release(self, slot: Slot, token: str) -> None:
@@ -181,7 +167,7 @@ class Stuck(MemorySlots):
 
 async def test_a_lease_that_cannot_be_given_back_expires(caplog: Any) -> None:
     """The stream's end is no error."""
-    slots = Stuck(ManualClock())
+    slots = Stuck(MemoryTable(INDEXES))
     leases = of_callers(slots, 1)
     (lease,) = await taken(leases, "ann", 1)
     await leases.give_back(lease)

@@ -11,7 +11,7 @@ from a2a.types import TaskPushNotificationConfig, TaskState
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local.template import Template
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_layout import BY_ID, HEAD, event_sort, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.head import AttemptEnd, Head
@@ -45,7 +45,7 @@ def stored_by_an_older_release(older: Database, head: Head) -> None:
         )
 
 
-async def refuses_to_find(storage: DynamoStorage, head: Head) -> None:
+async def refuses_to_find(storage: DurableStorage, head: Head) -> None:
     """Both ways through the index say in one sentence what the table lacks."""
     with pytest.raises(ConfigurationError, match=r"^The table has no index by-id yet, [^.]*\.$"):
         await storage.find(head.task_id)

@@ -29,11 +29,12 @@ from a2a_serverless.http.context import scope_of
 from a2a_serverless.http.intake import Intake
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
-from a2a_serverless.storage.table import Range
+from a2a_serverless.storage.dynamodb_layout import INDEXES, event_sort, task_partition
+from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.push import MAX_ANSWER_CHARS, MAX_CONFIGS, Push, checked
 from a2a_serverless.tasks.rules import Commit
@@ -573,8 +574,6 @@ async def test_the_log_has_no_secrets(desk: Desk) -> None:
     assert log is not None
     assert TOKEN not in repr(log)
     assert CREDENTIALS not in repr(log)
-    if not isinstance(desk.storage, DynamoStorage):
-        return
     stored = await items_of(desk.storage, task_id)
     with_secrets = [
         item["SK"].split("#")[0]
@@ -600,18 +599,18 @@ async def test_secrets_are_in_no_repr(storage: DurableStorage) -> None:
 
 
 @pytest.fixture
-def moto() -> Iterator[DynamoStorage]:
+def moto() -> Iterator[DurableStorage]:
     """A storage whose items a test looks at."""
     with moto_database() as database:
         yield database.storage()
 
 
-async def items_of(storage: DynamoStorage, task_id: str) -> list[Any]:
+async def items_of(storage: DurableStorage, task_id: str) -> list[Any]:
     """The items of a task, as they are stored."""
     return await storage._all(Range(partition=storage._partition(task_id)))
 
 
-async def test_each_part_of_a_commit_says_its_state(moto: DynamoStorage) -> None:
+async def test_each_part_of_a_commit_says_its_state(moto: DurableStorage) -> None:
     """Every EVENT item of a commit that changes the status has the state that it led to."""
     head = (await moto.open_task("ctx", request())).head
     large = [chunk("a", "x" * 800_000)]
@@ -633,11 +632,12 @@ async def test_each_part_of_a_commit_says_its_state(moto: DynamoStorage) -> None
 
 async def test_a_listener_hears_of_every_commit(clock: ManualClock) -> None:
     """A listener hears of the commits of all scopes, in order, with the state after each."""
-    storage = MemoryStorage(scope=new_scope(), clock=clock)
+    table = MemoryTable(INDEXES)
+    storage = DurableStorage(table, scope=new_scope(), clock=clock)
     other = storage.for_scope(new_scope())
     await storage.open_task("ctx", request())
-    heard: list[StreamedCommit] = []
-    stop = other.on_commit(heard.append)
+    heard: list[Item] = []
+    stop = table.on_insert(heard.append)
     head = (await storage.open_task("ctx", request())).head
     await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
     await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x")])
@@ -649,16 +649,15 @@ async def test_a_listener_hears_of_every_commit(clock: ManualClock) -> None:
     stop()
     await Storage(other).update_task(theirs.task_id, TaskState.TASK_STATE_COMPLETED)
     stop()
-    mine = {"scope": head.scope, "task_id": head.task_id, "incarnation": head.incarnation}
-    assert heard == [
-        StreamedCommit(**mine, version=1, state="TASK_STATE_SUBMITTED"),
-        StreamedCommit(**mine, version=2, state="TASK_STATE_WORKING"),
-        StreamedCommit(**mine, version=3, state=""),
-        StreamedCommit(
-            scope=theirs.scope,
-            task_id=theirs.task_id,
-            incarnation=theirs.incarnation,
-            version=1,
-            state="TASK_STATE_SUBMITTED",
-        ),
+    events = [item for item in heard if item["SK"].startswith("EVENT#")]
+    assert [(item["PK"], item["SK"], item.get("state")) for item in events] == [
+        (*_place(head, 1), "TASK_STATE_SUBMITTED"),
+        (*_place(head, 2), "TASK_STATE_WORKING"),
+        (*_place(head, 3), None),
+        (*_place(theirs, 1), "TASK_STATE_SUBMITTED"),
     ]
+
+
+def _place(head: Head, version: int) -> tuple[str, str]:
+    partition = task_partition(head.scope, head.task_id)
+    return partition, event_sort(head.incarnation, version, 0)

@@ -21,8 +21,7 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb import DynamoStorage
-from a2a_serverless.storage.dynamodb_layout import HEAD
+from a2a_serverless.storage.dynamodb_layout import HEAD, INDEXES
 from a2a_serverless.storage.dynamodb_push import PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.events import LAST
@@ -32,7 +31,6 @@ from tests.contract.schedules import Schedule, ScheduledTable
 from tests.support.clocks import ManualClock
 from tests.support.databases import (
     LONG,
-    THREADED,
     Database,
     emulator_client,
     key,
@@ -47,7 +45,6 @@ from tests.support.messages import artifact, message, request
 INTERLEAVINGS = 400 if LONG else 20
 PUTTERS = MAX_CONFIGS + 4
 
-threaded = pytest.mark.parametrize("storage", THREADED, indirect=True)
 PIECE = Commit(entries=(ArtifactWritten(artifact("a", "x"), append=True),))
 
 
@@ -58,7 +55,6 @@ def config(task_id: str, config_id: str, host: str = "receiver") -> TaskPushNoti
 # -- threads -----------------------------------------------------------------------------------
 
 
-@threaded
 def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
     """Of more simultaneous puts than a task has room for, exactly as many as fit are stored."""
     task_id = asyncio.run(Storage(storage).create_task("ctx", message())).id
@@ -80,7 +76,6 @@ def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
     assert held == {f"c{number}" for number, is_in in enumerate(got_in) if is_in}
 
 
-@threaded
 def test_two_puts_of_one_id(storage: DurableStorage) -> None:
     """Of two simultaneous puts of one id one is stored whole, never a mix of both."""
     task_id = asyncio.run(Storage(storage).create_task("ctx", message())).id
@@ -97,7 +92,6 @@ def test_two_puts_of_one_id(storage: DurableStorage) -> None:
     assert (push.version, push.index) == (1, LAST)
 
 
-@threaded
 def test_a_put_beside_a_worker_without_pause(storage: DurableStorage) -> None:
     """A configuration gets in while commits follow one another, and no commit is lost to it."""
     head = asyncio.run(storage.open_task("ctx", request())).head
@@ -172,25 +166,27 @@ class Race:
             before, after = self.put.get(push.config.id, (0, len(self.woken)))
             assert before <= push.version <= after
 
-    def _view(self, storage: DynamoStorage, schedule: Schedule, number: int) -> DynamoStorage:
+    def _view(self, storage: DurableStorage, schedule: Schedule, number: int) -> DurableStorage:
         view = storage.for_scope(storage.scope)
-        view.table = table = self.database.opened(ScheduledTable, clock=self.clock)
+        view.table = table = ScheduledTable(
+            self.database.table, INDEXES, client=self.database.client, clock=self.clock
+        )
         table.schedule, table.writer = schedule, number
         return view
 
     @staticmethod
-    async def _follow(play: Any, view: DynamoStorage, task_id: str, schedule: Schedule) -> None:
+    async def _follow(play: Any, view: DurableStorage, task_id: str, schedule: Schedule) -> None:
         try:
             await play(view, task_id)
         finally:
             schedule.end()
 
-    async def _add(self, view: DynamoStorage, task_id: str) -> None:
+    async def _add(self, view: DurableStorage, task_id: str) -> None:
         """Commit, and let a reader be woken by it."""
         for _ in range(2):
             await self._wake(view, task_id, await Storage(view).update_task(task_id))
 
-    async def _answer(self, view: DynamoStorage, task_id: str) -> None:
+    async def _answer(self, view: DurableStorage, task_id: str) -> None:
         """Open the next turn with a configuration, as often as it takes."""
         commit = Commit(entries=(TurnOpened(request("answer")),), push=config("", "with-answer"))
         while True:
@@ -203,11 +199,11 @@ class Race:
             await self._wake(view, task_id, after.version)
             return
 
-    async def _wake(self, view: DynamoStorage, task_id: str, version: int) -> None:
+    async def _wake(self, view: DurableStorage, task_id: str, version: int) -> None:
         self.woken[version] = {push.config.id for push in await view.pushes(task_id)}
 
-    def _put(self, config_id: str) -> Callable[[DynamoStorage, str], Any]:
-        async def put(view: DynamoStorage, task_id: str) -> None:
+    def _put(self, config_id: str) -> Callable[[DurableStorage, str], Any]:
+        async def put(view: DurableStorage, task_id: str) -> None:
             before = await Storage(view).get_version(task_id)
             await view.put_push(config(task_id, config_id))
             after = await Storage(view).get_version(task_id)
@@ -243,13 +239,13 @@ def client(local_dynamodb: Emulator) -> Iterator[Any]:
 
 
 @pytest.fixture
-def faulty(client: Any, clock: ManualClock) -> DynamoStorage:
+def faulty(client: Any, clock: ManualClock) -> DurableStorage:
     """A storage on that client."""
     return Database(client=client).storage(clock=clock)
 
 
 @pytest.mark.emulators
-async def test_moves_and_puts_under_faults(faulty: DynamoStorage, client: Any) -> None:
+async def test_moves_and_puts_under_faults(faulty: DurableStorage, client: Any) -> None:
     """With failing requests and lost answers each move is done once and reported as done."""
     task = await Storage(faulty).create_task("ctx", message())
     other = await Storage(faulty).create_task("ctx", message())
@@ -288,7 +284,7 @@ def once(client: Any, event: str, action: Callable[..., Any]) -> None:
 
 
 @pytest.mark.emulators
-async def test_an_unanswered_put_that_is_forgotten(faulty: DynamoStorage, client: Any) -> None:
+async def test_an_unanswered_put_that_is_forgotten(faulty: DurableStorage, client: Any) -> None:
     """A put that was applied and whose repetition is refused is put again, with its cursor."""
     task = await Storage(faulty).create_task("ctx", message())
     tokens: list[str] = []
@@ -311,7 +307,7 @@ def lose(request: Any) -> None:
 
 @pytest.mark.emulators
 async def test_a_put_that_dies_half_way(
-    faulty: DynamoStorage, database: Database, client: Any
+    faulty: DurableStorage, database: Database, client: Any
 ) -> None:
     """A put that dies half-way is stored; each later read has the cursor where it was put.
 
@@ -341,7 +337,7 @@ async def test_a_put_that_dies_half_way(
 
 @pytest.mark.emulators
 async def test_a_slow_reader_does_not_take_a_cursor_back(
-    faulty: DynamoStorage, database: Database, client: Any
+    faulty: DurableStorage, database: Database, client: Any
 ) -> None:
     """A put that a delivery overtakes returns the cursor where the delivery has moved it."""
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
@@ -362,7 +358,7 @@ async def test_a_slow_reader_does_not_take_a_cursor_back(
     assert [put] == moved == await healthy.pushes(task.id)
 
 
-async def head_item(storage: DynamoStorage, task_id: str) -> Any:
+async def head_item(storage: DurableStorage, task_id: str) -> Any:
     """HEAD as it is stored."""
     place = key(storage._partition(task_id), HEAD)
     return on_dynamo(storage).client.get_item(TableName="tasks", Key=place)["Item"]
@@ -370,7 +366,7 @@ async def head_item(storage: DynamoStorage, task_id: str) -> Any:
 
 @pytest.mark.emulators
 async def test_an_unanswered_move_that_was_overtaken(
-    faulty: DynamoStorage, database: Database, client: Any
+    faulty: DurableStorage, database: Database, client: Any
 ) -> None:
     """A move whose answer was lost is reported as refused if another move came after it."""
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
@@ -393,7 +389,7 @@ async def test_an_unanswered_move_that_was_overtaken(
 
 @pytest.mark.emulators
 async def test_a_put_that_always_loses_gives_up(
-    faulty: DynamoStorage, database: Database, client: Any
+    faulty: DurableStorage, database: Database, client: Any
 ) -> None:
     """Against others who put all the time it ends, with an error that says try again."""
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
@@ -416,7 +412,7 @@ async def test_a_put_that_always_loses_gives_up(
 @pytest.mark.emulators
 @pytest.mark.parametrize("is_used_again", [False, True])
 async def test_a_put_that_meets_the_tasks_deletion(
-    faulty: DynamoStorage, database: Database, client: Any, *, is_used_again: bool
+    faulty: DurableStorage, database: Database, client: Any, *, is_used_again: bool
 ) -> None:
     """A put beside its task's deletion finds no task, or is stored for a new task of the id."""
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)

@@ -10,7 +10,7 @@ from a2a.types import Message, TaskState
 from a2a_serverless.contract.storage import ArtifactWrite, Storage
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage.durable import DurableStorage
-from tests.support.databases import THREADED, versions
+from tests.support.databases import versions
 from tests.support.messages import agent_message, artifact, message, request, said
 
 
@@ -95,7 +95,6 @@ async def test_only_the_first_creation_says_created(storage: DurableStorage) -> 
     assert await storage.read(first.head.task_id) == first.log
 
 
-@pytest.mark.parametrize("storage", THREADED, indirect=True)
 async def test_concurrent_creations_have_one_winner(storage: DurableStorage) -> None:
     """Of creations with one key at the same time exactly one creates (9)."""
     opened = await asyncio.gather(

@@ -32,7 +32,6 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
-from tests.support.databases import THREADED
 from tests.support.messages import agent_message, artifact, request, said, texts
 
 WORKING = TaskState.TASK_STATE_WORKING
@@ -251,7 +250,6 @@ async def test_a_restart_goes_back_to_its_own_turn(storage: DurableStorage) -> N
     assert texts(await load(storage, head), "a") == ["one", "two"]
 
 
-@pytest.mark.parametrize("storage", THREADED, indirect=True)
 async def test_concurrent_claims_have_one_winner(storage: DurableStorage) -> None:
     """Of attempts that claim the same HEAD one wins, and the others learn the version."""
     head = await opened(storage)

@@ -1,4 +1,4 @@
-"""DynamoDB Local compared with the model, MemoryStorage, over random sequences of calls."""
+"""DynamoDB Local compared with the model, DurableStorage, over random sequences of calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from a2a_serverless.errors import A2AServerlessError, ConcurrencyError
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult
 from a2a_serverless.storage.log import Log
-from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -36,6 +35,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import KNOWN, Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.databases import LONG, Database, new_clock, new_scope
+from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, artifact, chunk, message, request
 
 EXAMPLES = 1000 if LONG else 20
@@ -77,7 +77,7 @@ class Comparison(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock = new_clock()
         scope = new_scope()
-        self.model = MemoryStorage(scope=scope, clock=self.clock)
+        self.model = memory_storage(scope=scope, clock=self.clock)
         self.real = database.storage(scope=scope, clock=self.clock)
 
     def teardown(self) -> None:

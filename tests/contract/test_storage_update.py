@@ -18,7 +18,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import KNOWN, TERMINAL
-from tests.support.databases import THREADED, versions
+from tests.support.databases import versions
 from tests.support.messages import agent_message, artifact, chunk, message, said, texts
 
 WORKING = TaskState.TASK_STATE_WORKING
@@ -240,7 +240,6 @@ async def test_a_call_is_atomic(storage: DurableStorage) -> None:
     assert await load(storage, task_id) == before
 
 
-@pytest.mark.parametrize("storage", THREADED, indirect=True)
 async def test_blind_writes_are_repeated(storage: DurableStorage) -> None:
     """Concurrent writes without an expected version all get in, each exactly once (37)."""
     task_id = await new_task(storage)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.head import Head
@@ -41,7 +41,7 @@ def clock() -> Timetable:
 
 
 @pytest.fixture(params=["moto", LOCAL])
-def watched(request: pytest.FixtureRequest, clock: Timetable) -> Iterator[DynamoStorage]:
+def watched(request: pytest.FixtureRequest, clock: Timetable) -> Iterator[DurableStorage]:
     """A storage on DynamoDB whose clock is set by the tail's own waiting."""
     if request.param == "moto":
         with moto_database() as moto:
@@ -59,7 +59,9 @@ async def follow(tail: Tail, deadline: float) -> int:
     return len([d async for d in tail.events(until=never, deadline=deadline)])
 
 
-async def test_an_idle_stream_reads_once_a_second(watched: DynamoStorage, clock: Timetable) -> None:
+async def test_an_idle_stream_reads_once_a_second(
+    watched: DurableStorage, clock: Timetable
+) -> None:
     """After 10 s of silence it is exactly 1 request a second (at most 1.2 are allowed)."""
     head = (await watched.open_task("context", request())).head
     tail = await Tail.open(watched, head.task_id)
@@ -73,7 +75,7 @@ async def test_an_idle_stream_reads_once_a_second(watched: DynamoStorage, clock:
 
 
 async def test_an_event_makes_the_stream_quick_again(
-    watched: DynamoStorage, clock: Timetable
+    watched: DurableStorage, clock: Timetable
 ) -> None:
     """While events come each poll is one Query, 25 ms after the last one."""
     head = (await watched.open_task("context", request())).head
@@ -96,7 +98,7 @@ async def test_an_event_makes_the_stream_quick_again(
     assert len(active) == pytest.approx(2.8 / 0.025, abs=2)
 
 
-async def test_a_poll_is_one_request_whatever_it_finds(watched: DynamoStorage) -> None:
+async def test_a_poll_is_one_request_whatever_it_finds(watched: DurableStorage) -> None:
     """HEAD and the new events come with one consistent Query; nothing else is asked."""
     head = (await watched.open_task("context", request())).head
     tail = await Tail.open(watched, head.task_id)

@@ -11,7 +11,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from tests.e2e.commands import environment, run, running
 from tests.support.databases import dynamo_storage
 from tests.support.emulators import CREDENTIALS, REGION, dynamodb_local, fauxqs
@@ -112,7 +112,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def storage(provisioned: dict[str, str]) -> Iterator[DynamoStorage]:
+def storage(provisioned: dict[str, str]) -> Iterator[DurableStorage]:
     """The table, as a worker in another process sees it."""
     client = boto3.client(
         "dynamodb",

@@ -7,12 +7,12 @@ from typing import Any
 from a2a.types import StreamResponse, TaskArtifactUpdateEvent
 from google.protobuf.json_format import MessageToDict
 
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold
 
 
-async def log_of(storage: DynamoStorage, task_id: str) -> list[tuple[str, dict[str, Any]]]:
+async def log_of(storage: DurableStorage, task_id: str) -> list[tuple[str, dict[str, Any]]]:
     """All events of a task and their ids, from what is stored."""
     log = await storage.read(task_id)
     assert log is not None

@@ -32,7 +32,7 @@ from a2a_serverless.local.web_adapter import WebAdapter
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.agents import load_agent
@@ -277,14 +277,14 @@ def system(settings: Settings, backends: Backends, account: Account) -> Iterator
     """All functions but the sweeper; yield the API, which counts its answers."""
     operations, clock = backends.operations, backends.storage.clock
     assert isinstance(operations, MemoryQueue)
-    assert isinstance(backends.storage, MemoryStorage)
+    assert isinstance(backends.storage.table, MemoryTable)
 
     def worker(environment: ExitStack) -> Any:
         agent = load_agent(f"{AGENT}:agent")
         function = WorkerFunction(backends, agent, settings, clock=clock)
         return environment.enter_context(closing(function)).handle
 
-    commits = MemoryStream(backends.storage)
+    commits = MemoryStream(backends.storage.table)
     jobs = backends.pushing().queue.jobs
     assert isinstance(jobs, MemoryQueue)
     sources = PushSources(

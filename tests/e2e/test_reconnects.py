@@ -16,7 +16,7 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, MetadataMerged, StatusChanged
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
@@ -39,7 +39,7 @@ COMPLETED = TaskState.TASK_STATE_COMPLETED
 class Agent:
     """Writes a log at random: big commits and small ones, silent ones, restarts."""
 
-    def __init__(self, storage: DynamoStorage, chance: random.Random) -> None:
+    def __init__(self, storage: DurableStorage, chance: random.Random) -> None:
         self._storage = storage
         self._chance = chance
         self._token = ""
@@ -164,7 +164,7 @@ class Client:
 
 
 async def one_run(
-    storage: DynamoStorage, http: httpx.AsyncClient, urls: list[str], number: int
+    storage: DurableStorage, http: httpx.AsyncClient, urls: list[str], number: int
 ) -> int:
     """One task, one agent, one client; gives the number of connections."""
     chance = random.Random(number)  # noqa: S311 - repeatable
@@ -193,7 +193,7 @@ async def one_run(
 
 
 async def test_cuts_lose_and_repeat_nothing(
-    storage: DynamoStorage, api_urls: list[str], record_property: Any
+    storage: DurableStorage, api_urls: list[str], record_property: Any
 ) -> None:
     """The connection is cut at random bytes, and goes on in the other process.
 

@@ -21,7 +21,7 @@ from a2a.types import StreamResponse, Task
 from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.client import ResumingClient, Retries, resuming
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.head import TERMINAL
 from tests.e2e.clients import BINDINGS, artifact_text
@@ -129,11 +129,11 @@ def worker(own_queues: dict[str, str], tmp_path: Path) -> Iterator[Running]:
         yield worker
 
 
-async def tasks_of(storage: DynamoStorage) -> int:
+async def tasks_of(storage: DurableStorage) -> int:
     return len((await storage.list_tasks(ListTasksQuery(page_size=100))).tasks)
 
 
-async def check(call: Call, storage: DynamoStorage, *, streaming: bool) -> None:
+async def check(call: Call, storage: DurableStorage, *, streaming: bool) -> None:
     """What the client got is what the log has, each event once."""
     stored = await storage.load_task(call.task_id)
     assert stored is not None
@@ -165,7 +165,7 @@ def folded(task: Task, updates: list[StreamResponse]) -> str:
 
 async def test_the_log_and_nothing_twice(
     own_queues: dict[str, str],
-    storage: DynamoStorage,
+    storage: DurableStorage,
     worker: Running,
     tmp_path: Path,
     record_property: Any,

@@ -1,4 +1,4 @@
-"""A subscriber that reads beside transactions: `DynamoStorage.read`, page by page.
+"""A subscriber that reads beside transactions: `DurableStorage.read`, page by page.
 
 DynamoDB shows the items of a transaction one by one to a query that runs beside it.
 """

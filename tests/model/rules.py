@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from a2a_serverless.storage.dynamodb import head_update
+from a2a_serverless.storage.durable import head_update
 from a2a_serverless.storage.dynamodb_commits import Commits
 from a2a_serverless.storage.dynamodb_heads import head_of
 from a2a_serverless.storage.table import Update

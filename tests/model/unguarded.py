@@ -17,7 +17,7 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
-from a2a_serverless.storage.dynamodb import head_update
+from a2a_serverless.storage.durable import head_update
 from a2a_serverless.storage.dynamodb_commits import Commits
 from a2a_serverless.storage.dynamodb_heads import head_of
 from a2a_serverless.storage.table import Update

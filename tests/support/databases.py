@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 
 import boto3
@@ -21,7 +21,6 @@ from moto.dynamodb.responses import DynamoHandler
 from a2a_serverless.clock import Clock
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.storage.dynamodb_attributes import Typed, typed
 from a2a_serverless.storage.dynamodb_layout import INDEXES
 from a2a_serverless.storage.dynamodb_table import DynamoTable
@@ -30,17 +29,14 @@ from a2a_serverless.tasks.identity import Scope
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
 
-T = TypeVar("T", bound=DynamoTable)
-
 TABLE = "tasks"
 
 LONG = os.environ.get("A2A_FAULTS") == "long"
 """Whether tests that draw from seeds draw many (`make faults`)."""
 
 LOCAL = pytest.param("dynamodb", marks=pytest.mark.emulators)
-BACKENDS = ["memory", "moto", LOCAL]
-THREADED = ["memory", LOCAL]
-"""Backends for concurrent calls; moto loses writes under threads."""
+BACKENDS = ["memory", "file", LOCAL]
+"""The tables that the suites of storage run over."""
 
 _starts = itertools.count(8_000_000_000_000, -1_000_000_000)
 
@@ -52,18 +48,18 @@ class Database:
     client: Any
     table: str = TABLE
 
-    def opened(self, kind: type[T] = DynamoTable, *, clock: Clock | None = None) -> T:
+    def opened(self, *, clock: Clock | None = None) -> DynamoTable:
         """The table, as storage asks for it."""
-        return kind(self.table, INDEXES, client=self.client, clock=clock)
+        return dynamo_table(self.table, client=self.client, clock=clock)
 
-    def storage(self, **options: Any) -> DynamoStorage:
+    def storage(self, **options: Any) -> DurableStorage:
         """A storage in a scope that no other test has."""
         options.setdefault("scope", new_scope())
         options.setdefault("client", self.client)
         return dynamo_storage(self.table, **options)
 
 
-def on_dynamo(storage: DynamoStorage) -> DynamoTable:
+def on_dynamo(storage: DurableStorage) -> DynamoTable:
     """The table of a storage on DynamoDB."""
     assert isinstance(storage.table, DynamoTable)
     return storage.table
@@ -83,9 +79,9 @@ def dynamo_table(
 
 def dynamo_storage(
     name: str = TABLE, *, client: Any = None, clock: Clock | None = None, **options: Any
-) -> DynamoStorage:
+) -> DurableStorage:
     """A storage on DynamoDB."""
-    return DynamoStorage(dynamo_table(name, client=client, clock=clock), clock=clock, **options)
+    return DurableStorage(dynamo_table(name, client=client, clock=clock), clock=clock, **options)
 
 
 def new_scope() -> Scope:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.durable import DurableStorage
 
 WITHIN_S = 20.0
 
@@ -16,15 +16,15 @@ class Followers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._seen: dict[object, int] = {}
-        changed = MemoryStorage.changed
+        changed = DurableStorage.changed
 
         async def noted(
-            storage: MemoryStorage, task_id: str, version: int, timeout_s: float
+            storage: DurableStorage, task_id: str, version: int, timeout_s: float
         ) -> None:
             self._seen[asyncio.current_task()] = version
             await changed(storage, task_id, version, timeout_s)
 
-        monkeypatch.setattr(MemoryStorage, "changed", noted)
+        monkeypatch.setattr(DurableStorage, "changed", noted)
 
     def forget(self) -> None:
         """Count from now on."""

@@ -19,8 +19,8 @@ import pytest
 from botocore.client import BaseClient
 from fastapi import FastAPI
 
-from a2a_serverless.push.dynamodb_keys import PARTITION
 from a2a_serverless.push.function import PushFunction
+from a2a_serverless.push.keys import PARTITION
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.function import WorkerFunction

@@ -22,6 +22,7 @@ from botocore.exceptions import (
 
 from a2a_serverless import aws
 from a2a_serverless.aws import ErrorKind
+from a2a_serverless.clock import pause_s
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
 from tests.support.clocks import ManualClock
 
@@ -197,7 +198,7 @@ async def test_repeat_raises_what_is_fatal() -> None:
 def test_pauses_grow_to_a_bound() -> None:
     """Back-off is between nothing and a ceiling that doubles up to two seconds."""
     for attempt, ceiling in [(1, 0.04), (2, 0.08), (5, 0.64), (30, 2.0)]:
-        pauses = [aws.pause_s(attempt) for _ in range(200)]
+        pauses = [pause_s(attempt) for _ in range(200)]
         assert 0 <= min(pauses) <= max(pauses) <= ceiling
         assert max(pauses) > ceiling / 2
 

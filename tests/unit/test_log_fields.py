@@ -9,7 +9,7 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
@@ -100,7 +100,7 @@ async def test_the_line_of_a_repair_that_failed(
             queue_down.setattr(backends.operations, "send", refuse)
             clock.advance(7200)
             await sweeper.sweep()
-        monkeypatch.setattr(MemoryStorage, "head", refuse)
+        monkeypatch.setattr(DurableStorage, "head", refuse)
         clock.advance(7200)
         await sweeper.sweep()
     unread = {"task_id": head.task_id, "context_id": None, "turn": None}
@@ -177,7 +177,7 @@ async def test_the_lines_of_a_delivery_that_failed(monkeypatch: pytest.MonkeyPat
         async def refuse(*_: object, **__: object) -> bool:
             raise UnavailableError
 
-        monkeypatch.setattr(MemoryStorage, "move_push", refuse)
+        monkeypatch.setattr(DurableStorage, "move_push", refuse)
         await world.run(seconds=60)
     common = {"task_id": head.task_id, "context_id": "ctx"}
     assert fields(lines, "push_failed", *IDS)[0] == common | {"turn": 1}

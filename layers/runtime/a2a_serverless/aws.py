@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import random
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from botocore.config import Config
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
 
 THREADS: Final = 64
@@ -33,8 +32,6 @@ ATTEMPTS: Final = 12
 BUDGET_S: Final = 15.0
 """Seconds after which `repeat` does not send a request again."""
 
-_FIRST_PAUSE_S: Final = 0.02
-_LONGEST_PAUSE_S: Final = 2.0
 _SERVER_ERROR: Final = 500
 
 _READ_TIMEOUT_S: Final = 5
@@ -169,12 +166,6 @@ async def repeat(
                 raise UnavailableError(msg) from error
         await clock.sleep(pause_s(attempt))
     raise AssertionError  # the loop returns or raises
-
-
-def pause_s(attempt: int) -> float:
-    """Return the seconds to wait after attempt 1, 2, …: exponential, with full jitter."""
-    ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
-    return random.uniform(0, ceiling)  # noqa: S311 - spreads load, guards nothing
 
 
 def kind_of(error: Exception) -> ErrorKind:

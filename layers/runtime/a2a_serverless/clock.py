@@ -6,9 +6,13 @@ Only the measuring of a blocked event loop (`worker/keeper.py`) reads the system
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
+
+_FIRST_PAUSE_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 2.0
 
 
 class Clock(Protocol):
@@ -71,3 +75,9 @@ class Waker:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+
+
+def pause_s(attempt: int) -> float:
+    """Return the seconds to wait after attempt 1, 2, …: exponential, with full jitter."""
+    ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
+    return random.uniform(0, ceiling)  # noqa: S311 - spreads load, guards nothing

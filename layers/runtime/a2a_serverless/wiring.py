@@ -13,7 +13,8 @@ from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.leases import Slots, StreamLeases
+from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.leases import PLACES, Slots, StreamLeases
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.operations import Operation
 
@@ -70,15 +71,15 @@ class Backends:
 def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     """Return backends in this process's memory."""
     from a2a_serverless.queues.memory import MemoryQueue
-    from a2a_serverless.storage.leases import MemorySlots
-    from a2a_serverless.storage.memory import MemoryStorage
+    from a2a_serverless.storage.memory_table import MemoryTable
 
     clock = clock or SystemClock()
+    table = MemoryTable(INDEXES)
     return Backends(
-        storage=MemoryStorage(clock=clock, timing=settings.timing()),
+        storage=DurableStorage(table, clock=clock, timing=settings.timing()),
         operations=MemoryQueue(Operation, visibility_s=settings.visibility_s, clock=clock),
-        push=_push_in_memory(clock) if settings.pushes else None,
-        streams=_leases(MemorySlots(clock), settings),
+        push=_push_in_memory(table, clock) if settings.pushes else None,
+        streams=_leases(Slots(table, clock=clock), settings),
     )
 
 
@@ -98,8 +99,6 @@ def aws_backends(
         ConfigurationError: one of them is not set.
     """
     from a2a_serverless.queues.sqs import SqsFifoQueue
-    from a2a_serverless.storage.dynamodb import DynamoStorage
-    from a2a_serverless.storage.dynamodb_leases import DynamoSlots
 
     for name in ("table", "queue", *needs):
         if not getattr(settings, name):
@@ -107,7 +106,7 @@ def aws_backends(
     clock = clock or SystemClock()
     table = _table_on_aws(settings, clock)
     return Backends(
-        storage=DynamoStorage(table, clock=clock, timing=settings.timing()),
+        storage=DurableStorage(table, clock=clock, timing=settings.timing()),
         operations=SqsFifoQueue(
             Operation,
             settings.queue,
@@ -117,7 +116,7 @@ def aws_backends(
             has_long_polls=has_long_polls,
         ),
         push=_push_on_aws(settings, table, clock) if settings.pushes else None,
-        streams=_leases(DynamoSlots(table, clock=clock), settings),
+        streams=_leases(Slots(table, clock=clock), settings),
     )
 
 
@@ -127,17 +126,14 @@ def aws_storage(settings: Settings, clock: Clock | None = None) -> DurableStorag
     Raises:
         ConfigurationError: `table` is not set.
     """
-    from a2a_serverless.storage.dynamodb import DynamoStorage
-
     if not settings.table:
         raise _unnamed("table")
     clock = clock or SystemClock()
     table = _table_on_aws(settings, clock)
-    return DynamoStorage(table, clock=clock, timing=settings.timing())
+    return DurableStorage(table, clock=clock, timing=settings.timing())
 
 
 def _table_on_aws(settings: Settings, clock: Clock) -> Table:
-    from a2a_serverless.storage.dynamodb_layout import INDEXES
     from a2a_serverless.storage.dynamodb_table import DynamoTable
 
     return DynamoTable(settings.table, INDEXES, clock=clock)
@@ -184,26 +180,26 @@ def _leases(slots: Slots, settings: Settings) -> StreamLeases:
     )
 
 
-def _push_in_memory(clock: Clock) -> PushBackends:
-    from a2a_serverless.push.keys import MemoryKeyStore
+def _push_in_memory(table: Table, clock: Clock) -> PushBackends:
     from a2a_serverless.queues.memory import MemoryQueue
-    from a2a_serverless.storage.leases import MemorySlots
 
     jobs = MemoryQueue(PushJob, visibility_s=PUSH_VISIBILITY_S, clock=clock)
     queue = PushQueue(jobs, MemoryQueue(PushLetter, clock=clock))
-    return PushBackends(queue=queue, keys=MemoryKeyStore(clock), slots=MemorySlots(clock))
+    return _pushing(queue, table, clock)
 
 
 def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> PushBackends:
-    from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
     from a2a_serverless.queues.sqs import SqsFifoQueue
-    from a2a_serverless.storage.dynamodb_leases import PLACES, DynamoSlots
 
     dead = settings.push_dead_letter_queue
     jobs = SqsFifoQueue(PushJob, settings.push_queue, undecodable_queue=dead or None, clock=clock)
     letters = SqsFifoQueue(PushLetter, dead, clock=clock) if dead else None
+    return _pushing(PushQueue(jobs, letters), table, clock)
+
+
+def _pushing(queue: PushQueue, table: Table, clock: Clock) -> PushBackends:
     return PushBackends(
-        queue=PushQueue(jobs, letters),
-        keys=DynamoKeyStore(table, clock=clock),
-        slots=DynamoSlots(table, kind=PLACES, clock=clock),
+        queue=queue,
+        keys=KeyStore(table, clock=clock),
+        slots=Slots(table, kind=PLACES, clock=clock),
     )

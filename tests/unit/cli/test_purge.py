@@ -22,7 +22,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.inspect.wording import amounts
 from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.identity import Scope
 from tests.support.clocks import ManualClock
@@ -52,7 +52,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def storage(database: Database, clock: ManualClock) -> DynamoStorage:
+def storage(database: Database, clock: ManualClock) -> DurableStorage:
     """The storage of ann, who has two tasks in one context and one in another, and bob his own."""
     storage = database.storage(clock=clock, scope=ANN)
     for context, task_id in (("a", "t-0"), ("a", "t-1"), ("b", "t-2")):
@@ -63,7 +63,7 @@ def storage(database: Database, clock: ManualClock) -> DynamoStorage:
     return storage
 
 
-def opened(storage: DynamoStorage, task_id: str, context: str) -> None:
+def opened(storage: DurableStorage, task_id: str, context: str) -> None:
     said = SendMessageRequest(message=Message(message_id=task_id, parts=[Part(text="hi")]))
     wait(storage.open_task(context, said, task_id=task_id))
 
@@ -96,7 +96,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
     return typing
 
 
-def test_all_of_a_caller(run: Run, database: Database, storage: DynamoStorage) -> None:
+def test_all_of_a_caller(run: Run, database: Database, storage: DurableStorage) -> None:
     """Counted, deleted with webhooks and stored counts; another caller keeps all; twice is fine."""
     wait(storage.list_tasks(ListTasksQuery(page_size=1)))  # stores a count
     assert f"COUNT#{ANN.digest}" in items(database, ANN)
@@ -114,7 +114,7 @@ def test_all_of_a_caller(run: Run, database: Database, storage: DynamoStorage) -
     assert run("--user", "ann", "--yes") == (0, again, "")
 
 
-def test_one_context(run: Run, storage: DynamoStorage) -> None:
+def test_one_context(run: Run, storage: DurableStorage) -> None:
     """`purge --context` deletes one context of a caller or scope; other contexts stay."""
     code, out, _ = run("--scope", ANN.digest, "--context", "a", "--yes")
     assert (code, "Deleted 2 tasks, no contexts with a state and 1 webhook:" in out) == (0, True)
@@ -125,7 +125,7 @@ def test_one_context(run: Run, storage: DynamoStorage) -> None:
 
 
 def test_nothing_is_deleted_without_the_name(
-    run: Run, database: Database, storage: DynamoStorage, typed: Callable[[str], list[str]]
+    run: Run, database: Database, storage: DurableStorage, typed: Callable[[str], list[str]]
 ) -> None:
     """`purge` deletes nothing unless the name is typed or --yes is given."""
     before = items(database, ANN)
@@ -143,19 +143,19 @@ def test_nothing_is_deleted_without_the_name(
 
 
 def test_an_interrupted_one_is_continued(
-    run: Run, database: Database, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
+    run: Run, database: Database, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted `purge` says how far it was, and the next one deletes the remains too."""
-    whole = DynamoStorage.delete_data
+    whole = DurableStorage.delete_data
     steps = iter(range(10))
 
-    async def one_step(self: DynamoStorage, context_id: str | None = None, **_: Any) -> Any:
+    async def one_step(self: DurableStorage, context_id: str | None = None, **_: Any) -> Any:
         if next(steps) == 1:
             raise UnavailableError("No answer in time.")
         return await whole(self, context_id, limit=1)
 
     with monkeypatch.context() as failing:
-        failing.setattr(DynamoStorage, "delete_data", one_step)
+        failing.setattr(DurableStorage, "delete_data", one_step)
         code, _, err = run("--user", "ann", "--yes")
     assert code == 2
     so_far, cause = err.splitlines()
@@ -169,7 +169,7 @@ def test_an_interrupted_one_is_continued(
 
 
 def test_the_table_of_a_stack(
-    run: Run, database: Database, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
+    run: Run, database: Database, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With --stack `purge` takes the table from the stack's outputs, not the environment."""
     outputs = {"Table": database.table, "Queue": "work.fifo"}
@@ -198,7 +198,9 @@ def test_the_table_of_a_stack(
         (("--user", "ann", "--context", ""), "--context: A context id must have 1 to"),
     ],
 )
-def test_what_cannot_be_asked(run: Run, storage: DynamoStorage, arguments: Any, named: str) -> None:
+def test_what_cannot_be_asked(
+    run: Run, storage: DurableStorage, arguments: Any, named: str
+) -> None:
     """Wrong arguments end with one sentence and exit code 2; an empty context deletes nothing."""
     code, out, err = run(*arguments, "--yes")
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -207,7 +209,7 @@ def test_what_cannot_be_asked(run: Run, storage: DynamoStorage, arguments: Any, 
 
 
 def test_a_name_before_the_word_is_refused(
-    storage: DynamoStorage, capsys: pytest.CaptureFixture[str]
+    storage: DurableStorage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`tasks --user ann purge` is refused, and deletes no task of any caller."""
     assert cli.main(("tasks", "--user", "ann", "purge", "--yes")) == 2
@@ -216,7 +218,7 @@ def test_a_name_before_the_word_is_refused(
 
 
 def test_a_bar_shows_how_far_it_is(
-    run: Run, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
+    run: Run, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a terminal a bar shows how many of the counted tasks are deleted."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)

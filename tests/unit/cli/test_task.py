@@ -23,7 +23,7 @@ from a2a.types import (
 )
 
 from a2a_serverless import aws, cli
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -81,11 +81,11 @@ def run(database: Database, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def storage(database: Database, clock: ManualClock) -> DynamoStorage:
+def storage(database: Database, clock: ManualClock) -> DurableStorage:
     return database.storage(clock=clock, scope=ANN)
 
 
-def opened(storage: DynamoStorage, task_id: str = TASK, message_id: str = "m-1") -> Head:
+def opened(storage: DurableStorage, task_id: str = TASK, message_id: str = "m-1") -> Head:
     """A task with its first message."""
     said = SendMessageRequest(message=Message(message_id=message_id, parts=[Part(text="Secret")]))
     opening = storage.open_task("conversation-7", said, task_id=task_id, caller=Caller("ann"))
@@ -98,12 +98,12 @@ def wait(awaitable: Any) -> Any:
     return asyncio.run(awaitable)
 
 
-def committed(storage: DynamoStorage, head: Head, *entries: Any, **options: Any) -> Head:
+def committed(storage: DurableStorage, head: Head, *entries: Any, **options: Any) -> Head:
     after: Head = wait(storage.commit(head, Commit(entries=entries, **options)))
     return after
 
 
-def claimed(storage: DynamoStorage, head: Head, token: str, *entries: Any) -> Head:
+def claimed(storage: DurableStorage, head: Head, token: str, *entries: Any) -> Head:
     return committed(storage, head, *entries, token=token, claims=True, worker=f"host-{token} 17")
 
 
@@ -111,7 +111,7 @@ def chunk(text: str, *, append: bool = True, last: bool = False) -> ArtifactWrit
     return ArtifactWritten(Artifact(artifact_id="report", parts=[Part(text=text)]), append, last)
 
 
-def restarted(storage: DynamoStorage, clock: ManualClock) -> Head:
+def restarted(storage: DurableStorage, clock: ManualClock) -> Head:
     """A task whose first attempt has failed, and whose second one is asked to cancel."""
     head = opened(storage)
     clock.advance(0.25)
@@ -154,7 +154,7 @@ def attempts_of(text: str) -> list[str]:
 
 
 def test_the_manual_shows_what_is_printed(
-    run: Run, storage: DynamoStorage, clock: ManualClock
+    run: Run, storage: DurableStorage, clock: ManualClock
 ) -> None:
     """The example of docs/operations.md is the output for a task with that life."""
     restarted(storage, clock)
@@ -164,7 +164,7 @@ def test_the_manual_shows_what_is_printed(
     assert indent(said.out, " " * 4) in page, said.out
 
 
-def test_the_state_of_a_task(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+def test_the_state_of_a_task(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """`task` prints scope, context, times, turn, attempts, holder, due time, size and cancel."""
     head = restarted(storage, clock)
     fields = lines_of(run(TASK).out)
@@ -184,7 +184,7 @@ def test_the_state_of_a_task(run: Run, storage: DynamoStorage, clock: ManualCloc
     }
 
 
-def test_a_line_for_each_version(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+def test_a_line_for_each_version(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """Time, number, what it did, below its attempt; which says how it ended, and why."""
     restarted(storage, clock)
     said = run(TASK).out
@@ -200,13 +200,13 @@ def test_a_line_for_each_version(run: Run, storage: DynamoStorage, clock: Manual
     ]
 
 
-def test_contents_are_not_shown(run: Run, storage: DynamoStorage) -> None:
+def test_contents_are_not_shown(run: Run, storage: DurableStorage) -> None:
     """A message's text is the client's."""
     opened(storage)
     assert "Secret" not in run(TASK).out + run(TASK, "--json").out
 
 
-def test_json_says_the_same(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+def test_json_says_the_same(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """`task --json` prints one object with the same facts, with times in UTC."""
     head = restarted(storage, clock)
     said = run(TASK, "--json").json
@@ -221,7 +221,7 @@ def test_json_says_the_same(run: Run, storage: DynamoStorage, clock: ManualClock
     assert said["unreadable"] == []
 
 
-def test_webhooks_and_their_refusals(run: Run, storage: DynamoStorage) -> None:
+def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
     """Each webhook with how far it was told; one that was given up says so, and the way out."""
     head = opened(storage)
     for config_id in ("gone", "new", "slow"):
@@ -254,7 +254,7 @@ def test_webhooks_and_their_refusals(run: Run, storage: DynamoStorage) -> None:
     assert (slow["failures"], slow["failing_since"]) == (3, since)
 
 
-def test_a_turn_that_no_worker_has(run: Run, storage: DynamoStorage) -> None:
+def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
     """For a turn without a worker `task` says that it waits, was given back, or is over."""
     head = opened(storage)
     assert lines_of(run(TASK).out)["held by"] == "no worker; the turn waits for one"
@@ -267,7 +267,7 @@ def test_a_turn_that_no_worker_has(run: Run, storage: DynamoStorage) -> None:
     assert (fields["held by"], fields["due"]) == ("none", "never")
 
 
-def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DynamoStorage) -> None:
+def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DurableStorage) -> None:
     """An unknown entry is shown with its kind; only a critical one makes the command fail."""
     head = opened(storage)
     append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))
@@ -281,7 +281,7 @@ def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: Dyna
     assert "version 1 has an unknown entry of kind 'Y'" in said.err
 
 
-def test_a_status_of_a_newer_release(run: Run, database: Database, storage: DynamoStorage) -> None:
+def test_a_status_of_a_newer_release(run: Run, database: Database, storage: DurableStorage) -> None:
     """A state that this release does not know is shown as its number, or named as it is stored."""
     head = opened(storage)
     newer = StatusChanged(TaskStatus(state=77))  # type: ignore[arg-type]
@@ -302,7 +302,7 @@ EVIL = (
 COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
 
 
-def hostile(storage: DynamoStorage) -> Head:
+def hostile(storage: DurableStorage) -> Head:
     """A task in which all that clients and agents name is hostile."""
     said = SendMessageRequest(message=Message(message_id=EVIL, parts=[Part(text=EVIL)]))
     opening = storage.open_task(EVIL, said, task_id=TASK, caller=Caller(EVIL))
@@ -317,7 +317,7 @@ def hostile(storage: DynamoStorage) -> Head:
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
 def test_nothing_breaks_the_terminal(
-    run: Run, database: Database, storage: DynamoStorage, arguments: tuple[str, ...]
+    run: Run, database: Database, storage: DurableStorage, arguments: tuple[str, ...]
 ) -> None:
     """What clients and agents have named is shown without control characters."""
     head = hostile(storage)
@@ -330,7 +330,7 @@ def test_nothing_breaks_the_terminal(
 
 @pytest.mark.parametrize("arguments", [("--story",), ("--events",), ("--follow",)])
 def test_no_view_breaks_the_terminal(
-    run: Run, storage: DynamoStorage, arguments: tuple[str, ...]
+    run: Run, storage: DurableStorage, arguments: tuple[str, ...]
 ) -> None:
     """Nor do its events and its story: no clipboard is written, no link is made, no line erased."""
     head = hostile(storage)
@@ -341,7 +341,7 @@ def test_no_view_breaks_the_terminal(
     assert "x1b]52;c;" in shown or "u001b]52;c;" in shown
 
 
-def test_what_happened_in_sentences(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+def test_what_happened_in_sentences(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """The story has one sentence a line with its time: starts, ends, takeovers, cancels."""
     restarted(storage, clock)
     assert run(TASK, "--story").out.splitlines() == [
@@ -356,7 +356,7 @@ def test_what_happened_in_sentences(run: Run, storage: DynamoStorage, clock: Man
     ]
 
 
-def test_what_each_version_has_cost(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+def test_what_each_version_has_cost(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """`--cost` prints bytes and write units of each version, and their sum in dollars."""
     restarted(storage, clock)
     lines = run(TASK, "--cost").out.splitlines()
@@ -367,7 +367,7 @@ def test_what_each_version_has_cost(run: Run, storage: DynamoStorage, clock: Man
 
 @pytest.mark.parametrize("arguments", [("--events",), ("--follow",)])
 def test_the_events_of_a_task(
-    run: Run, storage: DynamoStorage, clock: ManualClock, arguments: tuple[str, ...]
+    run: Run, storage: DurableStorage, clock: ManualClock, arguments: tuple[str, ...]
 ) -> None:
     """`--events` and `--follow` print a task's events with their cursors, and end with the task."""
     head = restarted(storage, clock)
@@ -392,7 +392,7 @@ def test_an_unknown_task(run: Run, arguments: tuple[str, ...]) -> None:
     assert "--scope" in said.err
 
 
-def test_an_expired_task(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+def test_an_expired_task(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """An expired task is found neither by its id nor with its scope, though it is still stored."""
     opened(storage)
     clock.advance(31 * 86_400)
@@ -400,7 +400,7 @@ def test_an_expired_task(run: Run, storage: DynamoStorage, clock: ManualClock) -
     assert "has no task" in run(TASK, "--scope", ANN.digest).err
 
 
-def test_a_task_of_an_older_release(run: Run, database: Database, storage: DynamoStorage) -> None:
+def test_a_task_of_an_older_release(run: Run, database: Database, storage: DurableStorage) -> None:
     """The index by id does not have it; with its scope it is shown."""
     head = opened(storage)
     for item_key in (head_key(head), event_key(head)):
@@ -413,7 +413,7 @@ def test_a_task_of_an_older_release(run: Run, database: Database, storage: Dynam
 
 
 def test_a_task_whose_first_commit_is_gone(
-    run: Run, database: Database, storage: DynamoStorage
+    run: Run, database: Database, storage: DurableStorage
 ) -> None:
     """The index by id does not have it; the sentence says so, and its scope shows what is left."""
     head = opened(storage)
@@ -424,14 +424,14 @@ def test_a_task_whose_first_commit_is_gone(
     assert "version 1 is not there" in run(TASK, "--scope", ANN.digest).err
 
 
-def test_an_empty_state_is_quoted(run: Run, database: Database, storage: DynamoStorage) -> None:
+def test_an_empty_state_is_quoted(run: Run, database: Database, storage: DurableStorage) -> None:
     """The sentence has no gap where the state would stand."""
     set_attributes(database, head_key(opened(storage)), {"state": {"S": ""}})
     assert "HEAD has the state '', which this release does not know" in run(TASK).err
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_an_id_in_two_scopes(run: Run, storage: DynamoStorage, arguments: tuple[str, ...]) -> None:
+def test_an_id_in_two_scopes(run: Run, storage: DurableStorage, arguments: tuple[str, ...]) -> None:
     """For an id in two scopes both are listed with state and creation; --scope chooses."""
     claimed(storage, opened(storage), "a")
     opened(storage.for_scope(BOB))
@@ -450,7 +450,7 @@ def test_an_id_in_two_scopes(run: Run, storage: DynamoStorage, arguments: tuple[
 
 
 def test_a_head_that_was_stored_in_part(
-    run: Run, database: Database, storage: DynamoStorage, clock: ManualClock
+    run: Run, database: Database, storage: DurableStorage, clock: ManualClock
 ) -> None:
     """The rest of HEAD and all versions are shown; one line names what is missing."""
     head = restarted(storage, clock)
@@ -468,7 +468,7 @@ def test_a_head_that_was_stored_in_part(
     assert run(TASK, "--json").json["context_id"] is None
 
 
-def test_a_head_without_anything(run: Run, database: Database, storage: DynamoStorage) -> None:
+def test_a_head_without_anything(run: Run, database: Database, storage: DurableStorage) -> None:
     """For a HEAD without attributes the scope is read from its key, and the versions are shown."""
     head = opened(storage)
     database.client.put_item(TableName=database.table, Item=head_key(head))
@@ -479,7 +479,7 @@ def test_a_head_without_anything(run: Run, database: Database, storage: DynamoSt
 
 
 def test_versions_that_cannot_be_read(
-    run: Run, database: Database, storage: DynamoStorage, clock: ManualClock
+    run: Run, database: Database, storage: DurableStorage, clock: ManualClock
 ) -> None:
     """Versions that are gone or damaged are named, and the rest is shown."""
     head = restarted(storage, clock)
@@ -503,7 +503,7 @@ def test_versions_that_cannot_be_read(
 
 @pytest.mark.parametrize("view", ["--events", "--follow"])
 def test_the_events_of_a_damaged_task(
-    run: Run, database: Database, storage: DynamoStorage, clock: ManualClock, view: str
+    run: Run, database: Database, storage: DurableStorage, clock: ManualClock, view: str
 ) -> None:
     """One sentence says which version is gone, or what HEAD lacks."""
     head = restarted(storage, clock)
@@ -515,14 +515,14 @@ def test_the_events_of_a_damaged_task(
     assert (said.code, "context_id" in said.err) == (2, True)
 
 
-def test_a_log_that_ends_before_head(run: Run, database: Database, storage: DynamoStorage) -> None:
+def test_a_log_that_ends_before_head(run: Run, database: Database, storage: DurableStorage) -> None:
     """If the log ends before HEAD's version, one clause names the missing versions."""
     head = opened(storage)
     set_attributes(database, head_key(head), {"version": {"N": "1000000000000"}})
     assert "versions 2 to 1000000000000 are not there" in run(TASK).err
 
 
-def test_a_time_that_no_calendar_has(run: Run, database: Database, storage: DynamoStorage) -> None:
+def test_a_time_that_no_calendar_has(run: Run, database: Database, storage: DurableStorage) -> None:
     """A time that no calendar has is shown as the stored number."""
     head = opened(storage)
     set_attributes(database, head_key(head), {"due_at": {"N": str(10**20)}})

@@ -23,7 +23,7 @@ from a2a_serverless.console.app import Console
 from a2a_serverless.console.pages import VIEWS
 from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
@@ -52,7 +52,7 @@ def run(database: Database, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def storage(database: Database, clock: ManualClock) -> DynamoStorage:
+def storage(database: Database, clock: ManualClock) -> DurableStorage:
     return database.storage(clock=clock, scope=ANN)
 
 
@@ -72,13 +72,13 @@ def wait(awaitable: Any) -> Any:
     return asyncio.run(awaitable)
 
 
-def opened(storage: DynamoStorage, task_id: str) -> Head:
+def opened(storage: DurableStorage, task_id: str) -> Head:
     said = SendMessageRequest(message=Message(message_id=task_id, parts=[Part(text="hi")]))
     head: Head = wait(storage.open_task("c", said, task_id=task_id)).head
     return head
 
 
-def ended(storage: DynamoStorage, head: Head, state: TaskState) -> None:
+def ended(storage: DurableStorage, head: Head, state: TaskState) -> None:
     wait(storage.commit(head, Commit(entries=(StatusChanged(TaskStatus(state=state)),))))
 
 
@@ -89,7 +89,7 @@ def ids(out: str) -> list[str]:
 # -- lists -----------------------------------------------------------------------------------
 
 
-def test_the_tasks_of_a_caller(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+def test_the_tasks_of_a_caller(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """The newest change first; those of other callers are in lists of their own."""
     for number in range(3):
         opened(storage, f"t-{number}")
@@ -104,7 +104,7 @@ def test_the_tasks_of_a_caller(run: Run, storage: DynamoStorage, clock: ManualCl
 
 
 def test_the_tasks_of_all_by_their_creation(
-    run: Run, storage: DynamoStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hour by hour, the newest first, with the state that HEAD has; as far back as is asked."""
     monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
@@ -123,7 +123,7 @@ def test_the_tasks_of_all_by_their_creation(
 
 
 def test_states_and_counts_of_a_caller(
-    run: Run, storage: DynamoStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`tasks` filters by state and by the time of the last change, and counts each state."""
     monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
@@ -142,7 +142,7 @@ def test_states_and_counts_of_a_caller(
     assert "failed                  2" in run("tasks", "--user", "ann", "--counts")[1]
 
 
-def test_more_than_a_page(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+def test_more_than_a_page(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """A list longer than a page has no gaps and no doubles, up to the limit."""
     for number in range(120):
         opened(storage, f"t-{number:03}")
@@ -154,7 +154,7 @@ def test_more_than_a_page(run: Run, storage: DynamoStorage, clock: ManualClock) 
 # -- one task --------------------------------------------------------------------------------
 
 
-def test_a_turn_is_sent_again(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+def test_a_turn_is_sent_again(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """`resend` makes the turn due now; without an open turn, or for an unknown task, it refuses."""
     head = opened(storage, "t")
     clock.advance(5)
@@ -169,7 +169,7 @@ def test_a_turn_is_sent_again(run: Run, storage: DynamoStorage, clock: ManualClo
 
 
 def test_nothing_is_done_without_a_yes(
-    run: Run, storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch
+    run: Run, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`resend` does nothing if no person can answer, or if the answer is no."""
     head = opened(storage, "t")
@@ -190,7 +190,7 @@ def operations(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A2A_CANCEL_TIMEOUT_S", "1")
 
 
-def test_a_task_is_canceled(run: Run, storage: DynamoStorage, operations: None) -> None:
+def test_a_task_is_canceled(run: Run, storage: DurableStorage, operations: None) -> None:
     """`tasks cancel` ends the task, and HEAD says that the operator asked."""
     opened(storage, "t")
     code, out, _ = run("tasks", "cancel", "t", "--yes")
@@ -277,7 +277,7 @@ def test_a_port_that_is_none(run: Run, capsys: pytest.CaptureFixture[str]) -> No
     assert "99999 is not a port" in capsys.readouterr().err
 
 
-def test_a_time_before_all_tasks(run: Run, storage: DynamoStorage) -> None:
+def test_a_time_before_all_tasks(run: Run, storage: DurableStorage) -> None:
     """Since a time that no calendar has is since ever."""
     opened(storage, "t")
     code, out, _ = run("tasks", "--user", "ann", "--since", "999999d")
@@ -286,7 +286,7 @@ def test_a_time_before_all_tasks(run: Run, storage: DynamoStorage) -> None:
 
 @pytest.mark.parametrize("verb", ["cancel", "resend"])
 def test_a_damaged_task_is_left_alone(
-    run: Run, database: Database, storage: DynamoStorage, operations: None, verb: str
+    run: Run, database: Database, storage: DurableStorage, operations: None, verb: str
 ) -> None:
     """What this release cannot read it neither cancels nor sends again; one sentence says why."""
     head = opened(storage, "t")
@@ -338,7 +338,7 @@ def test_a_region_that_is_none(run: Run, command: tuple[str, ...]) -> None:
 
 
 def test_a_stack_is_found_by_its_outputs(
-    run: Run, storage: DynamoStorage, database: Database, monkeypatch: pytest.MonkeyPatch
+    run: Run, storage: DurableStorage, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a stack's name `task` reads the table of its outputs, and shows the logs."""
     opened(storage, "t")
@@ -431,7 +431,7 @@ def test_without_any_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_the_console_of_a_table(
-    storage: DynamoStorage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`console` prints one link, which opens the table's pages until a signal comes."""
     opened(storage, "t")
@@ -457,7 +457,7 @@ def test_the_console_of_a_table(
     assert (code, "no worker; the turn waits for one" in shown) == (200, True)
 
 
-def test_the_console_shows_what_can_be_read(storage: DynamoStorage, database: Database) -> None:
+def test_the_console_shows_what_can_be_read(storage: DurableStorage, database: Database) -> None:
     """What HEAD lacks and an entry of a newer release are named; no page of the task fails."""
     head = opened(storage, "t")
     append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))

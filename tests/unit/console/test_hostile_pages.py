@@ -19,11 +19,12 @@ from a2a_serverless.console.rendering import visible
 from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.console.trying import Call
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
+from tests.support.memory import memory_storage
 
 URL = "http://127.0.0.1:8000"
 OWN = {"Origin": URL}
@@ -33,12 +34,12 @@ TURNED = "invoice\u202efdp.exe"
 
 
 @pytest.fixture
-def storage() -> MemoryStorage:
-    return MemoryStorage(scope=ANN, clock=ManualClock(1_795_313_640_000))
+def storage() -> DurableStorage:
+    return memory_storage(scope=ANN, clock=ManualClock(1_795_313_640_000))
 
 
 @pytest.fixture
-def console(storage: MemoryStorage) -> Console:
+def console(storage: DurableStorage) -> Console:
     inspector = StoredInspector(storage, Settings(), place="the table Tasks-Prod")
     return Console(inspector, url=URL, endpoint="http://127.0.0.1:9")
 
@@ -52,7 +53,7 @@ async def person(console: Console) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def written(storage: MemoryStorage, *entries: Entry, user: str = "ann") -> str:
+async def written(storage: DurableStorage, *entries: Entry, user: str = "ann") -> str:
     """The path of a task with a commit of these entries."""
     said = SendMessageRequest(message=Message(message_id="m", parts=[Part(text="hello")]))
     opening = await storage.open_task("c", said, task_id="t", caller=Caller(user))
@@ -74,7 +75,7 @@ def told(text: str) -> StatusChanged:
 
 
 async def test_a_link_puts_no_words_into_the_consoles_mouth(
-    storage: MemoryStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: httpx.AsyncClient
 ) -> None:
     """A link in an artifact leads here with the reader's cookie: only own sentences are shown."""
     path = await written(storage)
@@ -89,7 +90,7 @@ async def test_a_link_puts_no_words_into_the_consoles_mouth(
 
 @pytest.mark.parametrize("view", ["conversation", "timeline", "events"])
 async def test_names_cannot_turn_what_stands_beside_them(
-    storage: MemoryStorage, person: httpx.AsyncClient, view: str
+    storage: DurableStorage, person: httpx.AsyncClient, view: str
 ) -> None:
     """What turns a line's direction, and what a terminal would obey, is shown as it is written.
 
@@ -106,7 +107,7 @@ async def test_names_cannot_turn_what_stands_beside_them(
 
 
 async def test_texts_keep_their_directions(
-    storage: MemoryStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: httpx.AsyncClient
 ) -> None:
     """A message in Hebrew with an isolated number reads as its author wrote it."""
     path = await written(storage, told("\u05e9\u05dc\u05d5\u05dd \u2066<b>12</b>\u2069"))
@@ -132,7 +133,7 @@ async def test_a_place_keeps_its_letters(person: httpx.AsyncClient) -> None:
 
 
 async def test_a_long_conversation_is_shown_from_its_end(
-    storage: MemoryStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: httpx.AsyncClient
 ) -> None:
     """However much an agent has said, a page has a bounded part of it, the newest."""
     path = await written(storage, *(told(f"message {n} {'x' * 99_000}") for n in range(20)))
@@ -144,7 +145,7 @@ async def test_a_long_conversation_is_shown_from_its_end(
 
 
 async def test_an_artifact_of_many_parts_is_shown_in_part(
-    storage: MemoryStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: httpx.AsyncClient
 ) -> None:
     """Empty parts count, too: each is an element of the page."""
     files = (Part(raw=b"x", filename=f"file-{number}") for number in range(6_000))
@@ -157,7 +158,7 @@ async def test_an_artifact_of_many_parts_is_shown_in_part(
 
 
 async def test_a_short_conversation_is_whole(
-    storage: MemoryStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: httpx.AsyncClient
 ) -> None:
     """Nothing is said to be missing."""
     path = await written(storage, told("one"), artifact(Part(text="two"), Part(raw=b"three")))
@@ -166,7 +167,7 @@ async def test_a_short_conversation_is_whole(
     assert LEFT_OUT not in text
 
 
-async def test_a_long_name_is_cut(storage: MemoryStorage, person: httpx.AsyncClient) -> None:
+async def test_a_long_name_is_cut(storage: DurableStorage, person: httpx.AsyncClient) -> None:
     """A file's, an artifact's, and that of a file elsewhere."""
     long = "n" * 50_000
     path = await written(
@@ -178,7 +179,7 @@ async def test_a_long_name_is_cut(storage: MemoryStorage, person: httpx.AsyncCli
 
 
 async def test_a_large_event_is_shown_in_part(
-    storage: MemoryStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: httpx.AsyncClient
 ) -> None:
     """Two hundred events of megabytes each would be a page that no browser opens."""
     path = await written(storage, artifact(Part(text="y" * 500_000)), told("small"))

@@ -17,13 +17,14 @@ from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.inspect.cost import WRITE_UNIT_DOLLARS
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
+from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, request
 
 URL = "http://127.0.0.1:8000"
@@ -37,19 +38,19 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def storage(clock: ManualClock) -> MemoryStorage:
-    return MemoryStorage(scope=ANN, clock=clock)
+def storage(clock: ManualClock) -> DurableStorage:
+    return memory_storage(scope=ANN, clock=clock)
 
 
 @pytest.fixture
-async def person(storage: MemoryStorage) -> AsyncIterator[httpx.AsyncClient]:
+async def person(storage: DurableStorage) -> AsyncIterator[httpx.AsyncClient]:
     async with visited(storage, None) as one:
         yield one
 
 
 @asynccontextmanager
 async def visited(
-    storage: MemoryStorage, logs: Logs | None, *, card: AgentCard | None = None
+    storage: DurableStorage, logs: Logs | None, *, card: AgentCard | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A browser that has opened the console."""
     inspector = StoredInspector(storage, Settings(), place="memory", logs=logs)
@@ -63,7 +64,9 @@ async def visited(
 # -- webhooks ----------------------------------------------------------------------------------
 
 
-async def test_webhooks_tell_of_refusals(storage: MemoryStorage, person: httpx.AsyncClient) -> None:
+async def test_webhooks_tell_of_refusals(
+    storage: DurableStorage, person: httpx.AsyncClient
+) -> None:
     """Facts and timeline show a webhook's refusals and that its client has to set it again."""
     head = (await storage.open_task("c", request(), task_id="t")).head
     for name, refusals in (("gone", 10), ("picky", 3), ("fine", 0)):
@@ -94,7 +97,7 @@ async def test_webhooks_tell_of_refusals(storage: MemoryStorage, person: httpx.A
 # -- progress ----------------------------------------------------------------------------------
 
 
-async def test_progress_is_one_bar(storage: MemoryStorage, person: httpx.AsyncClient) -> None:
+async def test_progress_is_one_bar(storage: DurableStorage, person: httpx.AsyncClient) -> None:
     """Of a turn's progress the last one is a bar in conversation and facts; the end takes it out.
 
     The text beside it is escaped as everything else.
@@ -137,7 +140,7 @@ def failed(at: int, attempt: int, **fields: object) -> LogLine:
 
 
 async def test_a_stacks_logs_are_read_when_a_person_asks(
-    storage: MemoryStorage, clock: ManualClock
+    storage: DurableStorage, clock: ManualClock
 ) -> None:
     """Then each attempt and each wait is in the webhook's lane; before, nothing reads the logs."""
     logs = Asked()
@@ -181,7 +184,7 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
 
 
 async def test_all_tasks_of_an_hour_can_be_paged_through(
-    storage: MemoryStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: httpx.AsyncClient
 ) -> None:
     """Over all callers, the newest first, each once."""
     for number in range(120):
@@ -202,7 +205,7 @@ async def test_all_tasks_of_an_hour_can_be_paged_through(
 
 
 async def test_a_page_looks_at_a_bounded_number_of_hours(
-    storage: MemoryStorage, person: httpx.AsyncClient, clock: ManualClock
+    storage: DurableStorage, person: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     """Where it finds nothing so far it says so, and the next one goes on."""
     await storage.open_task("c", request(), task_id="old")
@@ -216,7 +219,7 @@ async def test_a_page_looks_at_a_bounded_number_of_hours(
     assert "-old" in text
 
 
-async def test_a_task_has_its_costs(storage: MemoryStorage, person: httpx.AsyncClient) -> None:
+async def test_a_task_has_its_costs(storage: DurableStorage, person: httpx.AsyncClient) -> None:
     """So far, of all versions and of each, in write units and dollars."""
     await storage.open_task("c", request(), task_id="t")
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
@@ -228,7 +231,7 @@ async def test_a_task_has_its_costs(storage: MemoryStorage, person: httpx.AsyncC
     assert rows == [(str(one.version), str(one.units)) for one in reversed(shown.commits)]
 
 
-async def test_the_card_says_what_is_wrong_in_it(storage: MemoryStorage) -> None:
+async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage) -> None:
     """Each fault is a sentence; what is right is shown beside it."""
     card = AgentCard(name="Half", version="1")
     card.supported_interfaces.add(url="http://elsewhere.example", protocol_binding="JSONRPC")
@@ -250,7 +253,7 @@ async def test_the_card_says_what_is_wrong_in_it(storage: MemoryStorage) -> None
 
 
 async def test_all_that_a_caller_has_is_deleted(
-    storage: MemoryStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: httpx.AsyncClient
 ) -> None:
     """A purge shows counts, asks for the caller's name, and deletes all tasks of this caller."""
     for _ in range(3):
@@ -278,7 +281,7 @@ async def test_all_that_a_caller_has_is_deleted(
     assert (await other.list_tasks(ListTasksQuery())).total_size == 1
 
 
-async def test_what_cannot_be_purged(storage: MemoryStorage, person: httpx.AsyncClient) -> None:
+async def test_what_cannot_be_purged(storage: DurableStorage, person: httpx.AsyncClient) -> None:
     """A purge without a caller, by another page's form or by GET deletes nothing."""
     await storage.open_task("c", request())
     for path in ("/_console/purge", "/_console/purge?scope=%2F", "/_console/purge?tenant=acme"):

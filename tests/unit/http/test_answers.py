@@ -23,8 +23,8 @@ from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.http.task_lists import shown
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
-from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import Replied, StatusChanged
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import JSONRPC, REST, Agent, message
@@ -93,13 +93,13 @@ def test_lists_of_large_tasks_fit_into_what_lambda_sends(
     made = [loop.run_until_complete(large_task(backends, "x" * 2_900_000)) for _ in range(15)]
     handler = lambda_handler(create_app(settings, backends, card, entrypoint="api"))
     listed, token = [], ""
-    read, load = list[str](), MemoryStorage.read
+    read, load = list[str](), DurableStorage.read
 
-    async def reading(storage: MemoryStorage, task_id: str, **how: Any) -> Log | None:
+    async def reading(storage: DurableStorage, task_id: str, **how: Any) -> Log | None:
         read.append(task_id)
         return await load(storage, task_id, **how)
 
-    monkeypatch.setattr(MemoryStorage, "read", reading)
+    monkeypatch.setattr(DurableStorage, "read", reading)
     tracemalloc.start()
     while True:
         path = f"/tasks?pageSize=100&includeArtifacts=true&pageToken={token}"

@@ -19,12 +19,15 @@ from starlette.requests import Request
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.receivers import KeySet
-from a2a_serverless.push.keys import KeyStore, MemoryKeyStore, PublishedKey
+from a2a_serverless.push.keys import KeyStore, PublishedKey
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message
 from tests.support.clocks import ManualClock
+from tests.support.memory import memory_keys
 
 CREATE = "CreateTaskPushNotificationConfig"
 PUBLIC = "93.184.216.34"
@@ -206,12 +209,10 @@ class TestKeySet:
         return ManualClock()
 
     @pytest.fixture
-    def store(self, clock: ManualClock) -> MemoryKeyStore:
-        return MemoryKeyStore(clock)
+    def store(self, clock: ManualClock) -> KeyStore:
+        return memory_keys(clock)
 
-    async def test_an_empty_set_is_not_kept(
-        self, store: MemoryKeyStore, clock: ManualClock
-    ) -> None:
+    async def test_an_empty_set_is_not_kept(self, store: KeyStore, clock: ManualClock) -> None:
         """An empty set is not cached, so that the first key is found as soon as it is published."""
         served = KeySet(store, clock)
         assert await fetched(served) == (200, [], "no-store")
@@ -219,9 +220,7 @@ class TestKeySet:
         clock.advance(1)
         assert await fetched(served) == (200, ["first"], "public, max-age=300")
 
-    async def test_a_set_is_kept_for_a_minute(
-        self, store: MemoryKeyStore, clock: ManualClock
-    ) -> None:
+    async def test_a_set_is_kept_for_a_minute(self, store: KeyStore, clock: ManualClock) -> None:
         """However many ask, the store is asked once; a later key is there in time to be used."""
         served = KeySet(store, clock)
         await store.publish(KEY)
@@ -252,13 +251,13 @@ class Unreliable(KeyStore):
 
     answers = True
 
+    def __init__(self) -> None:
+        super().__init__(MemoryTable(INDEXES))
+
     async def keys(self) -> list[PublishedKey]:
         if not self.answers:
             raise UnavailableError
         return [PublishedKey(jwk=KEY, published_at=0, expires_at=1)]
-
-    async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
-        raise NotImplementedError
 
 
 async def fetched(served: KeySet) -> tuple[int, list[str], str]:

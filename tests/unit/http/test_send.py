@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,8 @@ from google.protobuf.json_format import ParseDict
 from a2a_serverless.errors import NewerReleaseError, UnavailableError
 from a2a_serverless.http.intake import storable
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dynamodb_layout import event_sort, task_partition
+from a2a_serverless.storage.table import Key, Update
 from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
@@ -285,10 +286,9 @@ async def written_by_a_newer_release(backends: Backends, task_id: str, flags: in
     """HEAD of a task whose latest turn is opened by an entry of a kind not known here."""
     storage: Any = backends.storage
     head: Head = await storage.head(task_id)
-    log = storage._tables.logs[head.scope, task_id]
-    log[head.turn - 1] = replace(
-        log[head.turn - 1], body=encode_entries([Unknown(b"Z", flags, b"")])
-    )
+    place = Key(task_partition(head.scope, task_id), event_sort(head.incarnation, head.turn, 0))
+    body = encode_entries([Unknown(b"Z", flags, b"")])
+    await storage.table.write(Update(key=place, values={"body": body}))
     return head
 
 

@@ -17,7 +17,8 @@ from fastapi import FastAPI
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
@@ -25,20 +26,12 @@ from a2a_serverless.wiring import Backends, memory_backends
 from tests.support.a2a_calls import JSONRPC, Agent, message, read
 from tests.support.asgi_streams import LiveResponse, ServerEvent
 from tests.support.clocks import Timetable
+from tests.support.memory import PolledTable
 from tests.support.messages import artifact
 from tests.support.scripted_worker import COMPLETED, WORKING, ScriptedWorker, Turn
 from tests.support.stream_calls import all_events, chunks, kinds, open_stream, payload
 
 TEN_MINUTES = 600.0
-
-
-class PolledStorage(MemoryStorage):
-    """Memory without wake-ups: a reader polls by the clock, as on DynamoDB."""
-
-    wakes = False
-
-    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
-        await self.clock.sleep(timeout_s)
 
 
 class LongTask:
@@ -47,7 +40,8 @@ class LongTask:
     def __init__(self, settings: Settings) -> None:
         self.clock = Timetable()
         plain = memory_backends(settings, self.clock)
-        self.storage = PolledStorage(clock=self.clock, timing=settings.timing())
+        table = PolledTable(self.clock)
+        self.storage = DurableStorage(table, clock=self.clock, timing=settings.timing())
         self.backends = Backends(storage=self.storage, operations=plain.operations)
         self.words = [f"word {n}. " for n in range(29)]
         self._head: Head | None = None
@@ -264,8 +258,8 @@ async def test_who_has_left_is_not_read_for(
         task_id = payload(await anext(events))["task"]["id"]
         await anext(events)
     storage = backends.storage
-    assert isinstance(storage, MemoryStorage)
-    assert not storage._tables.waiters
+    assert isinstance(storage.table, MemoryTable)
+    assert not storage.table._wakers
     worker.gate.set()
     async with asyncio.timeout(5):
         while (head := await storage.head(task_id)) is None or not head.is_terminal:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +19,11 @@ from a2a_serverless.local import sources
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
 from a2a_serverless.local.sources import MemoryStream, Records, StreamSource, TableStream
 from a2a_serverless.storage.dynamodb_layout import event_position, owner_of
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.tasks.identity import Scope
 from tests.support.databases import dynamo_storage
 from tests.support.emulators import CREDENTIALS
+from tests.support.memory import memory_storage
 from tests.support.messages import request
 
 RECORDED = json.loads(
@@ -55,8 +56,12 @@ class Reader:
 
     def commits(self) -> list[int]:
         """The versions of the commits in the stream."""
-        sorts = [record["dynamodb"]["Keys"]["SK"]["S"] for record in self.records]
-        return [place[1] for place in map(event_position, sorts) if place is not None]
+        return [place[1] for record in self.records if (place := is_commit(record)) is not None]
+
+
+def is_commit(record: Mapping[str, Any]) -> tuple[str, int, int] | None:
+    """The place of a commit's part, if the record is of one."""
+    return event_position(record["dynamodb"]["Keys"]["SK"]["S"])
 
 
 @asynccontextmanager
@@ -273,8 +278,9 @@ def test_a_stream_is_at_its_own_endpoint_or_its_table_s(monkeypatch: pytest.Monk
 
 async def test_memory_tells_of_every_commit_from_any_thread() -> None:
     """Commits of all scopes become records like the table's, also those before the first look."""
-    storage = MemoryStorage()
-    source = MemoryStream(storage)
+    storage = memory_storage()
+    assert isinstance(storage.table, MemoryTable)
+    source = MemoryStream(storage.table)
     other = storage.for_scope(Scope.of("tenant", "other"))
     await storage.open_task("context", request(), task_id="task-1")
     async with reading(source) as reader:
@@ -287,12 +293,13 @@ async def test_memory_tells_of_every_commit_from_any_thread() -> None:
         source.close()
         await storage.open_task("context", request(), task_id="task-3")
 
-    owners = [owner_of(record["dynamodb"]["Keys"]["PK"]["S"]) for record in reader.records]
+    commits = [record for record in reader.records if is_commit(record)]
+    owners = [owner_of(record["dynamodb"]["Keys"]["PK"]["S"]) for record in commits]
     assert owners == [
         (storage.scope.digest, "task-1"),
         (other.scope.digest, "task-2"),
         (storage.scope.digest, "task-1"),
     ]
-    assert reader.records[2]["dynamodb"]["NewImage"]["state"] == {"S": "TASK_STATE_COMPLETED"}
+    assert commits[2]["dynamodb"]["NewImage"]["state"] == {"S": "TASK_STATE_COMPLETED"}
     assert reader.records[0].keys() == RECORDED.keys()
-    assert len(set(reader.numbers())) == 3
+    assert len(set(reader.numbers())) == len(reader.records)

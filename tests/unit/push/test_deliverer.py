@@ -22,7 +22,7 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.memory import MemoryQueue
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
@@ -761,7 +761,7 @@ async def test_a_delivery_ends_before_its_time() -> None:
         assert receiver.states == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
 
 
-class FailingStorage(MemoryStorage):
+class FailingStorage(DurableStorage):
     """A storage whose configurations cannot be moved while `fails` is set."""
 
     fails = False
@@ -914,14 +914,14 @@ async def test_a_notification_is_given_up_also_where_its_caller_is_unknown(
     world = World()
     head = await world.open("https://10.1.2.3/hook")
     await world.say(head, COMPLETED)
-    read = MemoryStorage.read
+    read = DurableStorage.read
 
-    async def damaged(storage: MemoryStorage, *arguments: Any, **options: Any) -> Any:
+    async def damaged(storage: DurableStorage, *arguments: Any, **options: Any) -> Any:
         if "after" in options:
             return await read(storage, *arguments, **options)
         raise UnreadableTaskError
 
-    monkeypatch.setattr(MemoryStorage, "read", damaged)
+    monkeypatch.setattr(DurableStorage, "read", damaged)
     with counted() as seen:
         await world.pump()
     assert seen.total("PushGivenUp") == 1

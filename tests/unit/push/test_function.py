@@ -17,13 +17,14 @@ from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.observability import metrics
 from a2a_serverless.push.function import PushFunction
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.push.keys import MemoryKeyStore
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.leases import MemorySlots, Slot, Slots
-from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
+from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.leases import Slot, Slots
+from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.tasks.head import Head
+from tests.support.memory import commits_of, memory_keys, memory_storage
 from tests.support.messages import request
 from tests.unit.push.receivers import OK, Receiver, listening, status
 from tests.unit.push.world import COMPLETED, WORKING, config, stream_record
@@ -45,12 +46,11 @@ class Source:
     def __init__(self, *, slots: Slots | None = None, **settings: Any) -> None:
         defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
         self.settings = Settings(**{**defaults, **settings})
-        self.storage = MemoryStorage()
+        self.storage = memory_storage()
         self.waiting = MemoryQueue(PushJob)
         self.queue = PushQueue(self.waiting, MemoryQueue(PushLetter))
-        self.keys = MemoryKeyStore()
-        self.committed: list[StreamedCommit] = []
-        self.storage.on_commit(self.committed.append)
+        self.keys = memory_keys()
+        self.committed = commits_of(self.storage)
         self.function = PushFunction(
             self.storage, self.queue, self.keys, self.settings, slots=slots
         )
@@ -98,11 +98,11 @@ def source() -> Iterator[Source]:
     made.function.close()
 
 
-class Taken(MemorySlots):
+class Taken(Slots):
     """Slots that others have; `asked` are the numbers of those that were wanted."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(MemoryTable(INDEXES))
         self.asked: set[int] = set()
 
     async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:

@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.push.dynamodb_keys import PARTITION, DynamoKeyStore
-from a2a_serverless.push.keys import KEY_LIFETIME_S, RENEW_S, KeyStore, MemoryKeyStore, jwks
+from a2a_serverless.push.keys import KEY_LIFETIME_S, PARTITION, RENEW_S, KeyStore, jwks
+from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.sqlite_table import SqliteTable
 from tests.support.clocks import ManualClock
 from tests.support.databases import (
     BACKENDS,
@@ -23,6 +26,7 @@ from tests.support.databases import (
     moto_database,
 )
 from tests.support.emulators import Emulator
+from tests.support.memory import memory_keys
 
 
 def jwk(kid: str) -> dict[str, str]:
@@ -36,14 +40,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=BACKENDS)
-def store(request: pytest.FixtureRequest, clock: Clock) -> Iterator[KeyStore]:
+def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> Iterator[KeyStore]:
     """A store of each kind, without keys."""
     match request.param:
         case "memory":
-            yield MemoryKeyStore(clock)
-        case "moto":
-            with moto_database() as database:
-                yield DynamoKeyStore(database.opened(clock=clock), clock=clock)
+            yield memory_keys(clock)
+        case "file":
+            with closing(SqliteTable(tmp_path / "table", INDEXES)) as table:
+                yield KeyStore(table, clock=clock)
         case "dynamodb":
             emulator: Emulator = request.getfixturevalue("dynamodb_local")
             client = emulator_client(emulator)
@@ -51,7 +55,7 @@ def store(request: pytest.FixtureRequest, clock: Clock) -> Iterator[KeyStore]:
             if database.table not in client.list_tables()["TableNames"]:
                 create_table(client)
             remove_keys(client, database.table)
-            yield DynamoKeyStore(dynamo_table(client=client, clock=clock), clock=clock)
+            yield KeyStore(dynamo_table(client=client, clock=clock), clock=clock)
             remove_keys(client, database.table)
             client.close()
         case other:
@@ -98,13 +102,13 @@ async def test_a_damaged_key_hides_no_other(
 ) -> None:
     """A line names it; it is published again by its signer; other items are passed over."""
     with moto_database() as database:
-        store = DynamoKeyStore(database.opened(clock=clock), clock=clock)
+        store = KeyStore(database.opened(clock=clock), clock=clock)
         await store.publish(jwk("good"))
         for sort, values in (("KEY#bad", damage), ("NEW#kind", {})):
             place = {"PK": {"S": PARTITION}, "SK": {"S": sort}}
             database.client.put_item(TableName=database.table, Item=place | values)
         assert await jwks(store) == {"keys": [jwk("good")]}
-        said = [r.getMessage() for r in caplog.records if r.name.endswith("dynamodb_keys")]
+        said = [r.getMessage() for r in caplog.records if r.name.endswith("push.keys")]
         assert said == ["Left out: the published key KEY#bad is damaged."]
         published = await store.publish(jwk("bad"))
         assert published.published_at == clock.now_ms()
@@ -148,7 +152,7 @@ def test_a_reader_of_keys_loads_no_cryptography() -> None:
     """The API lists keys and checks URLs at its start-up's cost, which is paid at a cold start."""
     script = (
         "import sys, json\n"
-        "from a2a_serverless.push import addresses, dynamodb_keys, jobs, keys\n"
+        "from a2a_serverless.push import addresses, jobs, keys\n"
         "from a2a_serverless.queues import sqs\n"
         "print(json.dumps([m for m in ('cryptography', 'jwt', 'httpcore') if m in sys.modules]))"
     )

@@ -15,9 +15,12 @@ from a2a_serverless.push import places
 from a2a_serverless.push.client import Meaning, Outcome
 from a2a_serverless.push.deliverer import Budget
 from a2a_serverless.push.places import NO_PLACE, PlaceLeases, Places
-from a2a_serverless.storage.leases import MemorySlots, Slot
+from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.leases import Slot, Slots
+from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.identity import Scope
+from tests.support.memory import memory_slots
 from tests.support.messages import request as request_of
 from tests.unit.push.receivers import OK, Receiver, Request
 from tests.unit.push.world import COMPLETED, World, config, logged
@@ -27,8 +30,8 @@ PLACES = 50
 """The places of template.yaml: requests at the same time."""
 
 
-def limited(per_caller: int, slots: MemorySlots | None = None) -> Places:
-    return Places(PlaceLeases(slots or MemorySlots(), per_caller=per_caller, in_all=0))
+def limited(per_caller: int, slots: Slots | None = None) -> Places:
+    return Places(PlaceLeases(slots or memory_slots(), per_caller=per_caller, in_all=0))
 
 
 class Slow:
@@ -134,7 +137,7 @@ async def test_a_delivery_that_ends_ends_its_request() -> None:
     assert await during(made, slow, again=True) == DELIVERED
 
 
-class Silent(MemorySlots):
+class Silent(Slots):
     """A table that does not answer."""
 
     async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
@@ -148,7 +151,7 @@ async def test_a_table_that_does_not_answer_limits_nothing(
     slow = Slow()
     slow.answer.set()
     with caplog.at_level(logging.WARNING):
-        assert await during(limited(1, Silent()), slow, again=True) == DELIVERED
+        assert await during(limited(1, Silent(MemoryTable(INDEXES))), slow, again=True) == DELIVERED
     assert [line["action"] for line in logged(caplog.records)] == ["webhook_not_counted"]
 
 

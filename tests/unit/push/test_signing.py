@@ -23,7 +23,7 @@ from starlette.requests import Request as HttpRequest
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.receivers import KeySet
-from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, MemoryKeyStore
+from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, KeyStore
 from a2a_serverless.push.signing import (
     SETTLED_S,
     TOKEN_LIFETIME_S,
@@ -35,6 +35,7 @@ from a2a_serverless.push.signing import (
 )
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION
+from tests.support.memory import memory_keys
 from tests.unit.push.receivers import Receiver, Request
 
 ISSUER = "https://agent.example"
@@ -66,7 +67,7 @@ class KeyServer:
     The API has two environments, whose caches run out at different times.
     """
 
-    def __init__(self, store: MemoryKeyStore, clock: Clock) -> None:
+    def __init__(self, store: KeyStore, clock: Clock) -> None:
         self._environments = cycle([KeySet(store, clock) for _ in range(2)])
         self._clock = clock
         self._fresh_until = 0.0
@@ -118,7 +119,7 @@ def secret(number: int = 0) -> str:
 async def test_a_receiver_checks_body_and_signature() -> None:
     """PyJWT's JWKS client finds the key, and every claim is there and right."""
     clock = SystemClock()
-    store = MemoryKeyStore(clock)
+    store = memory_keys(clock)
     signer = Signer(Values(secret()), store, issuer=ISSUER, clock=clock)
     with Receiver(KeyServer(store, clock)) as server:
         client = jwt.PyJWKClient(server.url(path="/.well-known/jwks.json"))
@@ -131,7 +132,7 @@ async def test_a_receiver_checks_body_and_signature() -> None:
         with pytest.raises(jwt.InvalidTokenError):
             await asyncio.to_thread(verify, client, token, BODY + b" ")
         forged = await sign(
-            Signer(Values(secret(1)), MemoryKeyStore(clock), issuer=ISSUER, clock=clock)
+            Signer(Values(secret(1)), memory_keys(clock), issuer=ISSUER, clock=clock)
         )
         with pytest.raises(jwt.PyJWTError):
             await asyncio.to_thread(verify, client, forged, BODY)
@@ -139,7 +140,7 @@ async def test_a_receiver_checks_body_and_signature() -> None:
 
 async def test_no_two_tokens_are_the_same() -> None:
     """A receiver can refuse a token that was used before (`jti`), also of the same event."""
-    signer = Signer(Values(secret()), MemoryKeyStore(), issuer=ISSUER)
+    signer = Signer(Values(secret()), memory_keys(), issuer=ISSUER)
     tokens = [await sign(signer) for _ in range(20)]
     ids = {jwt.decode(token, options={"verify_signature": False})["jti"] for token in tokens}
     assert len(ids) == 20
@@ -181,7 +182,7 @@ async def test_a_receiver_survives_a_rotation(
     clock = ManualClock()
     keep_time_by(clock, monkeypatch)
     manager.create_secret(Name="signing", SecretString=secret(1))
-    store = MemoryKeyStore(clock)
+    store = memory_keys(clock)
     signers = []
     used: list[str] = []
     with Receiver(KeyServer(store, clock)) as server:
@@ -216,7 +217,7 @@ async def test_a_receiver_survives_a_rotation(
 async def test_the_first_key_signs_at_once() -> None:
     """The first key is published and signs at once, as no receiver knows an older one."""
     clock = ManualClock()
-    store = MemoryKeyStore(clock)
+    store = memory_keys(clock)
     token = await sign(Signer(Values(secret()), store, issuer=ISSUER, clock=clock))
     [published] = await store.keys()
     assert jwt.get_unverified_header(token)["kid"] == published.kid
@@ -226,7 +227,7 @@ async def test_the_first_key_signs_at_once() -> None:
 async def test_a_new_key_waits_until_everybody_can_know_it() -> None:
     """A new key signs once all receivers can know it; until then the previous one signs."""
     clock = ManualClock()
-    store = MemoryKeyStore(clock)
+    store = memory_keys(clock)
     values = Values(secret(1))
     signer = Signer(values, store, issuer=ISSUER, clock=clock)
     await sign(signer)
@@ -250,7 +251,7 @@ async def test_a_new_key_waits_until_everybody_can_know_it() -> None:
 async def test_a_key_in_use_never_runs_out() -> None:
     """A function that signs for days renews what it has published."""
     clock = ManualClock()
-    store = MemoryKeyStore(clock)
+    store = memory_keys(clock)
     signer = Signer(Values(secret()), store, issuer=ISSUER, clock=clock)
     for _ in range(72):
         await sign(signer)
@@ -262,14 +263,14 @@ async def test_a_key_in_use_never_runs_out() -> None:
 async def test_after_a_long_silence_the_current_key_signs() -> None:
     """While no key is published, the current key signs at once, also after a rotation."""
     clock = ManualClock()
-    signer = Signer(Values(secret(2), secret(1)), MemoryKeyStore(clock), issuer=ISSUER, clock=clock)
+    signer = Signer(Values(secret(2), secret(1)), memory_keys(clock), issuer=ISSUER, clock=clock)
     assert jwt.get_unverified_header(await sign(signer))["kid"] == signing_key(secret(2)).kid
 
 
 async def test_two_rotations_in_a_row() -> None:
     """Of two new keys the first published one signs, until the second is known everywhere."""
     clock = ManualClock()
-    store = MemoryKeyStore(clock)
+    store = memory_keys(clock)
     first, second = signing_key(secret(1)), signing_key(secret(2))
     await store.publish(first.jwk)
     clock.advance(60)
@@ -285,7 +286,7 @@ async def test_two_rotations_in_a_row() -> None:
 async def test_a_rotation_to_what_is_no_key_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """The previous key goes on signing, and an error says what is wrong with the new secret."""
     clock = ManualClock()
-    store = MemoryKeyStore(clock)
+    store = memory_keys(clock)
     signer = Signer(Values("oops", secret()), store, issuer=ISSUER, clock=clock)
     assert await sign(signer)
     assert [key.kid for key in await store.keys()] == [signing_key(secret()).kid]
@@ -298,13 +299,13 @@ async def test_a_secret_that_is_gone_does_not_stop_the_signer() -> None:
     """Without its secret a signer uses the key that it has; without a key it is unavailable."""
     clock = ManualClock()
     values = Values(secret())
-    signer = Signer(values, MemoryKeyStore(clock), issuer=ISSUER, clock=clock)
+    signer = Signer(values, memory_keys(clock), issuer=ISSUER, clock=clock)
     await sign(signer)
     values.fails = True
     clock.advance(3600)
     assert await sign(signer)
     with pytest.raises(UnavailableError):
-        await sign(Signer(values, MemoryKeyStore(clock), issuer=ISSUER, clock=clock))
+        await sign(Signer(values, memory_keys(clock), issuer=ISSUER, clock=clock))
 
 
 # -- from a secret to a key ------------------------------------------------------------------

@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a2a.types import Artifact
+from a2a.types import Artifact, TaskState
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.stream import PushStream, committed_by
 from a2a_serverless.queues.memory import MemoryQueue
-from a2a_serverless.storage.memory import StreamedCommit
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
@@ -23,6 +22,7 @@ from tests.unit.push.world import (
     INPUT_REQUIRED,
     WORKING,
     World,
+    commit_item,
     config,
     logged,
     stream_record,
@@ -140,7 +140,7 @@ async def test_a_commits_trace_goes_with_the_job() -> None:
     bench.records()
     await bench.world.say(head, WORKING)
     [committed] = bench.world.committed
-    await bench.stream.process([stream_record(committed, 7, trace={"S": "Root=1-2-3"})])
+    await bench.stream.process([stream_record(committed | {"trace": "Root=1-2-3"}, 7)])
     assert bench.queue.sent[0].trace == {"x-amzn-trace-id": "Root=1-2-3"}
 
 
@@ -222,10 +222,8 @@ async def test_a_failure_is_reported_with_its_records(caplog: pytest.LogCaptureF
 
 def test_a_record_of_a_later_part_is_the_same_commit() -> None:
     """A commit that was cut into parts has a record for each."""
-    committed = StreamedCommit(
-        scope="s", task_id="t", incarnation="i", version=3, state="TASK_STATE_COMPLETED"
-    )
-    first, second = stream_record(committed, 1), stream_record(committed, 2)
+    commit = commit_item("s", "t", "i", 3, TaskState.TASK_STATE_COMPLETED)
+    first, second = stream_record(commit, 1), stream_record(commit, 2)
     second["dynamodb"]["Keys"]["SK"]["S"] = "EVENT#i#000000000003#001"
     versions = [found.version for found in committed_by([first, second], "ends")]
     assert versions == [3, 3]

@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import pytest
@@ -25,14 +25,14 @@ from a2a_serverless.push.addresses import AllowedHosts
 from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushQueue
-from a2a_serverless.push.keys import MemoryKeyStore
 from a2a_serverless.push.signing import ProcessSecret, Signer
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb_attributes import Typed
-from a2a_serverless.storage.dynamodb_layout import event_sort, push_sort, task_partition
-from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
+from a2a_serverless.storage.dynamodb_heads import head_item
+from a2a_serverless.storage.dynamodb_layout import push_sort, task_partition
+from a2a_serverless.storage.table import Put
 from a2a_serverless.tasks import head as heads
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S
 from a2a_serverless.tasks.entries import CRITICAL, StatusChanged, Unknown, encode_entries
@@ -46,9 +46,10 @@ from tests.support import newer
 from tests.support.a2a_calls import JSONRPC, REST, Agent
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, key, moto_database
+from tests.support.memory import memory_keys, memory_storage
 from tests.support.messages import request
 from tests.unit.push.receivers import OK, Receiver, status
-from tests.unit.push.world import COMPLETED, WORKING, config, logged
+from tests.unit.push.world import COMPLETED, WORKING, commit_item, config, logged, stream_record
 
 SENTENCE: Final = str(NewerReleaseError())
 URL: Final = "http://127.0.0.1:9/"
@@ -78,7 +79,7 @@ class Bench:
             self.storage,
             PushQueue(self.jobs),
             PushClient(AllowedHosts.parse("127.0.0.1"), clock=self.clock),
-            Signer(ProcessSecret(), MemoryKeyStore(self.clock), issuer="agent", clock=self.clock),
+            Signer(ProcessSecret(), memory_keys(self.clock), issuer="agent", clock=self.clock),
             self.settings,
             clock=self.clock,
         )
@@ -99,15 +100,9 @@ class Bench:
 
     async def pass_on(self, head: Head) -> None:
         """Send the jobs for the commits up to `head`."""
-        committed = StreamedCommit(
-            scope=head.scope,
-            task_id=head.task_id,
-            incarnation=head.incarnation,
-            version=head.version,
-            state=TaskState.Name(COMPLETED),
-        )
+        commit = commit_item(head.scope, head.task_id, head.incarnation, head.version, COMPLETED)
         stream = PushStream(self.storage, self.jobs, "ends")
-        assert await stream.process([record_of(committed)]) == []
+        assert await stream.process([stream_record(commit, 1)]) == []
 
     async def deliver(self) -> bool | None:
         """Deliver the next job; None when none is visible."""
@@ -140,18 +135,6 @@ class Bench:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             yield Agent(client, binding)
-
-
-def record_of(committed: StreamedCommit) -> dict[str, Any]:
-    """The record of the table's stream about a commit."""
-    partition = task_partition(committed.scope, committed.task_id)
-    sort = event_sort(committed.incarnation, committed.version, 0)
-    change = {
-        "Keys": key(partition, sort),
-        "NewImage": {"state": {"S": committed.state}},
-        "SequenceNumber": "1",
-    }
-    return {"eventName": "INSERT", "eventSource": "aws:dynamodb", "dynamodb": change}
 
 
 def push_key(head: Head, config_id: str) -> Typed:
@@ -251,10 +234,11 @@ async def test_every_storage_refuses_a_configuration_of_a_newer_task(bench: Benc
     """Memory and table refuse to set a configuration of a newer task, and allow to delete one."""
     head = await bench.open(hook=URL)
     raise_format(bench, head)
-    memory = MemoryStorage(scope=ANONYMOUS, clock=bench.clock)
+    memory = memory_storage(scope=ANONYMOUS, clock=bench.clock)
     hook = config(URL, "hook")
     opened = (await memory.open_task("c", request(), task_id="t", push=hook)).head
-    memory._tables.heads[opened.scope, "t"] = replace(opened, needs=FORMAT + 1)
+    newer_head = head_item(replace(opened, needs=FORMAT + 1))
+    await memory.table.write(Put(item=newer_head))
     for storage in (bench.storage, memory):
         with pytest.raises(NewerReleaseError):
             await storage.put_push(config(URL, "other", task_id="t"))

@@ -12,17 +12,18 @@ from a2a_serverless.push.addresses import AllowedHosts
 from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.push.keys import MemoryKeyStore
 from a2a_serverless.push.signing import ProcessSecret, Signer
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dynamodb_attributes import typed
 from a2a_serverless.storage.dynamodb_layout import event_sort, task_partition
-from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.storage.table import Item, Key, key_of
+from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.push import Push
 from tests.support.clocks import ManualClock
+from tests.support.memory import commits_of, memory_keys, memory_storage
 from tests.support.messages import request
 
 S = TaskState
@@ -45,19 +46,20 @@ def config(
     )
 
 
-def stream_record(committed: StreamedCommit, number: int, **image: Any) -> dict[str, Any]:
-    """What the table's stream says of a commit."""
-    keys = {
-        "PK": {"S": task_partition(committed.scope, committed.task_id)},
-        "SK": {"S": event_sort(committed.incarnation, committed.version, 0)},
-    }
-    state = {"state": {"S": committed.state}} if committed.state else {}
+def commit_item(scope: str, task_id: str, incarnation: str, version: int, state: TaskState) -> Item:
+    """What the stream needs of the first item of a commit."""
+    place = Key(task_partition(scope, task_id), event_sort(incarnation, version, 0))
+    return place._asdict() | {"state": state_name(state)}
+
+
+def stream_record(item: Item, number: int) -> dict[str, Any]:
+    """What the table's stream says of a new item."""
     return {
         "eventName": "INSERT",
         "eventSource": "aws:dynamodb",
         "dynamodb": {
-            "Keys": keys,
-            "NewImage": keys | state | image,
+            "Keys": typed(key_of(item)._asdict()),
+            "NewImage": typed(item),
             "SequenceNumber": str(number),
         },
     }
@@ -70,11 +72,11 @@ class World:
         defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
         self.settings = Settings(**{**defaults, **settings})
         self.clock = clock or ManualClock()
-        self.storage = MemoryStorage(clock=self.clock)
+        self.storage = memory_storage(clock=self.clock)
         self.jobs = MemoryQueue(PushJob, visibility_s=90, clock=self.clock)
         self.letters = MemoryQueue(PushLetter, clock=self.clock)
         self.queue = PushQueue(self.jobs, self.letters)
-        self.keys = MemoryKeyStore(self.clock)
+        self.keys = memory_keys(self.clock)
         self.stream = PushStream(self.storage, self.jobs, self.settings.push_events)
         allowed = AllowedHosts.parse(self.settings.push_allowed_hosts)
         self.client = PushClient(allowed, clock=self.clock)
@@ -87,8 +89,7 @@ class World:
             self.settings,
             clock=self.clock,
         )
-        self.committed: list[StreamedCommit] = []
-        self.storage.on_commit(self.committed.append)
+        self.committed = commits_of(self.storage)
         self._numbers = iter(range(1, 1_000_000))
 
     # -- the task ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.contract.storage import Storage
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_counts import Counted, count_key
 from a2a_serverless.storage.listing import MAX_TOTAL, Listing, ListTasksQuery
 from tests.support.clocks import ManualClock
@@ -33,7 +33,7 @@ def database() -> Iterator[Database]:
 
 
 @pytest.fixture
-async def storage(database: Database, clock: ManualClock) -> DynamoStorage:
+async def storage(database: Database, clock: ManualClock) -> DurableStorage:
     """A scope of three tasks, which no list has counted."""
     storage = database.storage(clock=clock)
     for number in range(3):
@@ -43,19 +43,19 @@ async def storage(database: Database, clock: ManualClock) -> DynamoStorage:
     return storage
 
 
-def stored(database: Database, storage: DynamoStorage) -> dict[str, Any]:
+def stored(database: Database, storage: DurableStorage) -> dict[str, Any]:
     """The count of the query."""
     place = key(*count_key(storage.scope.digest, Listing.of(QUERY, storage.scope)))
     found: dict[str, Any] = database.client.get_item(TableName=database.table, Key=place)["Item"]
     return found
 
 
-async def total(storage: DynamoStorage, query: ListTasksQuery = QUERY) -> int:
+async def total(storage: DurableStorage, query: ListTasksQuery = QUERY) -> int:
     return (await storage.list_tasks(query)).total_size
 
 
 async def test_a_count_is_used_until_it_expires(
-    database: Database, storage: DynamoStorage, clock: ManualClock
+    database: Database, storage: DurableStorage, clock: ManualClock
 ) -> None:
     """A stored count is used for a minute, whatever has been deleted meanwhile."""
     assert await total(storage) == 3
@@ -71,7 +71,7 @@ async def test_a_count_is_used_until_it_expires(
     assert await total(storage) == 2
 
 
-async def test_each_filter_has_its_own(storage: DynamoStorage, clock: ManualClock) -> None:
+async def test_each_filter_has_its_own(storage: DurableStorage, clock: ManualClock) -> None:
     """A count of all tasks is not taken for that of a state, or of a time."""
     assert await total(storage) == 3
     changed = datetime.fromtimestamp(clock.now_ms() / 1000 - 2, UTC).isoformat()
@@ -85,7 +85,7 @@ async def test_each_filter_has_its_own(storage: DynamoStorage, clock: ManualCloc
     assert await total(storage, working) == 3
 
 
-async def test_no_other_scope_sees_it(storage: DynamoStorage, database: Database) -> None:
+async def test_no_other_scope_sees_it(storage: DurableStorage, database: Database) -> None:
     """A scope counts its own."""
     assert await total(storage) == 3
     assert await total(database.storage(clock=storage.clock)) == 0
@@ -103,7 +103,7 @@ async def test_no_other_scope_sees_it(storage: DynamoStorage, database: Database
     ],
 )
 async def test_a_damaged_count_is_made_again(
-    database: Database, storage: DynamoStorage, name: str, value: Any
+    database: Database, storage: DurableStorage, name: str, value: Any
 ) -> None:
     """A damaged count is made again, and the list shows the right total."""
     await total(storage)
@@ -114,7 +114,7 @@ async def test_a_damaged_count_is_made_again(
 
 
 async def test_an_older_count_replaces_no_later_one(
-    database: Database, storage: DynamoStorage
+    database: Database, storage: DurableStorage
 ) -> None:
     """An older count replaces no later one, and the same count may be written twice."""
     await total(storage)
@@ -127,7 +127,7 @@ async def test_an_older_count_replaces_no_later_one(
     assert stored(database, storage) == made
 
 
-async def test_a_list_does_without_its_write(database: Database, storage: DynamoStorage) -> None:
+async def test_a_list_does_without_its_write(database: Database, storage: DurableStorage) -> None:
     """If DynamoDB refuses the write, the list is answered all the same, after one attempt."""
     asked = []
 

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.table import RefusedError
 from tests.support.clocks import ManualClock
 from tests.support.databases import dynamo_storage
@@ -26,7 +26,7 @@ class Refusing:
         )
 
 
-def storage(message: str) -> DynamoStorage:
+def storage(message: str) -> DurableStorage:
     return dynamo_storage("tasks", client=Refusing(message), clock=ManualClock())
 
 

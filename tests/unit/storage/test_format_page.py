@@ -15,15 +15,14 @@ from pydantic import BaseModel
 
 from a2a_serverless.local.template import Template
 from a2a_serverless.observability import tracing
-from a2a_serverless.push.dynamodb_keys import DynamoKeyStore
 from a2a_serverless.push.jobs import PushJob, PushLetter
+from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.storage import dynamodb_commits, dynamodb_heads
 from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.attributes import Forms
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Typed
-from a2a_serverless.storage.dynamodb_leases import PLACES, DynamoSlots
-from a2a_serverless.storage.leases import Slot
+from a2a_serverless.storage.leases import PLACES, Slot, Slots
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.entries import (
@@ -120,10 +119,10 @@ async def write_everything(database: Database, written: Written) -> None:
     await storage.request_cancel(head.task_id, by="ann")
     await storage.put_context("c", context_write({"turns": 1}))
     table = database.opened(clock=clock)
-    await DynamoKeyStore(table, clock=clock).publish({"kid": "k"})
-    slots = DynamoSlots(table, clock=clock)
+    await KeyStore(table, clock=clock).publish({"kid": "k"})
+    slots = Slots(table, clock=clock)
     assert await slots.claim(Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
-    places = DynamoSlots(table, kind=PLACES, clock=clock)
+    places = Slots(table, kind=PLACES, clock=clock)
     assert await places.claim(Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
     await storage.open_task("c", request("another"))
     assert (await storage.list_tasks(ListTasksQuery(page_size=1))).total_size == 2

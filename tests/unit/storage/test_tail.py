@@ -21,14 +21,15 @@ from a2a.types import (
 )
 
 from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
-from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.storage.tail import Tail, TailEvent, poll_interval, settle
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock, Timetable
+from tests.support.memory import PolledTable, memory_storage
 from tests.support.workers import idle
 
 
@@ -66,7 +67,7 @@ def ended(head: Head) -> bool:
     return head.is_terminal
 
 
-async def running(storage: MemoryStorage) -> Head:
+async def running(storage: DurableStorage) -> Head:
     """A task whose agent works: submitted; working, 1, 2; 3."""
     head = (await storage.open_task("c", request())).head
     for commit in (
@@ -77,7 +78,7 @@ async def running(storage: MemoryStorage) -> Head:
     return head
 
 
-async def written(storage: MemoryStorage) -> Head:
+async def written(storage: DurableStorage) -> Head:
     """The same, completed."""
     return await storage.commit(await running(storage), Commit(entries=(COMPLETED,), token="A"))
 
@@ -89,7 +90,7 @@ async def follow(tail: Tail) -> list[TailEvent]:
 
 async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task() -> None:
     """A tail that was opened first sees each event once, also while it waits for the next."""
-    storage = MemoryStorage()
+    storage = memory_storage()
     head = (await storage.open_task("c", request())).head
     tail = await Tail.open(storage, head.task_id)
     following = asyncio.create_task(follow(tail))
@@ -103,7 +104,7 @@ async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task() -
 
 async def test_in_memory_nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiting tail reads nothing until a commit wakes it, once for each."""
-    storage = MemoryStorage()
+    storage = memory_storage()
     head = (await storage.open_task("c", request())).head
     tail = await Tail.open(storage, head.task_id)
     reads: list[str] = []
@@ -131,7 +132,7 @@ async def test_in_memory_nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_resuming_at_any_cursor_gives_the_rest_without_gap_or_repetition() -> None:
     """The Task as of the cursor plus what follows is the whole, wherever the line was cut."""
-    storage = MemoryStorage()
+    storage = memory_storage()
     head = await written(storage)
     whole, _ = await Tail.resume(storage, head.task_id, Cursor(1, 0, "strange"))
     tail, first = await Tail.resume(storage, head.task_id, _cursor(whole, 1, 0))
@@ -151,7 +152,7 @@ def _cursor(tail: Tail, version: int, index: int) -> Cursor:
 
 async def test_a_foreign_cursor_gets_todays_task() -> None:
     """A cursor of another incarnation, or beyond the log, gets the task as it is now."""
-    storage = MemoryStorage()
+    storage = memory_storage()
     head = await written(storage)
     tag = (await Tail.open(storage, head.task_id)).snapshot().cursor.tag
     for cursor in (Cursor(2, 0, "aaaaaa"), Cursor(99, 0, tag), Cursor(0, 0, tag)):
@@ -162,7 +163,7 @@ async def test_a_foreign_cursor_gets_todays_task() -> None:
 
 async def test_a_snapshot_continues_without_repeating_itself() -> None:
     """A tail that resumes at a snapshot's cursor repeats no event."""
-    storage = MemoryStorage()
+    storage = memory_storage()
     head = await written(storage)
     snapshot = (await Tail.open(storage, head.task_id)).snapshot()
     tail, again = await Tail.resume(storage, head.task_id, snapshot.cursor)
@@ -172,7 +173,7 @@ async def test_a_snapshot_continues_without_repeating_itself() -> None:
 
 async def test_unknown_and_deleted_tasks_end_the_tail() -> None:
     """A tail of an unknown or deleted task raises TaskNotFoundError."""
-    storage = MemoryStorage()
+    storage = memory_storage()
     with pytest.raises(TaskNotFoundError):
         await Tail.open(storage, "nobody")
     head = (await storage.open_task("c", request())).head
@@ -186,7 +187,7 @@ async def test_unknown_and_deleted_tasks_end_the_tail() -> None:
 
 async def test_settling_gives_up_at_its_deadline() -> None:
     """A slow task is reported as it is, not as an error."""
-    storage = MemoryStorage()
+    storage = memory_storage()
     head = (await storage.open_task("c", request())).head
     tail = await Tail.open(storage, head.task_id)
     assert not await settle(tail, until=ended, deadline=asyncio.get_running_loop().time())
@@ -195,7 +196,7 @@ async def test_settling_gives_up_at_its_deadline() -> None:
 async def test_a_reader_who_is_too_slow_is_ended_at_the_deadline() -> None:
     """While the task goes on; the next reader goes on behind the last event that was taken."""
     clock = ManualClock()
-    storage = MemoryStorage(clock=clock)
+    storage = memory_storage(clock=clock)
     head = await running(storage)
     tail, _ = await Tail.resume(storage, head.task_id, await start_of(storage, head))
     taken = await take_slowly(tail, clock, deadline=2.0)
@@ -208,7 +209,7 @@ async def test_a_reader_who_is_too_slow_is_ended_at_the_deadline() -> None:
 async def test_what_a_finished_task_owes_is_not_cut_at_the_deadline() -> None:
     """A read that took longer than the whole limit, and a slow reader, get all that is left."""
     clock = ManualClock()
-    storage = MemoryStorage(clock=clock)
+    storage = memory_storage(clock=clock)
     head = await written(storage)
     tail, _ = await Tail.resume(storage, head.task_id, await start_of(storage, head))
     clock.advance(1.0)
@@ -219,7 +220,7 @@ async def test_what_a_finished_task_owes_is_not_cut_at_the_deadline() -> None:
 async def test_nothing_is_delivered_after_the_stop() -> None:
     """A process that is about to be stopped ends a slow reader, of a finished task too."""
     clock = ManualClock()
-    storage = MemoryStorage(clock=clock)
+    storage = memory_storage(clock=clock)
     head = await written(storage)
     tail, _ = await Tail.resume(storage, head.task_id, await start_of(storage, head))
     taken = await take_slowly(tail, clock, deadline=1.0, stop=3.0)
@@ -237,25 +238,20 @@ async def take_slowly(
     return taken
 
 
-async def start_of(storage: MemoryStorage, head: Head) -> Cursor:
+async def start_of(storage: DurableStorage, head: Head) -> Cursor:
     return _cursor(await Tail.open(storage, head.task_id), 1, 0)
 
 
-class Polled(MemoryStorage):
+class Polled(DurableStorage):
     """Storage that does not wake its readers, as DynamoDB, and counts how often it is read."""
 
-    wakes = False
-
     def __init__(self, clock: Timetable) -> None:
-        super().__init__(clock=clock)
+        super().__init__(PolledTable(clock), clock=clock)
         self.reads = 0
 
     async def read(self, *args: Any, **options: Any) -> Log | None:
         self.reads += 1
         return await super().read(*args, **options)
-
-    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
-        await self.clock.sleep(timeout_s)
 
 
 async def streamed(

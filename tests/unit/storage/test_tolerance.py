@@ -33,13 +33,11 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.push.client import Meaning, Outcome
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushQueue
-from a2a_serverless.push.keys import MemoryKeyStore
 from a2a_serverless.push.signing import ProcessSecret, Signer
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.durable import context_write
-from a2a_serverless.storage.dynamodb import DynamoStorage
+from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Typed
 from a2a_serverless.storage.dynamodb_commits import EVENT_FORMS
 from a2a_serverless.storage.listing import ListTasksQuery
@@ -67,6 +65,7 @@ from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer
 from tests.support.asgi_streams import live
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, Database, moto_database
+from tests.support.memory import memory_keys
 from tests.support.messages import artifact, request
 from tests.support.workers import Agent as Executor
 from tests.support.workers import Bench, PacedClock, chunk, complete, params_of
@@ -117,7 +116,7 @@ class World:
 
     database: Database
     clock: ManualClock
-    storage: DynamoStorage
+    storage: DurableStorage
     settings: Settings
     queue: MemoryQueue[Operation]
     heads: dict[str, Head]
@@ -194,9 +193,7 @@ class World:
         records = [_record(item, n) for n, item in enumerate(newer.all_items(self.database))]
         assert await PushStream(self.storage, jobs, "all").process(records) == []
         receiver: Any = Receiver()
-        signer = Signer(
-            ProcessSecret(), MemoryKeyStore(self.clock), issuer="agent", clock=self.clock
-        )
+        signer = Signer(ProcessSecret(), memory_keys(self.clock), issuer="agent", clock=self.clock)
         deliverer = Deliverer(
             self.storage, PushQueue(jobs), receiver, signer, self.settings, clock=self.clock
         )

@@ -17,7 +17,7 @@ from a2a.types import TaskStatus
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.durable import context_write
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.dynamodb_heads import head_of
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
@@ -27,6 +27,7 @@ from a2a_serverless.worker.claims import CLAIM_AFTER_S, Ownership, claim_unclaim
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless.worker.writer import TurnWriter
+from tests.support.memory import items_of
 from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, params_of
 
 WAIT_S = 60
@@ -34,9 +35,8 @@ WAIT_S = 60
 
 def stored(bench: Bench) -> Head:
     """HEAD of the only task, read without the event loop."""
-    assert isinstance(bench.storage, MemoryStorage)
-    (head,) = bench.storage._tables.heads.values()
-    return head
+    (head,) = [item for item in items_of(bench.storage).values() if item["SK"] == "HEAD"]
+    return head_of(head)
 
 
 def block(until: Callable[[], bool]) -> None:

@@ -14,7 +14,9 @@ from a2a.types import TaskState
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskTerminalStateError
-from a2a_serverless.storage.memory import MemoryStorage, _Flag
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb_layout import CANCEL, task_partition
+from a2a_serverless.storage.table import Key, Put
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
@@ -140,14 +142,14 @@ async def test_nothing_comes_behind_the_end_that_the_runtime_gives(
     end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task of the agent that goes on emitting does not take an ended task back to working."""
-    commit = MemoryStorage.commit
+    commit = DurableStorage.commit
 
-    async def slow(self: MemoryStorage, *args: Any) -> Head:
+    async def slow(self: DurableStorage, *args: Any) -> Head:
         for _ in range(20):
             await asyncio.sleep(0)  # the other tasks of the agent emit meanwhile
         return await commit(self, *args)
 
-    monkeypatch.setattr(MemoryStorage, "commit", slow)
+    monkeypatch.setattr(DurableStorage, "commit", slow)
     emits = asyncio.Event()
 
     async def emit(context: RequestContext, queue: EventQueue) -> None:
@@ -355,8 +357,9 @@ async def test_a_cancel_of_an_ended_task_only_removes_its_flag() -> None:
     assert await bench.work()
     before = await bench.head(task)
     # The flag went up between the last look at it and the end of the task.
-    flag = _Flag(deadline=0, incarnation=task.incarnation)
-    bench.storage._tables.flags[task.scope, task.task_id] = flag  # type: ignore[attr-defined]
+    place = Key(task_partition(task.scope, task.task_id), CANCEL)
+    flag = place._asdict() | {"incarnation": task.incarnation, "due_at": 0}
+    await bench.storage.table.write(Put(item=flag))
     await bench.operations.send(Operation.to_cancel(params_of(task)))
     assert await bench.work()
     assert await bench.head(task) == before

@@ -11,9 +11,9 @@ from a2a.types import TaskState
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import CANCELED, REBASES
 from a2a_serverless.storage.log import Log
-from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
@@ -23,6 +23,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from tests.support.clocks import ManualClock
+from tests.support.memory import memory_storage
 from tests.support.messages import request
 
 SCOPE = Scope.of("tenant", "someone")
@@ -38,7 +39,7 @@ class Stack:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def __post_init__(self) -> None:
-        storage = MemoryStorage(clock=self.clock)
+        storage = memory_storage(clock=self.clock)
         self.queue = MemoryQueue(Operation, clock=self.clock)
         self.dead_letters = DeadLetters(storage, self.queue, retry=RETRY)
         self.sweeper = Sweeper(storage, self.queue, clock=self.clock)
@@ -143,14 +144,14 @@ async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
 ) -> None:
     """The letter is decided on the HEAD as it then is: here its attempts are used up."""
     head = await stack.attempt(await stack.open())
-    postpone = MemoryStorage.postpone
+    postpone = DurableStorage.postpone
 
-    async def claimed_first(self: MemoryStorage, head: Head, **due: int) -> bool:
-        monkeypatch.setattr(MemoryStorage, "postpone", postpone)
+    async def claimed_first(self: DurableStorage, head: Head, **due: int) -> bool:
+        monkeypatch.setattr(DurableStorage, "postpone", postpone)
         await stack.attempt(head)
         return await postpone(self, head, **due)
 
-    monkeypatch.setattr(MemoryStorage, "postpone", claimed_first)
+    monkeypatch.setattr(DurableStorage, "postpone", claimed_first)
     assert await stack.dead_letters.handle(body(head)) == "failed"
     assert (await stack.head(head)).attempts == 2
 
@@ -161,11 +162,11 @@ async def test_a_turn_that_ends_meanwhile_is_dropped(
     """A delayed worker has completed it after all."""
     head = await stack.open()
 
-    async def completed_first(self: MemoryStorage, head: Head, **_: int) -> bool:
+    async def completed_first(self: DurableStorage, head: Head, **_: int) -> bool:
         await Storage(self).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
         return False
 
-    monkeypatch.setattr(MemoryStorage, "postpone", completed_first)
+    monkeypatch.setattr(DurableStorage, "postpone", completed_first)
     assert await stack.dead_letters.handle(body(head)) == "dropped"
     assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
 
@@ -177,7 +178,7 @@ async def test_making_a_turn_due_is_bounded(stack: Stack, monkeypatch: pytest.Mo
         return False
 
     head = await stack.open()
-    monkeypatch.setattr(MemoryStorage, "postpone", lost)
+    monkeypatch.setattr(DurableStorage, "postpone", lost)
     with pytest.raises(ConcurrencyError, match="due"):
         await stack.dead_letters.handle(body(head))
 
@@ -191,7 +192,7 @@ async def test_a_failed_task_is_told_although_the_rest_fails(
         raise UnavailableError("No answer.")
 
     head = await stack.used_up()
-    monkeypatch.setattr(MemoryStorage, "clear_cancel", fails)
+    monkeypatch.setattr(DurableStorage, "clear_cancel", fails)
     with pytest.raises(UnavailableError):
         await stack.dead_letters.handle(body(head))
     assert "dead_letter_failed" in [getattr(r, "action", "") for r in caplog.records]
@@ -222,14 +223,14 @@ async def test_a_cancel_that_comes_meanwhile_counts(
 ) -> None:
     """A cancel between the read of the flag and the decision is seen by its mark on HEAD."""
     head = await stack.used_up()
-    read = MemoryStorage.read
+    read = DurableStorage.read
 
-    async def late(self: MemoryStorage, *args: Any, **options: Any) -> Log | None:
+    async def late(self: DurableStorage, *args: Any, **options: Any) -> Log | None:
         log = await read(self, *args, **options)
         await stack.storage.request_cancel(head.task_id)
         return log
 
-    monkeypatch.setattr(MemoryStorage, "read", late)
+    monkeypatch.setattr(DurableStorage, "read", late)
     assert await stack.dead_letters.handle(body(head)) == "canceled"
     assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
 
@@ -325,15 +326,15 @@ async def test_without_a_queue_for_it_the_letter_stays(
 async def test_rebasing_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that others keep changing leaves the letter in its queue."""
     head = await stack.used_up()
-    commit, races = MemoryStorage.commit, [REBASES + 1]
+    commit, races = DurableStorage.commit, [REBASES + 1]
 
-    async def too_late(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
+    async def too_late(self: DurableStorage, head: Head, wanted: Commit) -> Head:
         races[0] -= 1
         if races[0] > 0:
             raise ConcurrencyError
         return await commit(self, head, wanted)
 
-    monkeypatch.setattr(MemoryStorage, "commit", too_late)
+    monkeypatch.setattr(DurableStorage, "commit", too_late)
     with pytest.raises(ConcurrencyError):
         await stack.dead_letters.handle(body(head))
     assert await stack.dead_letters.handle(body(head)) == "failed"

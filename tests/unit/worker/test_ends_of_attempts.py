@@ -9,8 +9,8 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
-from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.head import LOST, SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import attempt
@@ -225,7 +225,7 @@ async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
         await asyncio.Event().wait()
         return True
 
-    monkeypatch.setattr(MemoryStorage, "release", unanswered)
+    monkeypatch.setattr(DurableStorage, "release", unanswered)
     bench.operations.is_closed = True
     worker.cancel()
     await asked.wait()

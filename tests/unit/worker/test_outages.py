@@ -23,8 +23,8 @@ from a2a_serverless.local.template import Template
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import NEVER_STARTED
-from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends
@@ -46,7 +46,7 @@ FAILED = TaskState.TASK_STATE_FAILED
 SUBMITTED = TaskState.TASK_STATE_SUBMITTED
 
 TABLE: dict[type, tuple[str, ...]] = {
-    MemoryStorage: (
+    DurableStorage: (
         *("head", "read", "look", "due", "postpone", "_insert", "_apply"),
         *("request_cancel", "is_cancelled", "overdue_cancels", "clear_cancel"),
     )

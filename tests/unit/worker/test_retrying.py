@@ -13,8 +13,8 @@ from a2a.server.events import EventQueue
 from a2a.utils.errors import UnsupportedOperationError
 
 from a2a_serverless.errors import UnavailableError
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
-from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError
 from tests.support.workers import (
@@ -121,15 +121,15 @@ async def test_a_cancel_comes_before_the_end_of_used_up_attempts(
     bench = Bench(Agent(complete), max_attempts=1)
     task = await bench.send()
     await bench.storage.commit(task, Commit(token="a", claims=True))
-    read = MemoryStorage.read
+    read = DurableStorage.read
 
-    async def late(self: MemoryStorage, *args: Any, **options: Any) -> Log | None:
+    async def late(self: DurableStorage, *args: Any, **options: Any) -> Log | None:
         log = await read(self, *args, **options)
         await bench.storage.request_cancel(task.task_id)
         return log
 
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryStorage, "read", late)
+        patch.setattr(DurableStorage, "read", late)
         assert await bench.work() is True
     assert (await bench.head(task)).state == S.TASK_STATE_WORKING
     await bench.cancel(task)

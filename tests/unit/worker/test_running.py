@@ -10,8 +10,8 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.contract.storage import Storage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
-from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
@@ -85,20 +85,20 @@ async def test_a_silent_agent_claims_its_turn_after_a_second() -> None:
 async def test_a_task_without_a_cancel_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """HEAD and flag come with the log; at its end HEAD has no mark, so there is none to remove."""
     reads: list[str] = []
-    read_plain = MemoryStorage.read
+    read_plain = DurableStorage.read
 
-    async def read(self: MemoryStorage, task_id: str, **options: Any) -> Log | None:
+    async def read(self: DurableStorage, task_id: str, **options: Any) -> Log | None:
         reads.append(task_id)
         return await read_plain(self, task_id, **options)
 
-    async def refused(_: MemoryStorage, task_id: str) -> None:
+    async def refused(_: DurableStorage, task_id: str) -> None:
         raise AssertionError(task_id)
 
     bench = Bench(Agent(complete))
     head = await bench.send()
-    monkeypatch.setattr(MemoryStorage, "read", read)
-    monkeypatch.setattr(MemoryStorage, "is_cancelled", refused)
-    monkeypatch.setattr(MemoryStorage, "head", refused)
+    monkeypatch.setattr(DurableStorage, "read", read)
+    monkeypatch.setattr(DurableStorage, "is_cancelled", refused)
+    monkeypatch.setattr(DurableStorage, "head", refused)
     assert await bench.work()
     assert reads == [head.task_id]
 

@@ -11,9 +11,11 @@ from a2a.types import TaskState, TaskStatus
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb_layout import CANCEL, task_partition
 from a2a_serverless.storage.endings import CANCELED, REBASES
 from a2a_serverless.storage.log import Log
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.table import Key, Put
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
@@ -21,6 +23,7 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from tests.support.clocks import ManualClock
+from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, request
 
 WAITING_S = 60
@@ -52,7 +55,7 @@ class Stack:
 
     def __post_init__(self) -> None:
         timing = Timing(waiting_s=WAITING_S, lease_s=LEASE_S, cancel_s=TIMEOUT_S)
-        self.storage = MemoryStorage(clock=self.clock, timing=timing)
+        self.storage = memory_storage(clock=self.clock, timing=timing)
         self.queue = RecordingQueue(self.clock)
 
     def sweeper(self, **options: Any) -> Sweeper:
@@ -184,7 +187,7 @@ async def test_of_two_sweepers_one_sends(stack: Stack, monkeypatch: pytest.Monke
     async def lost(*_: Any, **__: Any) -> bool:
         return False
 
-    monkeypatch.setattr(MemoryStorage, "postpone", lost)
+    monkeypatch.setattr(DurableStorage, "postpone", lost)
     assert await stack.sweep() == SweepReport(passed=1)
     assert stack.queue.sent == []
     assert (await stack.head(head)).sends == 0
@@ -267,15 +270,15 @@ async def test_a_table_that_is_down_too_costs_one_wait(
     """The turn cannot be put back: the log says so, and the turn is sent after its wait."""
     await stack.open()
     stack.clock.advance(WAITING_S)
-    postpone, calls = MemoryStorage.postpone, [0]
+    postpone, calls = DurableStorage.postpone, [0]
 
-    async def once(self: MemoryStorage, head: Head, **due: Any) -> bool:
+    async def once(self: DurableStorage, head: Head, **due: Any) -> bool:
         calls[0] += 1
         if calls[0] == 2:
             raise UnavailableError
         return await postpone(self, head, **due)
 
-    monkeypatch.setattr(MemoryStorage, "postpone", once)
+    monkeypatch.setattr(DurableStorage, "postpone", once)
     stack.queue.is_down = True
     assert await stack.sweep() == SweepReport(failed=1)
     assert {"put_back_failed", "sweep_failed"} <= set(actions(caplog))
@@ -358,14 +361,14 @@ async def test_a_turn_of_unknown_age_is_sent_on(
     await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     answer = Commit(entries=(TurnOpened(request("more")),))
     await stack.storage.commit(await stack.head(head), answer)
-    read = MemoryStorage.read
+    read = DurableStorage.read
 
-    async def without_times(self: MemoryStorage, task_id: str, **options: Any) -> Log | None:
+    async def without_times(self: DurableStorage, task_id: str, **options: Any) -> Log | None:
         log = await read(self, task_id, **options)
         assert log is not None
         return replace(log, records=tuple(replace(record, at=None) for record in log.records))
 
-    monkeypatch.setattr(MemoryStorage, "read", without_times)
+    monkeypatch.setattr(DurableStorage, "read", without_times)
     stack.clock.advance(3 * DAY_S)
     assert await stack.sweep() == SweepReport(sent=1)
 
@@ -382,7 +385,7 @@ async def test_the_log_of_a_young_task_is_not_read(
     await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     answer = Commit(entries=(TurnOpened(request("more")),))
     await stack.storage.commit(await stack.head(head), answer)
-    monkeypatch.setattr(MemoryStorage, "read", read)
+    monkeypatch.setattr(DurableStorage, "read", read)
     stack.clock.advance(DAY_S - 1)
     assert await stack.sweep() == SweepReport(sent=1)
 
@@ -393,14 +396,14 @@ async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
     """The worker is back in the last moment: the commit is refused, and the turn runs on."""
     head = await stack.open()
     stack.clock.advance(DAY_S)
-    commit = MemoryStorage.commit
+    commit = DurableStorage.commit
 
-    async def claimed_first(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
-        monkeypatch.setattr(MemoryStorage, "commit", commit)
+    async def claimed_first(self: DurableStorage, head: Head, wanted: Commit) -> Head:
+        monkeypatch.setattr(DurableStorage, "commit", commit)
         await stack.claim(head)
         return await commit(self, head, wanted)
 
-    monkeypatch.setattr(MemoryStorage, "commit", claimed_first)
+    monkeypatch.setattr(DurableStorage, "commit", claimed_first)
     assert await stack.sweep() == SweepReport(passed=1)
     assert (await stack.head(head)).state == TaskState.TASK_STATE_WORKING
 
@@ -414,14 +417,14 @@ async def test_one_bad_task_holds_up_no_other(
     """A HEAD that cannot be read is logged and counted, and the next task is repaired."""
     bad, good = await stack.open(), await stack.open()
     stack.clock.advance(WAITING_S)
-    read = MemoryStorage.head
+    read = DurableStorage.head
 
-    async def head(self: MemoryStorage, task_id: str) -> Head | None:
+    async def head(self: DurableStorage, task_id: str) -> Head | None:
         if task_id == bad.task_id:
             raise ValueError(task_id)
         return await read(self, task_id)
 
-    monkeypatch.setattr(MemoryStorage, "head", head)
+    monkeypatch.setattr(DurableStorage, "head", head)
     assert await stack.sweep() == SweepReport(sent=1, failed=1)
     assert [op.params.task_id for op in stack.queue.sent] == [good.task_id]
     assert bad.task_id in {getattr(record, "task_id", "") for record in caplog.records}
@@ -449,13 +452,13 @@ async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.Monk
     for _ in range(5):
         await stack.open()
     stack.clock.advance(WAITING_S)
-    postpone = MemoryStorage.postpone
+    postpone = DurableStorage.postpone
 
-    async def slow(self: MemoryStorage, head: Head, **due: Any) -> bool:
+    async def slow(self: DurableStorage, head: Head, **due: Any) -> bool:
         await self.clock.sleep(10)
         return await postpone(self, head, **due)
 
-    monkeypatch.setattr(MemoryStorage, "postpone", slow)
+    monkeypatch.setattr(DurableStorage, "postpone", slow)
     assert await stack.sweep(budget_s=25) == SweepReport(sent=3)
     assert await stack.sweep(budget_s=25) == SweepReport(sent=2)
 
@@ -469,13 +472,13 @@ async def test_slow_cancels_leave_turns_their_share(
     for _ in range(5):
         await stack.open()
     stack.clock.advance(LEASE_S)
-    commit = MemoryStorage.commit
+    commit = DurableStorage.commit
 
-    async def slow(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
+    async def slow(self: DurableStorage, head: Head, wanted: Commit) -> Head:
         await self.clock.sleep(1)
         return await commit(self, head, wanted)
 
-    monkeypatch.setattr(MemoryStorage, "commit", slow)
+    monkeypatch.setattr(DurableStorage, "commit", slow)
     report = await stack.sweep(limit=500)
     assert report.canceled == 15
     assert report.sent > 5
@@ -538,9 +541,10 @@ async def test_the_flag_of_an_ended_task_is_removed(stack: Stack, *, gone: bool)
     head = await cancelled(stack)
     await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
     if gone:
-        flags = dict(stack.storage._tables.flags)
+        flag = await stack.storage.table.get(Key(task_partition(head.scope, head.task_id), CANCEL))
+        assert flag is not None
         await stack.storage.delete_task(head.task_id)
-        stack.storage._tables.flags.update(flags)
+        await stack.storage.table.write(Put(item=flag))
     assert await stack.sweep() == SweepReport(removed=1)
     assert await stack.storage.overdue_cancels(stack.clock.now_ms()) == []
     task = await stack.storage.load_task(head.task_id)
@@ -571,14 +575,14 @@ async def test_a_task_that_ends_meanwhile_is_not_canceled(
 ) -> None:
     """Completion wins the race; the flag is removed all the same."""
     head = await cancelled(stack)
-    commit = MemoryStorage.commit
+    commit = DurableStorage.commit
 
-    async def completed_first(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
-        monkeypatch.setattr(MemoryStorage, "commit", commit)
+    async def completed_first(self: DurableStorage, head: Head, wanted: Commit) -> Head:
+        monkeypatch.setattr(DurableStorage, "commit", commit)
         await Storage(self).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
         return await commit(self, head, wanted)
 
-    monkeypatch.setattr(MemoryStorage, "commit", completed_first)
+    monkeypatch.setattr(DurableStorage, "commit", completed_first)
     assert await stack.sweep() == SweepReport(removed=1)
     assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
     assert not await stack.storage.is_cancelled(head.task_id)
@@ -604,16 +608,16 @@ async def test_a_run_is_logged(stack: Stack, caplog: pytest.LogCaptureFixture) -
 
 def interfere(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
     """Let another writer be faster, `times` times."""
-    commit = MemoryStorage.commit
+    commit = DurableStorage.commit
     left = [times]
 
-    async def too_late(self: MemoryStorage, head: Head, wanted: Commit) -> Head:
+    async def too_late(self: DurableStorage, head: Head, wanted: Commit) -> Head:
         if left[0] > 0 and wanted.token is None and wanted.entries:
             left[0] -= 1
             raise ConcurrencyError(current_version=head.version + 1)
         return await commit(self, head, wanted)
 
-    monkeypatch.setattr(MemoryStorage, "commit", too_late)
+    monkeypatch.setattr(DurableStorage, "commit", too_late)
 
 
 def actions(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
@@ -25,15 +25,15 @@ async def commits_of(
     """Run an agent, and return when each commit with chunks began, in ms, and their texts."""
     clock = PacedClock()
     began: list[tuple[int, str]] = []
-    commit_plain = MemoryStorage.commit
+    commit_plain = DurableStorage.commit
 
-    async def commit(self: MemoryStorage, head: Head, commit: Commit) -> Head:
+    async def commit(self: DurableStorage, head: Head, commit: Commit) -> Head:
         texts = [e.artifact.parts[0].text for e in commit.entries if isinstance(e, ArtifactWritten)]
         if texts:
             began.append((round(clock.monotonic() * 1000), "".join(texts)))
         return await commit_plain(self, head, commit)
 
-    monkeypatch.setattr(MemoryStorage, "commit", commit)
+    monkeypatch.setattr(DurableStorage, "commit", commit)
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         async def emit(text: str) -> None:

@@ -22,8 +22,9 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs_requests import SqsRequests
-from a2a_serverless.storage.dynamodb_layout import event_sort, task_partition
-from a2a_serverless.storage.memory import MemoryStorage, StreamedCommit
+from a2a_serverless.storage.dynamodb_attributes import typed
+from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.table import Item, key_of
 
 logger = logging.getLogger(__name__)
 
@@ -147,13 +148,13 @@ class StreamSource(ABC):
 
 
 class MemoryStream(StreamSource):
-    """The commits of a storage in this process, from now on."""
+    """The new items of a table in this process, from now on."""
 
-    def __init__(self, storage: MemoryStorage) -> None:
-        self._committed: queue.SimpleQueue[StreamedCommit] = queue.SimpleQueue()
+    def __init__(self, table: MemoryTable) -> None:
+        self._made: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._number = 0
-        self.close = storage.on_commit(self._take)
+        self.close = table.on_insert(self._take)
 
     async def feed(self, consume: Consume) -> None:
         woken = asyncio.Event()
@@ -169,25 +170,19 @@ class MemoryStream(StreamSource):
         finally:
             self._waker = None
 
-    def _take(self, committed: StreamedCommit) -> None:
-        """Take a commit, in the thread that made it."""
-        self._committed.put(committed)
+    def _take(self, item: Item) -> None:
+        """Take an item, in the thread that made it."""
+        self._made.put(item)
         if (waker := self._waker) is not None and not waker[0].is_closed():
             waker[0].call_soon_threadsafe(waker[1].set)
 
     def _waiting(self) -> Iterator[dict[str, Any]]:
-        while not self._committed.empty():
-            yield self._record(self._committed.get())
+        while not self._made.empty():
+            yield self._record(self._made.get())
 
-    def _record(self, committed: StreamedCommit) -> dict[str, Any]:
-        """Return the stream's record of the first item of a commit, without its entries."""
+    def _record(self, item: Item) -> dict[str, Any]:
+        """Return the stream's record of an item."""
         self._number += 1
-        keys = {
-            "PK": {"S": task_partition(committed.scope, committed.task_id)},
-            "SK": {"S": event_sort(committed.incarnation, committed.version, 0)},
-        }
-        told = {"state": committed.state, "trace": committed.trace}
-        image = keys | {name: {"S": value} for name, value in told.items() if value}
         return {
             "eventID": str(self._number),
             "eventName": "INSERT",
@@ -195,8 +190,8 @@ class MemoryStream(StreamSource):
             "eventSource": "aws:dynamodb",
             "awsRegion": "local",
             "dynamodb": {
-                "Keys": keys,
-                "NewImage": image,
+                "Keys": typed(key_of(item)._asdict()),
+                "NewImage": typed(item),
                 "SequenceNumber": str(self._number),
                 "StreamViewType": "NEW_IMAGE",
             },

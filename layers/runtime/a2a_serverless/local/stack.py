@@ -37,7 +37,7 @@ from a2a_serverless.local.throttle import Throttle
 from a2a_serverless.local.web_adapter import WebAdapter
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.wiring import Backends, aws_backends, check_backends, memory_backends
 from a2a_serverless.worker.agents import TurnAgents, load_agent
 from a2a_serverless.worker.function import WorkerFunction
@@ -168,9 +168,9 @@ class Stack:
         )
 
     def _push_sources(self, starting: ExitStack, backends: Backends) -> PushSources:
-        storage, jobs = backends.storage, backends.pushing().queue.jobs
-        if isinstance(storage, MemoryStorage) and isinstance(jobs, MemoryQueue):
-            commits = MemoryStream(storage)
+        table, jobs = backends.storage.table, backends.pushing().queue.jobs
+        if isinstance(table, MemoryTable) and isinstance(jobs, MemoryQueue):
+            commits = MemoryStream(table)
             starting.callback(commits.close)
             return PushSources(
                 stream=lambda: commits, queue=lambda: MemorySource(jobs), filter=StreamFilter()

@@ -6,13 +6,17 @@ sees a private key.
 
 from __future__ import annotations
 
-import threading
-from abc import ABC, abstractmethod
+import json
+import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.storage.attributes import seconds
+from a2a_serverless.storage.table import Item, Key, Table, Update, beginning
+
+logger = logging.getLogger(__name__)
 
 JWKS_MAX_AGE_S: Final = 300
 """Seconds that a receiver may cache the served document (`Cache-Control: max-age`)."""
@@ -22,6 +26,10 @@ KEY_LIFETIME_S: Final = 24 * 3600
 
 RENEW_S: Final = 3600
 """Seconds after which a key in use is renewed."""
+
+
+PARTITION: Final = "JWKS"
+_KEY: Final = "KEY#"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,24 +51,49 @@ class PublishedKey:
         return self.expires_at - now_ms > (KEY_LIFETIME_S - RENEW_S) * 1000
 
 
-class KeyStore(ABC):
-    """Storage of the public keys."""
+class KeyStore:
+    """The public keys, as items of a table: `PK = JWKS`, `SK = KEY#<kid>`.
 
-    @abstractmethod
+    The table forgets them after their `expires_at`.
+
+    Args:
+        table: where they are.
+        clock: by default the system's.
+    """
+
+    def __init__(self, table: Table, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._table = table
+
     async def keys(self) -> list[PublishedKey]:
         """Return the keys that have not expired, the oldest first; read consistently.
 
         Raises:
             UnavailableError: no answer within the retry budget.
         """
+        pages = self._table.query(beginning(PARTITION, _KEY))
+        found = [_readable(item) async for page in pages for item in page]
+        return live(filter(None, found), self._clock.now_ms())
 
-    @abstractmethod
     async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
         """Publish a key for `KEY_LIFETIME_S` from now on, or renew a published one.
+
+        Two publishers of a new key may overwrite each other's time of publication, which differs
+        by the milliseconds between them.
 
         Raises:
             UnavailableError: as `keys`.
         """
+        place = Key(PARTITION, f"{_KEY}{jwk['kid']}")
+        item = await self._table.get(place)
+        published = renewed(jwk, _readable(item) if item else None, self._clock.now_ms())
+        values = {
+            "jwk": json.dumps(published.jwk),
+            "published_at": published.published_at,
+            "expires_at": seconds(published.expires_at),
+        }
+        await self._table.write(Update(key=place, values=values))
+        return published
 
 
 async def jwks(store: KeyStore) -> dict[str, Any]:
@@ -84,20 +117,24 @@ def renewed(jwk: Mapping[str, str], before: PublishedKey | None, now_ms: int) ->
     )
 
 
-@dataclass(slots=True)
-class MemoryKeyStore(KeyStore):
-    """Keys of this process; safe under threads."""
+def _readable(item: Item) -> PublishedKey | None:
+    """Return the key that an item holds; None, with a line in the log, if it is damaged.
 
-    clock: Clock = field(default_factory=SystemClock)
-    _keys: dict[str, PublishedKey] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    A damaged key counts as not published: the others are served, and its signer publishes it again.
+    """
+    try:
+        return _key_of(item)
+    except (KeyError, TypeError, ValueError):
+        extra = {"action": "unreadable_key"}
+        logger.error("Left out: the published key %s is damaged.", item["SK"], extra=extra)  # noqa: TRY400 - the item is what is wrong
+        return None
 
-    async def keys(self) -> list[PublishedKey]:
-        with self._lock:
-            return live(self._keys.values(), self.clock.now_ms())
 
-    async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
-        with self._lock:
-            key = renewed(jwk, self._keys.get(jwk["kid"]), self.clock.now_ms())
-            self._keys[key.kid] = key
-        return key
+def _key_of(values: Mapping[str, Any]) -> PublishedKey:
+    """Return the key; raise KeyError, TypeError or ValueError if the values are not a key."""
+    jwk, times = json.loads(values["jwk"]), (values["published_at"], values["expires_at"])
+    if not isinstance(jwk, dict) or f"{_KEY}{jwk['kid']}" != values["SK"]:
+        raise ValueError("it is no key of this name")
+    if not all(isinstance(time, int) for time in times):
+        raise TypeError("a time is no whole number")
+    return PublishedKey(jwk=jwk, published_at=times[0], expires_at=times[1] * 1000)

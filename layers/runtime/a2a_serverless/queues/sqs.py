@@ -15,7 +15,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless import aws
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import (
     ConcurrencyError,
     ConfigurationError,
@@ -269,7 +269,7 @@ class SqsFifoQueue(FifoQueue[M]):
             error,
             extra={"action": "receive_failed", "failures": failures, "error": type(error).__name__},
         )
-        await self._clock.sleep(aws.pause_s(failures))
+        await self._clock.sleep(pause_s(failures))
 
     async def _decode(self, record: EventRecord) -> SqsHandle[M] | None:
         """Return the delivery of a pulled message; None if it could not be read."""

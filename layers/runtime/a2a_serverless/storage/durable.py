@@ -1,26 +1,66 @@
-"""The storage of tasks in terms of HEAD, log and rules: what all backends share."""
+"""The storage of tasks, on one table.
+
+A commit is one transaction: HEAD moves to the next version if it is still the one that the rules
+saw, and the commit's entries are put beside it as EVENT items, which are never rewritten. So a
+commit costs the same however long the task is, and to read a task without history and artifacts is
+to read one small item.
+
+What a reader may rely on:
+
+- A commit whose answer was lost is recognised by its id in the EVENT at its version, also when
+  another writer has committed since. A commit has lost only if its condition on HEAD failed and
+  its id is not there.
+- A read returns complete commits in unbroken order up to HEAD's version, never half a commit.
+- What has expired is not found from the first millisecond on, although DynamoDB removes it later.
+- Listings find their candidates in indexes, which lag behind by milliseconds, but show every task
+  as its HEAD says it is now.
+"""
 
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from a2a.types import SendMessageRequest, TaskPushNotificationConfig
 
+from a2a_serverless.clock import pause_s
 from a2a_serverless.errors import (
     CommitTooLargeError,
     ConcurrencyError,
+    ConditionFailedError,
     InvalidArgumentError,
     StateTooLargeError,
     TaskNotFoundError,
+    UnavailableError,
     UnreadableTaskError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.storage.deletion import DeletableTasks
-from a2a_serverless.storage.log import Due, Log, Opened, OverdueCancel
-from a2a_serverless.storage.reading import ReadableTasks
+from a2a_serverless.storage import dynamodb_layout as layout
+from a2a_serverless.storage.attributes import seconds
+from a2a_serverless.storage.deletion import DeletedItems
+from a2a_serverless.storage.dynamodb_cancels import CancelItems
+from a2a_serverless.storage.dynamodb_commits import event_items
+from a2a_serverless.storage.dynamodb_heads import head_item, released_values
+from a2a_serverless.storage.dynamodb_push import PushItems, counted
+from a2a_serverless.storage.dynamodb_push_items import push_inline
+from a2a_serverless.storage.dynamodb_survey import survey_of
+from a2a_serverless.storage.log import Log, Opened, Survey
+from a2a_serverless.storage.reading import IndexedTasks
+from a2a_serverless.storage.table import (
+    NEW,
+    Added,
+    Check,
+    Item,
+    Key,
+    Put,
+    Update,
+    When,
+    Write,
+    are,
+    key_of,
+)
 from a2a_serverless.tasks.entries import (
     Caller,
     advice_on_size,
@@ -28,17 +68,27 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import Head, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
 from a2a_serverless.tasks.identity import (
     check_context_id,
     check_task_id,
+    is_task_id,
     keyed_task_id,
     new_incarnation,
     new_task_id,
     new_token,
 )
-from a2a_serverless.tasks.push import Push, checked, inline_push
-from a2a_serverless.tasks.rules import Commit, ContextWrite, NewTask, Step, advance, open_task
+from a2a_serverless.tasks.push import Push, check_room, checked, inline_push
+from a2a_serverless.tasks.rules import (
+    Commit,
+    ContextWrite,
+    NewTask,
+    Step,
+    advance,
+    expiry,
+    open_task,
+)
+from a2a_serverless.tasks.storing import conflict, is_applied
 
 MAX_COMMIT_BYTES = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
@@ -46,9 +96,15 @@ MAX_COMMIT_BYTES = 4_000_000
 MAX_CONTEXT_BYTES = 340_000
 """The longest state of a context, in bytes of JSON: it is one item."""
 
+SURVEYS: Final = 4
+"""How often a task is surveyed before what cannot be read counts as damage."""
 
-class DurableStorage(ReadableTasks, DeletableTasks):
-    """Tasks, cancel flags and push configurations over a backend's few atomic steps.
+INSERTS: Final = 5
+"""How often a creation is tried while its id changes between taken and free."""
+
+
+class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
+    """Tasks, cancel flags and push configurations of one scope, laid out as docs/format.md says.
 
     A cancel flag has a deadline, `Timing.cancel_s` after the request: the process that was asked
     ends the task by then, and if that process died, the sweeper does. A flag of an earlier task
@@ -61,77 +117,25 @@ class DurableStorage(ReadableTasks, DeletableTasks):
     that follows from its URL (`tasks.push.inline_id`).
     """
 
-    @abstractmethod
-    async def put_context(self, context_id: str, write: ContextWrite) -> None:
-        """Store a context's state without a commit.
+    async def survey(self, task_id: str) -> Survey | None:
+        """Return the task as far as it can be read; None when it does not exist or has expired.
 
-        Raises:
-            ConcurrencyError: `expected_version` is not met.
+        Unlike for `read`, damage is no error.
         """
-
-    # -- cancel flags ------------------------------------------------------------------------
-
-    @abstractmethod
-    async def request_cancel(self, task_id: str, *, by: str = "") -> None:
-        """Raise the flag, and mark HEAD: from now on only writers that know of it can commit.
-
-        Repeating the request changes nothing: deadline and mark stay. `by` names the user who asks.
-
-        Raises:
-            TaskNotFoundError: there is no such task.
-            TaskTerminalStateError: the task has ended; no flag is left behind.
-            NewerReleaseError: only a newer release may change the task.
-            UnavailableError: no answer within the retry budget; the flag may have been raised.
-        """
-
-    @abstractmethod
-    async def is_cancelled(self, task_id: str) -> bool:
-        """Return True if the flag is raised for the task as it is now."""
-
-    @abstractmethod
-    async def clear_cancel(self, task_id: str, *, incarnation: str | None = None) -> None:
-        """Remove the flag of an ended task. Idempotent.
-
-        With `incarnation` the flag of a later task with the same id stays. To be called after every
-        commit of a terminal state.
-        """
-
-    @abstractmethod
-    async def overdue_cancels(
-        self, now_ms: int, *, limit: int = 100, after: Due | None = None
-    ) -> list[OverdueCancel]:
-        """Return the flags of all scopes whose deadline has passed; arguments as of `due`."""
-
-    # -- the backend's part ------------------------------------------------------------------
-
-    @abstractmethod
-    async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
-        """Store a new task; None when stored, else HEAD of the task that has its id already.
-
-        `body` is the step's entries, encoded; `push` is stored with it. A task that has expired
-        leaves its id free.
-        """
-
-    @abstractmethod
-    async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> None:
-        """Store a commit if HEAD is still `before`: same incarnation, same version.
-
-        Raises:
-            ConcurrencyError, TaskNotFoundError: HEAD is another one, or gone.
-            InvalidArgumentError: the task has no room for the push configuration.
-        """
-
-    @abstractmethod
-    async def _context_heads(self, context_id: str) -> list[Head]:
-        """Return HEADs of the live tasks of a context."""
-
-    @abstractmethod
-    async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
-        """Return JSON and version of a context's state."""
-
-    @abstractmethod
-    async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
-        """Do `put_push` for a checked and complete configuration that the storage may keep."""
+        if not is_task_id(task_id):
+            return None
+        attempt = 1
+        while True:
+            found = await self._items_from(layout.EVENTS, task_id)
+            survey = survey_of(found)
+            if survey is None or not self._is_live(found[-1]):
+                return None
+            if not survey.unreadable or attempt == SURVEYS:
+                pushes = await self._surveyed_pushes(survey.head)
+                return replace(survey, pushes=tuple(pushes))
+            # A Query beside a transaction may see half of it: only what stays wrong is damage.
+            await self.clock.sleep(pause_s(attempt))
+            attempt += 1
 
     # -- commits -----------------------------------------------------------------------------
 
@@ -182,6 +186,18 @@ class DurableStorage(ReadableTasks, DeletableTasks):
         return Opened(head=step.head, created=True, log=log)
 
     async def commit(self, head: Head, commit: Commit) -> Head:
+        """Write `commit` onto `head` as one atomic step; return the new HEAD.
+
+        It is written exactly once: a write whose answer was lost is recognised as applied.
+
+        Raises:
+            TaskNotFoundError: the task is gone, or another incarnation took its id.
+            ConcurrencyError: another writer has committed since `head`.
+            FencedError, TurnFinishedError, TaskTerminalStateError,
+            TaskNotAcceptingMessagesError: the rules refuse it.
+            CommitTooLargeError: more than 4 MB; nothing was written.
+            UnavailableError: no answer within the retry budget; the outcome is unknown.
+        """
         now_ms = self.clock.now_ms()
         step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=tracing.header())
         body, push = body_of(step), _pushed(step)
@@ -194,23 +210,6 @@ class DurableStorage(ReadableTasks, DeletableTasks):
             metrics.count("TasksEnded", state=plain_state(step.head.state))
             metrics.time("TimeToEnd", self.clock.now_ms() - head.created_at)
         return step.head
-
-    # -- push configurations -----------------------------------------------------------------
-
-    @abstractmethod
-    async def pushes(self, task_id: str) -> list[Push]:
-        """Return the configurations of the task as it is now, by id; none if there is no task.
-
-        A damaged configuration is left out, and a line of the log names it.
-        """
-
-    @abstractmethod
-    async def move_push(self, before: Push, after: Push) -> bool:
-        """Store the cursor and the failures of `after` if the stored ones are still `before`'s.
-
-        False when the configuration is gone or was moved by another caller. The configuration
-        itself is not written. A move that was stored although its answer was lost counts as done.
-        """
 
     async def put_push(self, config: TaskPushNotificationConfig) -> Push:
         """Store a configuration of the task `config.task_id`; the id is made here when it is empty.
@@ -228,25 +227,180 @@ class DurableStorage(ReadableTasks, DeletableTasks):
         own.id = own.id or new_token()
         return await self._put_push(own)
 
-    async def push(self, task_id: str, config_id: str) -> Push | None:
-        """Return one configuration of the task as it is now.
+    async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
+        """Store a new task; None when stored, else HEAD of the task that has its id already.
+
+        `body` is the step's entries, encoded; `push` is stored with it. A task that has expired
+        leaves its id free.
+        """
+        head = step.head
+        writes: list[Write] = [Put(item=head_item(head), when=[self._missing_or_expired()])]
+        writes += [Put(item=item) for item in event_items(step, body)]
+        if push is not None:
+            writes.append(push_inline(push, head))
+        for _ in range(INSERTS):
+            try:
+                await self.table.write(*writes)
+            except ConditionFailedError as failed:
+                taker = self._live(failed.items[0]) or await self.head(head.task_id)
+                if taker is None:
+                    continue
+                is_own = taker.incarnation == head.incarnation
+                return None if is_own else taker
+            return None
+        msg = f"The id {head.task_id} was taken and free by turns, {INSERTS} times."
+        raise UnavailableError(msg)
+
+    async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> None:
+        """Store a commit if HEAD is still `before`: same incarnation, same version.
 
         Raises:
-            UnreadablePushError: it is damaged.
+            ConcurrencyError, TaskNotFoundError: HEAD is another one, or gone.
+            InvalidArgumentError: the task has no room for the push configuration.
         """
-        pushes = await self.pushes(task_id)
-        return next((push for push in pushes if push.config.id == config_id), None)
+        head = step.head
+        update = head_update(before, head)
+        more: list[Write] = [Put(item=item) for item in event_items(step, body)]
+        if push is not None:
+            update = await self._with_push(update, push)
+            more.append(push_inline(push, head))
+        if step.context_write is not None:
+            more.append(self._context_update(head.context_id, step.context_write))
+        try:
+            await self.table.write(update, *more)
+        except ConditionFailedError as failed:
+            await self._settle(step, failed.items)
 
-    @abstractmethod
-    async def delete_push(self, task_id: str, config_id: str) -> None:
-        """Forget a configuration, also a damaged one. Idempotent.
+    async def _with_push(self, update: Update, push: Push) -> Update:
+        """Return the update of HEAD in a commit with an inline configuration; check its room."""
+        held = await self._held(push.config.task_id)
+        if held is None or held.head.incarnation != push.incarnation:
+            raise TaskNotFoundError
+        check_room(held.ids, push.config.id)
+        return counted(update, held)
 
-        A request to the webhook that has begun may still end. A configuration can also be deleted
-        from a task that only a newer release may write, because neither HEAD nor the log changes:
-        so the client can always stop its webhook.
+    async def _settle(self, step: Step, failed: Mapping[int, Item | None]) -> None:
+        """Return if the refused commit was applied by an earlier, unanswered request; else raise.
+
+        The EVENT at the commit's version says so, and goes on to say so when others have
+        committed since; HEAD would not.
         """
+        if 0 not in failed:
+            raise context_conflict(_context_version(next(iter(failed.values()))))
+        head = step.head
+        event = layout.event_sort(head.incarnation, head.version, 0)
+        stored = await self.table.get(Key(self._partition(head.task_id), event))
+        stored_id = stored.get("commit_id") if stored else None
+        if is_applied(stored_id, step.commit_id):
+            return
+        raise conflict(self._live(failed[0]) or await self.head(head.task_id), head)
 
-    # -- contexts ----------------------------------------------------------------------------
+    # -- due turns -----------------------------------------------------------------------------
+
+    async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
+        """Move HEAD's due time without a commit; False when HEAD has changed since, or expired.
+
+        Where the first answer was lost, a success may be reported as False. That is the safe
+        side: the turn is due again later, and the caller has sent nothing.
+        """
+        has_sends = [Check("sends", "=", head.sends)]
+        if head.sends == 0:  # a HEAD that was stored in part may lack it, and is read with 0
+            has_sends.append(Check("sends", "absent"))
+        is_same = are(incarnation=head.incarnation, version=head.version, due_at=head.due_at)
+        return await self.table.did(
+            Update(
+                key=self._head_key(head.task_id),
+                values={"due_at": due_at, "sends": sends},
+                when=[*is_same, has_sends, self._unexpired()],
+            )
+        )
+
+    async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
+        """Move the due time of a turn that the attempt with `token` still owns, without a commit.
+
+        False when that attempt does not own it: the turn is over, another attempt has claimed it,
+        or the task is gone. Commits made since `head` was read do not matter.
+
+        Raises:
+            UnavailableError: no answer within the retry budget; the outcome is unknown.
+        """
+        return await self._note(head, token, {"due_at": due_at})
+
+    async def release(
+        self,
+        head: Head,
+        end: AttemptEnd,
+        *,
+        due_at: int | None = None,
+        attempts: int | None = None,
+    ) -> bool:
+        """Note that the attempt `end.token` has given its turn back, without a commit.
+
+        `due_at` also moves the due time, and `attempts` sets how many attempts of the turn count.
+        False when that attempt does not own the turn: it never claimed it, the turn is over,
+        another attempt has claimed it, or the task is gone. Commits made since `head` was read do
+        not matter.
+
+        Raises:
+            UnavailableError: no answer within the retry budget; the outcome is unknown.
+        """
+        also = {"due_at": due_at, "attempts": attempts}
+        changed = released_values(end) | {n: v for n, v in also.items() if v is not None}
+        return await self._note(head, end.token, changed)
+
+    async def _note(self, head: Head, token: str, values: Mapping[str, Any]) -> bool:
+        """Change attributes of HEAD if the attempt with `token` owns the turn."""
+        is_owner = are(incarnation=head.incarnation, token=token)
+        return await self.table.did(
+            Update(
+                key=self._head_key(head.task_id), values=values, when=[*is_owner, self._unexpired()]
+            )
+        )
+
+    def _unexpired(self) -> Check:
+        return Check("expires_at", ">", self._now_s())
+
+    def _missing_or_expired(self) -> list[Check]:
+        return [NEW, Check("expires_at", "<=", self._now_s())]
+
+    # -- contexts ------------------------------------------------------------------------------
+
+    async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
+        """Return JSON and version of a context's state."""
+        item = await self.table.get(self._context_key(context_id))
+        if item is None or not self._is_live(item):
+            return None
+        value, version = item.get("value"), item.get("version")
+        if not isinstance(value, str) or not isinstance(version, int):
+            raise damaged_context(context_id)
+        return value, version
+
+    async def put_context(self, context_id: str, write: ContextWrite) -> None:
+        """Store a context's state without a commit.
+
+        Raises:
+            ConcurrencyError: `expected_version` is not met.
+        """
+        try:
+            await self.table.write(self._context_update(context_id, write), exactly=True)
+        except ConditionFailedError as failed:
+            raise context_conflict(_context_version(failed.items[0])) from failed
+
+    def _context_update(self, context_id: str, write: ContextWrite) -> Update:
+        """Return the update of a context's state, which lives a task's time to live from now."""
+        when: When = ()
+        if write.expected_version == 0:
+            # A state that has expired and is still stored counts for nothing, as does its version.
+            when = [self._missing_or_expired()]
+        elif write.expected_version is not None:
+            when = are(version=write.expected_version)
+        values = {
+            "value": write.value,
+            "expires_at": seconds(expiry(self.clock.now_ms(), self.timing.ttl_s)),
+            "version": 1 if write.expected_version == 0 else Added(1),
+            **layout.context_owner(self.scope.digest, context_id),
+        }
+        return Update(key=self._context_key(context_id), values=values, when=when)
 
     async def load_context_version(self, context_id: str) -> tuple[Any | None, int]:
         """Return a context's state and its version; (None, 0) when there is none.
@@ -310,3 +464,33 @@ def body_of(step: Step) -> bytes:
     if size > MAX_COMMIT_BYTES:
         raise CommitTooLargeError(size, MAX_COMMIT_BYTES, advice_on_size(step.entries))
     return body
+
+
+def head_update(before: Head, after: Head) -> Update:
+    """Return the update of HEAD from one version to the next: only what changes is sent.
+
+    The state is part of the condition, so that no transition leaves a terminal state, even if HEAD
+    was written without counting its version up. A request to cancel is part of it too, because it
+    does not move the version (as in `is_still`). The generation is sent even if it is the same:
+    `before` may have been counted from the log, and what is stored is then of an older version.
+    """
+    old, new = head_item(before), head_item(after)
+    changed = {
+        name: value
+        for name, value in new.items()
+        if name not in old or name in _ALWAYS or old[name] != value
+    }
+    when: list[Check] = are(**{name: old[name] for name in ("incarnation", "version", "state")})
+    if before.cancel is None:
+        when.append(Check("cancel_for", "<>", before.incarnation))
+    gone = [name for name in old if name not in new]
+    return Update(key=key_of(old), values=changed, remove=gone, when=when)
+
+
+_ALWAYS: Final = frozenset({"generation"})
+"""Attributes that `head_update` always sends, because the stored value may not be `before`'s."""
+
+
+def _context_version(item: Item | None) -> int:
+    version = item.get("version") if item else 0
+    return version if isinstance(version, int) else 0

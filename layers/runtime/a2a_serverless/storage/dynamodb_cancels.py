@@ -30,9 +30,19 @@ REBASES: Final = 5
 
 
 class CancelItems(TableStorage):
-    """The part of `DynamoStorage` that reads and writes the flags."""
+    """The part of `DurableStorage` that reads and writes the flags."""
 
     async def request_cancel(self, task_id: str, *, by: str = "") -> None:
+        """Raise the flag, and mark HEAD: from now on only writers that know of it can commit.
+
+        Repeating the request changes nothing: deadline and mark stay. `by` names the user who asks.
+
+        Raises:
+            TaskNotFoundError: there is no such task.
+            TaskTerminalStateError: the task has ended; no flag is left behind.
+            NewerReleaseError: only a newer release may change the task.
+            UnavailableError: no answer within the retry budget; the flag may have been raised.
+        """
         for _ in range(REBASES):
             head = check_open(await self.head(task_id))
             try:
@@ -47,6 +57,7 @@ class CancelItems(TableStorage):
         raise UnavailableError(msg)
 
     async def is_cancelled(self, task_id: str) -> bool:
+        """Return True if the flag is raised for the task as it is now."""
         flag = await self._flag(task_id)
         if flag is None:
             return False
@@ -54,6 +65,11 @@ class CancelItems(TableStorage):
         return counts_for(_incarnation(flag), incarnation_of(head))
 
     async def clear_cancel(self, task_id: str, *, incarnation: str | None = None) -> None:
+        """Remove the flag of an ended task. Idempotent.
+
+        With `incarnation` the flag of a later task with the same id stays. To be called after every
+        commit of a terminal state.
+        """
         # Most tasks have no flag, and a read costs a fifth of a delete that finds nothing.
         flag = await self._flag(task_id)
         if flag is None or not may_remove(_incarnation(flag), incarnation):
@@ -66,6 +82,7 @@ class CancelItems(TableStorage):
     async def overdue_cancels(
         self, now_ms: int, *, limit: int = 100, after: Due | None = None
     ) -> list[OverdueCancel]:
+        """Return the flags of all scopes whose deadline has passed; arguments as of `due`."""
         entries = await self._overdue(CANCEL, now_ms, limit, after)
         # The index lags behind, and does not say which incarnation a flag is meant for.
         flags = await self.table.load([Key(e["PK"], CANCEL) for e in entries])

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from a2a.types import TaskPushNotificationConfig
 
-from a2a_serverless import aws
+from a2a_serverless.clock import pause_s
 from a2a_serverless.errors import (
     ConditionFailedError,
     TaskNotFoundError,
@@ -92,9 +92,13 @@ class Held:
 
 
 class PushItems(TableStorage):
-    """The part of `DynamoStorage` that keeps push configurations."""
+    """The part of `DurableStorage` that keeps push configurations."""
 
     async def pushes(self, task_id: str) -> list[Push]:
+        """Return the configurations of the task as it is now, by id; none if there is no task.
+
+        A damaged configuration is left out, and a line of the log names it.
+        """
         held = await self._held(task_id)
         if held is None:
             return []
@@ -127,11 +131,12 @@ class PushItems(TableStorage):
             waiting.add((push_writes(item), tuple(str(one["push_write"]) for one in new)))
             if attempt == READS and len(waiting) == 1:
                 return _held_of(head, push_writes(item), own)
-            await self.clock.sleep(aws.pause_s(attempt))
+            await self.clock.sleep(pause_s(attempt))
         msg = f"The push configurations of task {task_id} did not settle in {READS} reads."
         raise UnavailableError(msg)
 
     async def _put_push(self, config: TaskPushNotificationConfig) -> Push:
+        """Do `put_push` for a checked and complete configuration that the storage may keep."""
         for _ in range(PUTS):
             held = await self._held(config.task_id)
             if held is None:
@@ -156,6 +161,11 @@ class PushItems(TableStorage):
         raise UnavailableError(msg)
 
     async def move_push(self, before: Push, after: Push) -> bool:
+        """Store the cursor and the failures of `after` if the stored ones are still `before`'s.
+
+        False when the configuration is gone or was moved by another caller. The configuration
+        itself is not written. A move that was stored although its answer was lost counts as done.
+        """
         move = new_token()
         seen, wanted = push_position(before), push_position(after) | push_answer(after)
         update = Update(
@@ -173,6 +183,12 @@ class PushItems(TableStorage):
         return stored is not None and stored.get("move") == move
 
     async def delete_push(self, task_id: str, config_id: str) -> None:
+        """Forget a configuration, also a damaged one. Idempotent.
+
+        A request to the webhook that has begun may still end. A configuration can also be deleted
+        from a task that only a newer release may write, because neither HEAD nor the log changes:
+        so the client can always stop its webhook.
+        """
         head = await self.head(task_id)
         if head is not None and is_config_id(config_id):
             sort = layout.push_sort(head.incarnation, config_id)

@@ -7,16 +7,15 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Final
 
 from a2a_serverless import aws
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
 from a2a_serverless.storage.dynamodb_attributes import Typed, plain, typed
 from a2a_serverless.storage.dynamodb_words import Words, action_of, query_of
@@ -25,6 +24,7 @@ from a2a_serverless.storage.table import (
     Item,
     Key,
     Matches,
+    Pause,
     Range,
     RefusedError,
     Table,
@@ -113,7 +113,8 @@ class DynamoTable(Table):
             yield [plain(item) for item in answer["Items"]]
 
     async def count(self, wanted: Range) -> Matches:
-        pages = [answer async for answer in self._pages(wanted, Select="COUNT")]
+        counted = replace(wanted, only=())
+        pages = [answer async for answer in self._pages(counted, Select="COUNT")]
         passed = sum(page["Count"] for page in pages)
         return Matches(passed, sum(page["ScannedCount"] for page in pages))
 
@@ -145,9 +146,8 @@ class DynamoTable(Table):
         deletes = [{"DeleteRequest": {"Key": _place(key)}} for key in keys]
         await self._in_batches(deletes, _KEYS_A_DELETE, write)
 
-    @contextmanager
-    def watch(self, partition: str) -> Iterator[Watch]:  # noqa: ARG002 - DynamoDB does not tell
-        yield _Pause(self._clock)
+    def watch(self, partition: str) -> AbstractContextManager[Watch]:  # noqa: ARG002 - DynamoDB does not tell
+        return nullcontext(Pause(self._clock))
 
     async def _pages(self, wanted: Range, **more: Any) -> AsyncIterator[Any]:
         request = query_of(wanted, self._indexes[wanted.index]) | more
@@ -172,7 +172,7 @@ class DynamoTable(Table):
                 if attempt == _BATCH_ATTEMPTS:
                     msg = f"DynamoDB left items of a batch unprocessed {attempt} times."
                     raise UnavailableError(msg)
-                await self._clock.sleep(aws.pause_s(attempt))
+                await self._clock.sleep(pause_s(attempt))
                 pending = await step(pending)
                 attempt += 1
 
@@ -201,16 +201,6 @@ class DynamoTable(Table):
             f"The table has no index {index} yet: deploy this release's template, or wait until the"
             " index is filled."
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Pause:
-    """A watch that sees nothing."""
-
-    clock: Clock
-
-    async def wait(self, timeout_s: float) -> None:
-        await self.clock.sleep(timeout_s)
 
 
 def _place(key: Key) -> Typed:

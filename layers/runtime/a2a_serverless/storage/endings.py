@@ -18,7 +18,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     TaskTerminalStateError,
 )
-from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import counted_as
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
@@ -78,7 +78,7 @@ def ending(head: Head, state: TaskState, text: str) -> Commit:
 
 
 async def end_task(
-    log: TaskLog,
+    log: DurableStorage,
     task_id: str,
     decide: Callable[[Head], Commit | None],
     *,
@@ -94,7 +94,7 @@ async def end_task(
 
     Raises:
         ConcurrencyError: `REBASES` races were lost.
-        UnavailableError: as `TaskLog.commit`.
+        UnavailableError: as `DurableStorage.commit`.
     """
     for _ in range(REBASES):
         head = await log.head(task_id)
@@ -114,7 +114,7 @@ async def end_task(
     raise ConcurrencyError(msg)
 
 
-async def cancel_task(log: TaskLog, seen: Head) -> bool:
+async def cancel_task(log: DurableStorage, seen: Head) -> bool:
     """Cancel the task of `seen` without its agent; what its attempt still writes is refused.
 
     False when it has ended meanwhile, or another task has its id. `seen` may have been counted with

@@ -11,20 +11,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError
+from a2a_serverless.storage.attributes import seconds
+from a2a_serverless.storage.table import NEW, Check, Key, Range, Table, Update, are
 from a2a_serverless.tasks.identity import digest, new_token
 
 logger = logging.getLogger(__name__)
 
 SLOTS_A_ROOM: Final = 100
 """The most slots of one room, which is a partition of the table."""
+
+STREAMS: Final = "STREAMS"
+PLACES: Final = "PLACES"
+"""Kinds of slots: of open streams, and of slow requests to webhooks."""
+
+_SLOT: Final = "SLOT#"
 
 _GUESSES: Final = 2
 """Slots that are tried before the taken ones are read: most are free most of the time."""
@@ -40,56 +46,48 @@ class Slot:
     number: int
 
 
-class Slots(ABC):
-    """Storage of slots. One token holds a slot at a time, until the time that its holder has set.
+class Slots:
+    """Slots in a table. One token holds a slot at a time, until the time that its holder has set.
 
     Every method raises UnavailableError when there is no answer within the retry budget.
+
+    Args:
+        table: where they are.
+        kind: `STREAMS` or `PLACES`.
+        clock: by default the system's.
     """
 
-    clock: Clock
+    def __init__(self, table: Table, *, kind: str = STREAMS, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self._kind = kind
+        self._table = table
 
-    @abstractmethod
     async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
         """Hold a slot that is free, expired, or held by `token` already; False: another holds it.
 
         `until_ms` is in milliseconds since the epoch.
         """
+        values = {"token": token, "held_until": until_ms, "expires_at": seconds(until_ms)}
+        # Its own token passes: the claim may have been stored already, and its answer lost.
+        is_free = [NEW, Check("held_until", "<=", self.clock.now_ms()), Check("token", "=", token)]
+        return await self._table.did(Update(key=self._key(slot), values=values, when=[is_free]))
 
-    @abstractmethod
     async def held(self, room: str) -> set[int]:
         """Return the numbers of a room's slots that are held now; read consistently."""
+        is_held = Check("held_until", ">", self.clock.now_ms())
+        wanted = Range(partition=f"{self._kind}#{room}", when=[is_held])
+        pages = self._table.query(wanted)
+        return {int(item["SK"].removeprefix(_SLOT)) async for page in pages for item in page}
 
-    @abstractmethod
     async def release(self, slot: Slot, token: str) -> None:
         """Free a slot if `token` holds it."""
+        # A failed condition: the lease has expired, and another one holds the slot. The item stays
+        # for the next holder, so that a process needs no permission to delete.
+        free = Update(key=self._key(slot), values={"held_until": 0}, when=are(token=token))
+        await self._table.did(free)
 
-
-@dataclass(slots=True)
-class MemorySlots(Slots):
-    """Slots of this process; safe under threads."""
-
-    clock: Clock = field(default_factory=SystemClock)
-    _held: dict[Slot, tuple[str, int]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
-        with self._lock:
-            holder, until = self._held.get(slot, ("", 0))
-            if until > self.clock.now_ms() and holder != token:
-                return False
-            self._held[slot] = token, until_ms
-        return True
-
-    async def held(self, room: str) -> set[int]:
-        now = self.clock.now_ms()
-        with self._lock:
-            found = self._held.items()
-            return {slot.number for slot, (_, until) in found if slot.room == room and until > now}
-
-    async def release(self, slot: Slot, token: str) -> None:
-        with self._lock:
-            if self._held.get(slot, ("", 0))[0] == token:
-                del self._held[slot]
+    def _key(self, slot: Slot) -> Key:
+        return Key(f"{self._kind}#{slot.room}", f"{_SLOT}{slot.number}")
 
 
 @dataclass(frozen=True, slots=True)

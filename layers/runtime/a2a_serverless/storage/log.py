@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
-from a2a_serverless.clock import Clock
 from a2a_serverless.storage.listing import status_key
 from a2a_serverless.tasks.entries import Restarted, TurnOpened, Unknown
 from a2a_serverless.tasks.fold import Fold, Record
-from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import Push
-from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.tasks.storing import counts_for, is_requested
 
 TaskKey: TypeAlias = tuple[str, str]
@@ -185,142 +181,3 @@ def extend(fold: Fold, records: tuple[Record, ...]) -> Fold:
     for record in records:
         fold.add(record)
     return fold
-
-
-class TaskLog(ABC):
-    """The commits of tasks, seen through one scope."""
-
-    wakes: ClassVar[bool] = False
-    """True where `changed` returns at every commit and deletion, so that no reader has to poll."""
-
-    scope: Scope
-    clock: Clock
-    timing: Timing
-
-    @abstractmethod
-    def for_scope(self, scope: Scope) -> Self:
-        """Return the same log seen by another owner; cheap."""
-
-    @abstractmethod
-    async def head(self, task_id: str) -> Head | None:
-        """Return HEAD as of now, None when the task does not exist or has expired."""
-
-    @abstractmethod
-    async def look(self, tasks: Collection[TaskKey]) -> Mapping[TaskKey, Look]:
-        """Look at up to `LOOK_AT_ONCE` tasks of all scopes, in one request that is not repeated.
-
-        What is seen may be out of date: a HEAD may be an earlier one, or missing although its task
-        was just created. So a look only gives notice, and a consistent read or a commit's condition
-        decides. A task that the backend had no capacity for is left out.
-
-        Raises:
-            Exception: any error of the backend's client; the next look may succeed.
-        """
-
-    @abstractmethod
-    async def read(
-        self, task_id: str, *, after: int = 0, incarnation: str | None = None
-    ) -> Log | None:
-        """Return HEAD and every commit after version `after`; if that is 0, the flag as well.
-
-        None when the task does not exist, has expired, or is not of `incarnation`.
-
-        Raises:
-            UnreadableTaskError: HEAD or a commit after `after` is damaged or missing.
-        """
-
-    async def survey(self, task_id: str) -> Survey | None:
-        """Return the task as far as it can be read; None when it does not exist or has expired.
-
-        Unlike for `read`, damage is no error.
-        """
-        log = await self.read(task_id)
-        return None if log is None else Survey(head=log.head, records=log.records)
-
-    @abstractmethod
-    async def commit(self, head: Head, commit: Commit) -> Head:
-        """Write `commit` onto `head` as one atomic step; return the new HEAD.
-
-        It is written exactly once: a write whose answer was lost is recognised as applied.
-
-        Raises:
-            TaskNotFoundError: the task is gone, or another incarnation took its id.
-            ConcurrencyError: another writer has committed since `head`.
-            FencedError, TurnFinishedError, TaskTerminalStateError,
-            TaskNotAcceptingMessagesError: the rules refuse it.
-            CommitTooLargeError: more than 4 MB; nothing was written.
-            UnavailableError: no answer within the retry budget; the outcome is unknown.
-        """
-
-    @abstractmethod
-    async def find(self, task_id: str) -> list[TaskKey]:
-        """Return the live tasks with this id, of all scopes, also one whose HEAD is damaged.
-
-        A task that a release without this index has created is not found. The index lags behind by
-        milliseconds.
-
-        Raises:
-            ConfigurationError: the table has no such index.
-        """
-
-    @abstractmethod
-    async def created_in(self, hour_ms: int, *, before: str = "", limit: int = 100) -> Created:
-        """Return the live ones of `limit` tasks that were created in an hour, the newest first.
-
-        The tasks are those of all scopes. The cost depends on `limit` alone. A HEAD that cannot be
-        read is left out. The index lags behind by milliseconds.
-
-        Args:
-            hour_ms: any time in the hour (UTC), in milliseconds since the epoch.
-            before: the place where the page before ended; empty: from the newest on.
-            limit: how many tasks are looked at, including those that have expired.
-
-        Raises:
-            ConfigurationError: the table has no such index.
-        """
-
-    @abstractmethod
-    async def due(self, now_ms: int, *, limit: int = 100, after: Due | None = None) -> list[Due]:
-        """Return the first `limit` overdue turns of all scopes, the longest overdue first.
-
-        With `after`, the first ones behind it. Turns of tasks that cannot be read are included.
-        """
-
-    @abstractmethod
-    async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
-        """Move HEAD's due time without a commit; False when HEAD has changed since, or expired."""
-
-    @abstractmethod
-    async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
-        """Move the due time of a turn that the attempt with `token` still owns, without a commit.
-
-        False when that attempt does not own it: the turn is over, another attempt has claimed it,
-        or the task is gone. Commits made since `head` was read do not matter.
-
-        Raises:
-            UnavailableError: no answer within the retry budget; the outcome is unknown.
-        """
-
-    @abstractmethod
-    async def release(
-        self,
-        head: Head,
-        end: AttemptEnd,
-        *,
-        due_at: int | None = None,
-        attempts: int | None = None,
-    ) -> bool:
-        """Note that the attempt `end.token` has given its turn back, without a commit.
-
-        `due_at` also moves the due time, and `attempts` sets how many attempts of the turn count.
-        False when that attempt does not own the turn: it never claimed it, the turn is over,
-        another attempt has claimed it, or the task is gone. Commits made since `head` was read do
-        not matter.
-
-        Raises:
-            UnavailableError: no answer within the retry budget; the outcome is unknown.
-        """
-
-    @abstractmethod
-    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
-        """Return when the task may have moved beyond `version`, at the latest after `timeout_s`."""

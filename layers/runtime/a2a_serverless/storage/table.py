@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
+from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConditionFailedError
 
 Item: TypeAlias = dict[str, Any]
@@ -246,11 +247,22 @@ class Watch(Protocol):
         """Return when the partition may have changed, at the latest after `timeout_s`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The watch of a table that does not tell of writes."""
+
+    clock: Clock
+
+    async def wait(self, timeout_s: float) -> None:
+        await self.clock.sleep(timeout_s)
+
+
 class Table(ABC):
     """One table.
 
     Every method raises UnavailableError if the database does not answer within the retry budget,
-    ConfigurationError if the table lacks an index, and RefusedError.
+    ConfigurationError if the table lacks an index, and RefusedError as `check_writes`, `check_keys`
+    and `check_range` do.
     """
 
     wakes: ClassVar[bool] = False

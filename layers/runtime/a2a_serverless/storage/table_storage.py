@@ -1,27 +1,33 @@
-"""What the parts of `DynamoStorage` have in common, one for each kind of item."""
+"""What the parts of `DurableStorage` have in common, one for each kind of item."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import UnreadableTaskError
+from a2a_serverless.clock import Clock, SystemClock, pause_s
+from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.attributes import due_of
-from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_heads import head_of
-from a2a_serverless.storage.log import Due, Place
-from a2a_serverless.storage.reading import tell_left_out
+from a2a_serverless.storage.dynamodb_commits import Commits
+from a2a_serverless.storage.dynamodb_heads import head_of, incarnation_of
+from a2a_serverless.storage.log import Due, Log, Look, Place, TaskKey
 from a2a_serverless.storage.table import Check, Item, Key, Range, Table
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id
 from a2a_serverless.tasks.rules import Timing
+from a2a_serverless.tasks.storing import belonging_to
+
+logger = logging.getLogger(__name__)
+
+TORN_READS: Final = 10
+"""How often a read goes on when HEAD and events do not fit together yet."""
 
 
-class TableStorage(DurableStorage):
+class TableStorage:
     """A table seen through one scope."""
 
     def __init__(
@@ -38,12 +44,116 @@ class TableStorage(DurableStorage):
         self.timing = timing or Timing()
 
     def for_scope(self, scope: Scope) -> Self:
+        """Return the same log seen by another owner; cheap."""
         return type(self)(self.table, scope=scope, clock=self.clock, timing=self.timing)
 
     async def head(self, task_id: str) -> Head | None:
+        """Return HEAD as of now, None when the task does not exist or has expired."""
         if not is_task_id(task_id):
             return None
         return self._live(await self.table.get(self._head_key(task_id)))
+
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
+        """Look at up to `LOOK_AT_ONCE` tasks of all scopes, in one request that is not repeated.
+
+        What is seen may be out of date: a HEAD may be an earlier one, or missing although its task
+        was just created. So a look only gives notice, and a consistent read or a commit's condition
+        decides. A task that the backend had no capacity for is left out.
+
+        Raises:
+            Exception: any error of the backend's client; the next look may succeed.
+        """
+        asked = {layout.task_partition(*task): task for task in tasks if is_task_id(task[1])}
+        if not asked:
+            return {}
+        keys = {
+            task: (Key(partition, layout.HEAD), Key(partition, layout.CANCEL))
+            for partition, task in asked.items()
+        }
+        wanted = [key for pair in keys.values() for key in pair]
+        found = await self.table.load(wanted, consistent=False, once=True)
+        return {
+            task: Look(head=self._readable(found[head]), flagged=incarnation_of(found[flag]))
+            for task, (head, flag) in keys.items()
+            if head in found and flag in found
+        }
+
+    async def read(
+        self, task_id: str, *, after: int = 0, incarnation: str | None = None
+    ) -> Log | None:
+        """Return HEAD and every commit after version `after`; if that is 0, the flag as well.
+
+        None when the task does not exist, has expired, or is not of `incarnation`.
+
+        Raises:
+            UnreadableTaskError: HEAD or a commit after `after` is damaged or missing.
+        """
+        if not is_task_id(task_id):
+            return None
+        if after and incarnation is None:
+            head = await self.head(task_id)
+            if head is None:
+                return None
+            incarnation = head.incarnation
+        commits = Commits(incarnation, after) if incarnation else None
+        start = layout.CANCEL  # before the events: read from the beginning, the flag comes along
+        if after and incarnation:
+            start = layout.event_sort(incarnation, after + 1)
+        flagged: str | None = None
+        gaps: set[tuple[str, int]] = set()
+        for attempt in range(1, TORN_READS + 1):
+            found = await self._items_from(start, task_id)
+            flagged = flagged or _flagged_in(found)
+            head, commits = self._commits_in(found, commits)
+            if head is None or commits is None or incarnation not in (None, head.incarnation):
+                return None
+            records = belonging_to(head, commits.records, commits.version)
+            if records is not None:
+                return Log(head=head, records=records, flagged=flagged)
+            start = layout.event_sort(commits.incarnation, commits.version + 1)
+            gaps.add((commits.incarnation, commits.version + 1))
+            await self.clock.sleep(pause_s(attempt))
+        if len(gaps) == 1:  # a Query beside a transaction may miss its commit, but not every time
+            ((_, version),) = gaps
+            msg = f"Version {version} of task {task_id} is not there, or was stored in part."
+            raise UnreadableTaskError(msg)
+        msg = f"The events of task {task_id} did not reach its version in {TORN_READS} reads."
+        raise UnavailableError(msg)
+
+    def _commits_in(
+        self, found: list[Item], commits: Commits | None
+    ) -> tuple[Head | None, Commits | None]:
+        """Return HEAD, and its commits: those of `commits` and what a Query has found behind them.
+
+        HEAD sorts behind the events, so that one Query on the partition has both.
+        """
+        is_head = bool(found) and found[-1]["SK"] == layout.HEAD
+        head = self._live(found[-1] if is_head else None)
+        if head is None:
+            return None, commits
+        if commits is None or commits.incarnation != head.incarnation:
+            commits = Commits(head.incarnation, 0)
+        commits.add(found)
+        return head, commits
+
+    async def _items_from(self, start: str, task_id: str) -> list[Item]:
+        """Return the items of a task from the sort key `start` on, HEAD last: flag and EVENTs."""
+        wanted = Range(partition=self._partition(task_id), first=start, last=layout.HEAD)
+        return await self._all(wanted)
+
+    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
+        """Return when the task may have moved beyond `version`, at the latest after `timeout_s`."""
+        with self.table.watch(self._partition(task_id)) as watch:
+            if self.table.wakes:
+                head = await self.head(task_id)
+                if head is None or head.version > version:
+                    return
+            await watch.wait(timeout_s)
+
+    @property
+    def wakes(self) -> bool:
+        """True where `changed` returns at every commit and deletion, so that no reader polls."""
+        return self.table.wakes
 
     async def _overdue(
         self, kind: str, now_ms: int, limit: int, after: Due | None, *, only_live: bool = False
@@ -115,6 +225,17 @@ class TableStorage(DurableStorage):
         except UnreadableTaskError as error:
             tell_left_out(error)
             return None
+
+
+def tell_left_out(error: UnreadableTaskError) -> None:
+    """Log a damaged task, which does not hide the others where many are read."""
+    logger.error("A task is left out: %s", error, extra={"action": "unreadable_task"})
+
+
+def _flagged_in(found: list[Item]) -> str | None:
+    """Return the incarnation that the flag among a task's items is for; None without a flag."""
+    is_flag = bool(found) and found[0]["SK"] == layout.CANCEL
+    return incarnation_of(found[0]) if is_flag else None
 
 
 def stored(items: Mapping[Key, Item | None]) -> list[Item]:

@@ -11,7 +11,8 @@ from a2a.types import Task, TaskArtifactUpdateEvent
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError
-from a2a_serverless.storage.log import Log, TaskLog, extend
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.log import Log, extend
 from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
 from a2a_serverless.tasks.fold import Fold
 from a2a_serverless.tasks.head import Head
@@ -41,7 +42,9 @@ class Tail:
     `fold` is the task after everything delivered; `head` the newest HEAD seen.
     """
 
-    def __init__(self, source: TaskLog, head: Head, fold: Fold, backlog: list[TailEvent]) -> None:
+    def __init__(
+        self, source: DurableStorage, head: Head, fold: Fold, backlog: list[TailEvent]
+    ) -> None:
         self._source = source
         self._backlog = deque(backlog)
         self.head = head
@@ -52,7 +55,7 @@ class Tail:
         return self._source.clock
 
     @classmethod
-    async def open(cls, source: TaskLog, task_id: str) -> Tail:
+    async def open(cls, source: DurableStorage, task_id: str) -> Tail:
         """Return a tail that stands at the task's newest commit.
 
         Raises:
@@ -64,7 +67,9 @@ class Tail:
         return cls(source, log.head, log.fold(), [])
 
     @classmethod
-    async def resume(cls, source: TaskLog, task_id: str, cursor: Cursor) -> tuple[Tail, TailEvent]:
+    async def resume(
+        cls, source: DurableStorage, task_id: str, cursor: Cursor
+    ) -> tuple[Tail, TailEvent]:
         """Return a tail behind `cursor`, and the Task as it was there.
 
         A cursor of another incarnation, or beyond the log, is ignored: the tail stands at the

@@ -20,7 +20,8 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.observability import metrics
-from a2a_serverless.storage.log import Log, TaskLog
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import (
     Refused,
     RetryPolicy,
@@ -83,13 +84,13 @@ class Ownership:
         reference = secrets.token_hex(8)
         return AttemptEnd(token=self.token or "", reason=reason, correlation_id=reference)
 
-    async def commit(self, log: TaskLog, head: Head, commit: Commit) -> Head:
+    async def commit(self, log: DurableStorage, head: Head, commit: Commit) -> Head:
         """Make a commit under the claim, or one that claims; return the new HEAD.
 
         Raises:
             ConcurrencyError: HEAD was another one; call `check` with the newer one.
             TurnFinishedError: the task is gone or has ended.
-            InvalidArgumentError, UnavailableError: as `TaskLog.commit`.
+            InvalidArgumentError, UnavailableError: as `DurableStorage.commit`.
         """
         if commit.claims:
             commit = replace(commit, worker=process_name())
@@ -104,7 +105,7 @@ class Ownership:
 
 
 async def claim(
-    log: TaskLog, read: Log, own: Ownership, retry: RetryPolicy, *, is_alone: bool = True
+    log: DurableStorage, read: Log, own: Ownership, retry: RetryPolicy, *, is_alone: bool = True
 ) -> Head:
     """Make `own` the owner of its turn, even if another attempt owns it; return the new HEAD.
 
@@ -126,7 +127,7 @@ async def claim(
     )
 
 
-async def claim_unclaimed(log: TaskLog, head: Head, own: Ownership) -> Head:
+async def claim_unclaimed(log: DurableStorage, head: Head, own: Ownership) -> Head:
     """Make `own` the owner of its turn, unless another attempt is; return the newest HEAD.
 
     Raises:
@@ -138,7 +139,7 @@ async def claim_unclaimed(log: TaskLog, head: Head, own: Ownership) -> Head:
 
 
 async def _claim(
-    log: TaskLog,
+    log: DurableStorage,
     head: Head,
     own: Ownership,
     check: Callable[[Head | None], Head],
@@ -187,7 +188,7 @@ class Hold:
         on_claimed: is called with the new HEAD after a claim that was made here.
     """
 
-    log: TaskLog
+    log: DurableStorage
     head: Head
     own: Ownership
     clock: Clock

@@ -22,7 +22,7 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import FifoQueue, decode_message
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import REBASES, canceled, end_task, gave_up
-from a2a_serverless.storage.log import Log, TaskLog
+from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
@@ -166,7 +166,7 @@ class _Letter:
         return None
 
 
-async def _settle(log: TaskLog, letter: _Letter) -> Settled:
+async def _settle(log: DurableStorage, letter: _Letter) -> Settled:
     """Apply the decision to HEAD as it is; decide again if HEAD has moved meanwhile.
 
     Raises:
@@ -186,7 +186,7 @@ async def _settle(log: TaskLog, letter: _Letter) -> Settled:
     raise ConcurrencyError(msg)
 
 
-async def _make_due(log: TaskLog, head: Head) -> bool:
+async def _make_due(log: DurableStorage, head: Head) -> bool:
     """Make the open turn due now, unless it is already; return False if HEAD has moved."""
     now_ms = log.clock.now_ms()
     if head.due_at is not None and head.due_at <= now_ms:

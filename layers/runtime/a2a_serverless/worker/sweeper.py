@@ -23,7 +23,7 @@ from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import canceled, end_task, never_started
-from a2a_serverless.storage.log import Due, OverdueCancel, TaskKey, TaskLog
+from a2a_serverless.storage.log import Due, OverdueCancel, TaskKey
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import is_given_up, overdue_cancel, overdue_turn
@@ -203,14 +203,14 @@ class Sweeper:
                 return await self._give_up(log, head, opened_at, fields)
         return await self._send_again(log, head, copy, fields)
 
-    async def _tell_age(self, log: TaskLog, head: Head) -> None:
+    async def _tell_age(self, log: DurableStorage, head: Head) -> None:
         """Report the age of a turn whose worker has left it, or lost its lease, to the metrics."""
         opened_at = await _opened_at(log, head) if head.token is not None else None
         if opened_at is not None:
             metrics.time("AgeOfLeftTurns", self._clock.now_ms() - opened_at)
 
     async def _send_again(
-        self, log: TaskLog, head: Head, copy: OperationParams, fields: Fields
+        self, log: DurableStorage, head: Head, copy: OperationParams, fields: Fields
     ) -> Swept:
         sends = copy.copy_number
         due_at = self._clock.now_ms() + int(self._wait_s(log, sends) * 1000)
@@ -237,7 +237,7 @@ class Sweeper:
         )
         return "sent"
 
-    async def _put_back(self, log: TaskLog, head: Head, sends: int, fields: Fields) -> None:
+    async def _put_back(self, log: DurableStorage, head: Head, sends: int, fields: Fields) -> None:
         """Make a turn due again whose copy was not sent, so that it does not wait twice as long.
 
         The turn is due now, behind turns that have been overdue for longer, so that it does not
@@ -259,7 +259,7 @@ class Sweeper:
         return is_given_up(head, opened_at=opened_at, now_ms=now_ms, give_up_s=self._give_up_s)
 
     async def _give_up(
-        self, log: TaskLog, seen: Head, opened_at: int | None, fields: Fields
+        self, log: DurableStorage, seen: Head, opened_at: int | None, fields: Fields
     ) -> Swept:
         def decide(head: Head) -> Commit | None:
             is_same = (head.incarnation, head.turn) == (seen.incarnation, seen.turn)
@@ -296,7 +296,7 @@ class Sweeper:
         await storage.clear_cancel(task_id, incarnation=overdue.incarnation)
         return "canceled" if has_ended else "removed"
 
-    def _wait_s(self, log: TaskLog, sends: int) -> float:
+    def _wait_s(self, log: DurableStorage, sends: int) -> float:
         """Return the seconds from send number `sends` to the next one."""
         doublings = min(sends, 32)  # the bound is reached long before; a float would overflow
         return min(self._longest_wait_s, log.timing.waiting_s * 2.0**doublings)
@@ -360,7 +360,7 @@ def _tell_unreadable(due: Due, error: UnreadableTaskError, told: set[TaskKey]) -
     )
 
 
-async def _opened_at(log: TaskLog, head: Head) -> int | None:
+async def _opened_at(log: DurableStorage, head: Head) -> int | None:
     """Return when the open turn became the current one, in milliseconds; None: unknown."""
     if head.turn_base == 1:
         return head.created_at

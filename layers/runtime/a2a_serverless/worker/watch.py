@@ -10,7 +10,8 @@ from contextvars import Context
 from dataclasses import dataclass
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.storage.log import LOOK_AT_ONCE, Look, TaskKey, TaskLog
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.log import LOOK_AT_ONCE, Look, TaskKey
 from a2a_serverless.worker.failures import going_on
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Watch:
     follows after `interval_s`.
     """
 
-    def __init__(self, log: TaskLog, clock: Clock, *, interval_s: float = POLL_S) -> None:
+    def __init__(self, log: DurableStorage, clock: Clock, *, interval_s: float = POLL_S) -> None:
         self._log = log
         self._clock = clock
         self._interval_s = interval_s

@@ -15,8 +15,7 @@ from a2a_serverless.errors import (
     FencedError,
     UnavailableError,
 )
-from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
-from a2a_serverless.storage.log import TaskLog
+from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage
 from a2a_serverless.tasks.attempts import counted_as
 from a2a_serverless.tasks.entries import Entry, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
@@ -66,7 +65,7 @@ class TurnWriter:
     agent never interrupts one.
     """
 
-    log: TaskLog
+    log: DurableStorage
     head: Head
     """The newest HEAD known to this attempt."""
     own: Ownership

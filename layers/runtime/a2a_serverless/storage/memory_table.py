@@ -1,0 +1,178 @@
+"""A table in dictionaries: for development and tests, and as the model of every other table."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from a2a_serverless.clock import Waker
+from a2a_serverless.errors import ConditionFailedError
+from a2a_serverless.storage.table import (
+    Delete,
+    Index,
+    Item,
+    Key,
+    Matches,
+    Range,
+    Table,
+    Watch,
+    Write,
+    changed,
+    holds,
+)
+from a2a_serverless.storage.table_limits import (
+    TABLE,
+    check_keys,
+    check_range,
+    check_stored,
+    check_writes,
+)
+
+
+class MemoryTable(Table):
+    """Items of this process, lost with it. Safe under threads.
+
+    Args:
+        indexes: the table's indexes, by name.
+    """
+
+    wakes: ClassVar[bool] = True
+
+    def __init__(self, indexes: Mapping[str, Index]) -> None:
+        self._indexes = dict(indexes)
+        self._lock = threading.RLock()
+        self._items: dict[Key, Item] = {}
+        self._orders: dict[str, defaultdict[str, list[tuple[Any, Key]]]] = {
+            index: defaultdict(list) for index in ("", *indexes)
+        }
+        self._wakers: defaultdict[str, set[Waker]] = defaultdict(set)
+        self._listeners: dict[object, Callable[[Item], None]] = {}
+
+    def on_insert(self, listener: Callable[[Item], None]) -> Callable[[], None]:
+        """Tell `listener` of every item that is made from now on; return a function to stop.
+
+        `listener` is called in the writer's thread, in the order of the writes. It holds up every
+        writer, so it must only hand over (`SimpleQueue.put`, `call_soon_threadsafe`) and return. An
+        exception of it reaches the writer, although the item is stored.
+        """
+        token = object()
+        with self._lock:
+            self._listeners[token] = listener
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners.pop(token, None)
+
+        return stop
+
+    async def load(
+        self,
+        keys: Iterable[Key],
+        *,
+        consistent: bool = True,  # noqa: ARG002 - every read is
+        once: bool = False,
+        only: Sequence[str] = (),
+    ) -> dict[Key, Item | None]:
+        asked = list(keys)
+        check_keys(asked, once=once)
+        with self._lock:
+            found = {key: self._items.get(key) for key in asked}
+        return {key: None if item is None else some(item, only) for key, item in found.items()}
+
+    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+        index = check_range(wanted, self._indexes)
+        only = wanted.only or (index.attributes if wanted.index else ())
+        with self._lock:
+            found = self._in(wanted)
+        yield [some(item, only) for item in found if holds(item, wanted.when)]
+
+    async def count(self, wanted: Range) -> Matches:
+        check_range(wanted, self._indexes)
+        with self._lock:
+            found = self._in(wanted)
+        return Matches(sum(holds(item, wanted.when) for item in found), len(found))
+
+    async def write(self, *writes: Write, exactly: bool = False, once: bool = False) -> None:  # noqa: ARG002 - no answer is lost
+        check_writes(writes)
+        with self._lock:
+            before = [self._items.get(write.key) for write in writes]
+            failed = {
+                place: item
+                for place, (write, item) in enumerate(zip(writes, before, strict=True))
+                if not holds(item, write.when)
+            }
+            if failed:
+                raise ConditionFailedError(failed)
+            after = [changed(item, write) for item, write in zip(before, writes, strict=True)]
+            check_stored(after, self._indexes)
+            for write, old, new in zip(writes, before, after, strict=True):
+                self._store(write.key, old, new)
+            for waker in {w for write in writes for w in self._wakers.get(write.key.PK, ())}:
+                waker.wake()
+            made = [new for old, new in zip(before, after, strict=True) if old is None]
+            for item in made:
+                for listener in [*self._listeners.values()] if item is not None else ():
+                    listener(dict(item or {}))
+
+    async def delete(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            await self.write(Delete(key=key))
+
+    @contextmanager
+    def watch(self, partition: str) -> Iterator[Watch]:
+        waker = Waker()
+        with self._lock:
+            self._wakers[partition].add(waker)
+        try:
+            yield waker
+        finally:
+            with self._lock:
+                self._wakers[partition].discard(waker)
+                if not self._wakers[partition]:
+                    del self._wakers[partition]
+
+    def _store(self, key: Key, before: Item | None, after: Item | None) -> None:
+        for name, index in {"": TABLE, **self._indexes}.items():
+            old, new = _entry(before, index), _entry(after, index)
+            if old == new:
+                continue
+            orders = self._orders[name]
+            if old is not None:
+                order = orders[old[0]]
+                order.pop(bisect_left(order, (old[1], key)))
+                if not order:
+                    del orders[old[0]]
+            if new is not None:
+                insort(orders[new[0]], (new[1], key))
+        if after is None:
+            self._items.pop(key, None)
+        else:
+            self._items[key] = after
+
+    def _in(self, wanted: Range) -> list[Item]:
+        """Return the items of a range, before its filter."""
+        order = self._orders[wanted.index].get(wanted.partition, [])
+        first = 0 if wanted.first is None else bisect_left(order, (wanted.first,))
+        found = []
+        for sort, key in order[first:]:
+            if wanted.last is not None and sort > wanted.last:
+                break
+            found.append(self._items[key])
+        return found[::-1] if wanted.newest_first else found
+
+
+def _entry(item: Item | None, index: Index) -> tuple[str, Any] | None:
+    """Return the place of an item in an index; None if it is not there."""
+    if item is None or index.partition not in item or index.sort not in item:
+        return None
+    return item[index.partition], item[index.sort]
+
+
+def some(item: Item, only: Iterable[str]) -> Item:
+    """Return a copy of an item, or of its keys and some of its attributes."""
+    wanted = {"PK", "SK", *only}
+    return {n: v for n, v in item.items() if n in wanted} if only else dict(item)

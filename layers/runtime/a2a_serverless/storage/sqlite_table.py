@@ -1,0 +1,404 @@
+"""A table in an SQLite file, which any number of processes of one machine share.
+
+The file is in WAL mode: readers wait for nobody, and one transaction writes at a time. A process
+that is killed loses nothing that was answered. A power cut may lose the last commits, but leaves
+the file whole.
+
+A write replaces its row under a new number. So the numbers follow the order of the commits, and
+those of one partition change with each write to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar
+
+from a2a_serverless.clock import Waker
+from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
+from a2a_serverless.storage.memory_table import some
+from a2a_serverless.storage.table import (
+    Delete,
+    Index,
+    Item,
+    Key,
+    Matches,
+    Range,
+    Table,
+    Watch,
+    Write,
+    changed,
+    holds,
+)
+from a2a_serverless.storage.table_limits import (
+    check_keys,
+    check_range,
+    check_stored,
+    check_writes,
+)
+
+FORMAT: Final = 1
+"""The `user_version` of the files that this release reads and writes."""
+
+BUSY_S: Final = 15.0
+"""Seconds for which a request waits for other writers."""
+
+FASTEST_POLL_S: Final = 0.005
+SLOWEST_POLL_S: Final = 0.1
+"""Seconds between two looks for the commits of other processes: quick at first, slower later."""
+
+ROWS_A_PAGE: Final = 500
+
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_PRIMARY: Final = 0xFF
+"""The bits of an extended error code that are the primary one."""
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_wakers: defaultdict[Path, set[Waker]] = defaultdict(set)
+"""The waits of this process, by file: its own commits end them at once."""
+
+
+class SqliteTable(Table):
+    """Items in a file. Safe under threads, each of which has a connection of its own.
+
+    No request blocks its event loop while another writer has the file.
+
+    Args:
+        path: the file; it is made if it is missing, readable by its owner alone.
+        indexes: the table's indexes, by name.
+
+    Raises:
+        ConfigurationError: one sentence says why the file cannot be used.
+    """
+
+    wakes: ClassVar[bool] = True
+
+    def __init__(self, path: Path, indexes: Mapping[str, Index]) -> None:
+        self.path = path.absolute()
+        self._indexes = dict(indexes)
+        self._columns = sorted({n for i in indexes.values() for n in (i.partition, i.sort)})
+        self._own = threading.local()
+        self._all: list[sqlite3.Connection] = []
+        try:
+            self._open()
+        except ConfigurationError:
+            self.close()
+            raise
+        except (OSError, sqlite3.Error) as error:
+            self.close()
+            raise ConfigurationError(f"The file {self.path} {_cause_of(error)}.") from error
+
+    def close(self) -> None:
+        """Close all connections; the table cannot be used any more."""
+        while self._all:
+            self._all.pop().close()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    async def load(
+        self,
+        keys: Iterable[Key],
+        *,
+        consistent: bool = True,  # noqa: ARG002 - every read is
+        once: bool = False,
+        only: Sequence[str] = (),
+    ) -> dict[Key, Item | None]:
+        asked = list(keys)
+        check_keys(asked, once=once)
+        found = await self.patiently(lambda: {key: self._get(key) for key in asked})
+        return {key: None if item is None else some(item, only) for key, item in found.items()}
+
+    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+        index = check_range(wanted, self._indexes)
+        only = wanted.only or (index.attributes if wanted.index else ())
+        async for page in self._pages(wanted, index):
+            yield [some(item, only) for item in page if holds(item, wanted.when)]
+
+    async def count(self, wanted: Range) -> Matches:
+        index = check_range(wanted, self._indexes)
+        passed = looked_at = 0
+        async for page in self._pages(wanted, index):
+            passed += sum(holds(item, wanted.when) for item in page)
+            looked_at += len(page)
+        return Matches(passed, looked_at)
+
+    async def write(self, *writes: Write, exactly: bool = False, once: bool = False) -> None:  # noqa: ARG002 - no answer is lost
+        check_writes(writes)
+        await self.patiently(lambda: self._write(writes))
+        self._tell()
+
+    async def delete(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            await self.write(Delete(key=key))
+
+    @contextmanager
+    def watch(self, partition: str) -> Iterator[Watch]:
+        waker = Waker()
+        with _lock:
+            _wakers[self.path].add(waker)
+        try:
+            yield _FileWatch(self, partition, waker, self.version(), self.newest_in(partition))
+        finally:
+            with _lock:
+                _wakers[self.path].discard(waker)
+                if not _wakers[self.path]:
+                    del _wakers[self.path]
+
+    async def added(self, after: int, *, limit: int = 100) -> list[tuple[int, Item]]:
+        """Return the next rows in the order of their commits, each with its number.
+
+        An item that is written again comes again. No smaller number appears later, because one
+        writer at a time numbers its rows and commits.
+        """
+        rows = await self.patiently(
+            lambda: self._connection.execute(
+                "SELECT id, PK, SK, item, bytes FROM items WHERE id > ? ORDER BY id LIMIT ?",
+                (after, limit),
+            ).fetchall()
+        )
+        return [(number, _decoded(*row)) for number, *row in rows]
+
+    # -- the file ------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        with closing(sqlite3.connect(self.path)) as reading:
+            (version,) = reading.execute("PRAGMA user_version").fetchone()
+        if version > FORMAT:
+            raise ConfigurationError(
+                f"The file {self.path} was written by a newer release: use that release, or another"
+                " file."
+            )
+        connection = self._connection
+        if version == 0:
+            connection.executescript(self._schema())
+        indexes = {name for _, name, *_ in connection.execute("PRAGMA index_list(items)")}
+        if missing := sorted(self._indexes.keys() - indexes):
+            raise ConfigurationError(
+                f"The file {self.path} has no index {missing[0]}: it is of another release, or no"
+                " table; use another file."
+            )
+
+    def _schema(self) -> str:
+        columns = "".join(f'"{name}", ' for name in self._columns)
+        indexes = "".join(
+            f'CREATE INDEX IF NOT EXISTS "{name}" ON items ("{i.partition}", "{i.sort}", PK, SK)'
+            f' WHERE "{i.partition}" IS NOT NULL AND "{i.sort}" IS NOT NULL;'
+            for name, i in self._indexes.items()
+        )
+        return (
+            "BEGIN IMMEDIATE;"
+            "CREATE TABLE IF NOT EXISTS items (id INTEGER PRIMARY KEY AUTOINCREMENT,"
+            f" PK TEXT NOT NULL, SK TEXT NOT NULL, {columns} item TEXT NOT NULL, bytes BLOB,"
+            f" UNIQUE (PK, SK)); {indexes} PRAGMA user_version = {FORMAT}; COMMIT;"
+        )
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        self._all.append(connection)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA busy_timeout = 0")
+        return connection
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if not hasattr(self._own, "connection"):
+            self._own.connection = self._connect()
+        connection: sqlite3.Connection = self._own.connection
+        return connection
+
+    async def patiently(self, request: Callable[[], T]) -> T:
+        """Return what a request returns; repeat it while another writer has the file."""
+        deadline, pause_s = time.monotonic() + BUSY_S, 0.0005
+        while True:
+            try:
+                return request()
+            except sqlite3.Error as error:
+                is_busy = error.sqlite_errorcode & _PRIMARY in _BUSY
+                if not is_busy or time.monotonic() >= deadline:
+                    raise UnavailableError(f"The file {self.path} {_cause_of(error)}.") from error
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.01)
+
+    def _get(self, key: Key) -> Item | None:
+        row = self._connection.execute(
+            "SELECT PK, SK, item, bytes FROM items WHERE PK = ? AND SK = ?", key
+        ).fetchone()
+        return None if row is None else _decoded(*row)
+
+    async def _pages(self, wanted: Range, index: Index) -> AsyncIterator[list[Item]]:
+        """Yield the items of a range in pages, before its filter."""
+        sort, last = f'"{index.sort}"', None
+        size = max(wanted.page or 0, ROWS_A_PAGE)
+        while True:
+            where, values = f'"{index.partition}" = ?', [wanted.partition]
+            if wanted.index:
+                where += f" AND {sort} IS NOT NULL"
+            for operator, bound in ((">=", wanted.first), ("<=", wanted.last)):
+                if bound is not None:
+                    where, values = f"{where} AND {sort} {operator} ?", [*values, bound]  # type: ignore[list-item]
+            if last is not None:
+                behind = "<" if wanted.newest_first else ">"
+                where, values = f"{where} AND ({sort}, PK, SK) {behind} (?, ?, ?)", [*values, *last]
+            order = ", ".join(
+                f"{name} {'DESC' if wanted.newest_first else 'ASC'}" for name in (sort, "PK", "SK")
+            )
+            select = (
+                f"SELECT {sort}, PK, SK, item, bytes FROM items WHERE {where}"  # noqa: S608 - names of the layout
+                f" ORDER BY {order} LIMIT {size}"
+            )
+            rows = await self.patiently(self._rows(select, values))
+            yield [_decoded(*row) for _, *row in rows]
+            if len(rows) < size:
+                return
+            last = rows[-1][:3]
+
+    def _rows(self, select: str, values: Sequence[Any]) -> Callable[[], list[Any]]:
+        return lambda: self._connection.execute(select, values).fetchall()
+
+    def _write(self, writes: Sequence[Write]) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            before = [self._get(write.key) for write in writes]
+            failed = {
+                place: item
+                for place, (write, item) in enumerate(zip(writes, before, strict=True))
+                if not holds(item, write.when)
+            }
+            if failed:
+                raise ConditionFailedError(failed)
+            after = [changed(item, write) for item, write in zip(before, writes, strict=True)]
+            check_stored(after, self._indexes)
+            for write, item in zip(writes, after, strict=True):
+                self._store(write.key, item)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _store(self, key: Key, item: Item | None) -> None:
+        connection = self._connection
+        connection.execute("DELETE FROM items WHERE PK = ? AND SK = ?", key)
+        if item is not None:
+            columns = "".join(f'"{name}", ' for name in self._columns)
+            values = (*key, *(item.get(name) for name in self._columns), *_encoded(item))
+            connection.execute(
+                f"INSERT INTO items (PK, SK, {columns} item, bytes)"  # noqa: S608 - names of the layout
+                f" VALUES ({', '.join('?' * len(values))})",
+                values,
+            )
+
+    # -- watching ------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """End the waits of this process."""
+        with _lock:
+            for waker in _wakers.get(self.path, ()):
+                waker.wake()
+
+    def version(self) -> int:
+        """Return a number that changes with every commit of another connection than its own."""
+        if not hasattr(self._own, "watching"):
+            self._own.watching = self._connect()
+        (version,) = self._own.watching.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    def newest_in(self, partition: str) -> tuple[int | None, int]:
+        """Return what every write to a partition changes."""
+        found: tuple[int | None, int] = self._connection.execute(
+            "SELECT max(id), count(*) FROM items WHERE PK = ?", (partition,)
+        ).fetchone()
+        return found
+
+
+@dataclass(slots=True)
+class _FileWatch:
+    """What was stored when the watch began, and the wait for something else."""
+
+    table: SqliteTable
+    partition: str
+    waker: Waker
+    version: int
+    newest: tuple[int | None, int]
+
+    async def wait(self, timeout_s: float) -> None:
+        deadline, pause_s = time.monotonic() + timeout_s, FASTEST_POLL_S
+        while not await self.table.patiently(self._has_changed):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            await self.waker.wait(min(pause_s, left_s))
+            self.waker.clear()
+            pause_s = min(pause_s * 1.02, SLOWEST_POLL_S)
+
+    def _has_changed(self) -> bool:
+        version = self.table.version()
+        if version == self.version:
+            return False
+        self.version = version
+        return self.table.newest_in(self.partition) != self.newest
+
+
+def _encoded(item: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Return an item as JSON, and its bytes one behind the other; JSON has their places."""
+    values, blob = {}, b""
+    for name, value in item.items():
+        if isinstance(value, bytes):
+            values[name] = [len(blob), len(value)]
+            blob += value
+        else:
+            values[name] = value
+    return json.dumps(values, separators=(",", ":")), blob
+
+
+def _decoded(partition: str, sort: str, text: str, blob: bytes | None) -> Item:
+    """Return an item; without attributes if its row is damaged."""
+    item: Item = Key(partition, sort)._asdict()
+    try:
+        values = json.loads(text)
+        for name, value in values.items():
+            if isinstance(value, list):
+                start, size = value
+                item[name] = (blob or b"")[start : start + size]
+            else:
+                item[name] = value
+    except (AttributeError, TypeError, ValueError):
+        return Key(partition, sort)._asdict()
+    return item
+
+
+_CAUSES: Final[Mapping[int, str]] = {
+    sqlite3.SQLITE_BUSY: "is locked by another process: end it, or try again",
+    sqlite3.SQLITE_LOCKED: "is locked by another thread: try again",
+    sqlite3.SQLITE_READONLY: "cannot be written: make it and its folder writable",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: make its folder, and make both writable",
+    sqlite3.SQLITE_FULL: "has no room: the disk is full; what was stored stays",
+    sqlite3.SQLITE_NOTADB: "is no SQLite file: name another one",
+    sqlite3.SQLITE_CORRUPT: "is damaged: restore it, or name another one",
+    sqlite3.SQLITE_PROTOCOL: "cannot be locked: put it on a disk of this machine, no network one",
+    sqlite3.SQLITE_IOERR: "cannot be read or written: put it on a whole disk of this machine, no"
+    " network one",
+}
+
+
+def _cause_of(error: Exception) -> str:
+    """Return what is wrong with a file, and the way out."""
+    if isinstance(error, OSError):
+        return f"cannot be opened ({error.strerror}): make its folder, and make both writable"
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+    return _CAUSES.get(code, f"cannot be used: {error}")

@@ -1,0 +1,63 @@
+"""Storage in dictionaries, and what a table in them tells of commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.push.keys import KeyStore
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb_layout import EVENTS, INDEXES
+from a2a_serverless.storage.leases import Slots
+from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.table import Item, Key, Pause, Watch
+
+
+class PolledTable(MemoryTable):
+    """A table that does not tell of writes, as DynamoDB: its readers poll by a clock."""
+
+    wakes = False
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(INDEXES)
+        self._clock = clock
+
+    @contextmanager
+    def watch(self, partition: str) -> Iterator[Watch]:
+        yield Pause(self._clock)
+
+
+def memory_storage(**options: Any) -> DurableStorage:
+    """A storage on a table of its own."""
+    return DurableStorage(MemoryTable(INDEXES), **options)
+
+
+def memory_keys(clock: Clock | None = None) -> KeyStore:
+    """Published keys on a table of their own."""
+    return KeyStore(MemoryTable(INDEXES), clock=clock)
+
+
+def memory_slots(clock: Clock | None = None) -> Slots:
+    """Slots on a table of their own."""
+    return Slots(MemoryTable(INDEXES), clock=clock)
+
+
+def items_of(storage: DurableStorage) -> dict[Key, Item]:
+    """The items of a storage, read without an event loop; to be read alone."""
+    assert isinstance(storage.table, MemoryTable)
+    return storage.table._items
+
+
+def commits_of(storage: DurableStorage) -> list[Item]:
+    """The first items of the commits of all scopes from now on, as they are made."""
+    assert isinstance(storage.table, MemoryTable)
+    made: list[Item] = []
+
+    def take(item: Item) -> None:
+        if item["SK"].startswith(EVENTS) and item["SK"].endswith("#000"):
+            made.append(item)
+
+    storage.table.on_insert(take)
+    return made

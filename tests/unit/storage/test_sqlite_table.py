@@ -1,0 +1,167 @@
+"""The table in a file: what it survives, and what it says of a file that cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.storage import sqlite_table
+from a2a_serverless.storage.dynamodb_layout import BY_ID, INDEXES
+from a2a_serverless.storage.sqlite_table import FORMAT, SqliteTable
+from a2a_serverless.storage.table import Delete, Key, Put, Range
+
+PLACE = Key("P", "A")
+ITEM = PLACE._asdict() | {"v": 1, "body": b"\x00\xff", "none": None, "text": "é"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+@pytest.fixture
+def table(path: Path) -> Iterator[SqliteTable]:
+    with closing(SqliteTable(path, INDEXES)) as table:
+        yield table
+
+
+async def test_a_file_keeps_its_items(path: Path) -> None:
+    """What was written is there when the file is opened again, to the byte."""
+    with closing(SqliteTable(path, INDEXES)) as table:
+        await table.write(Put(item=ITEM))
+    with closing(SqliteTable(path, INDEXES)) as table:
+        assert await table.get(PLACE) == ITEM
+
+
+def test_only_its_owner_reads_a_file(table: SqliteTable, path: Path) -> None:
+    """Tasks hold messages, and secrets of webhooks."""
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_commit_of_another_process_ends_a_wait(table: SqliteTable, path: Path) -> None:
+    """A commit that this process was not told of is noticed by a look at the file."""
+    with table.watch("P") as watch:
+        waiting = asyncio.create_task(watch.wait(60))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        with closing(sqlite3.connect(path)) as other, other:
+            other.execute("INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
+        async with asyncio.timeout(30):
+            await waiting
+    assert await table.get(Key("P", "B")) == {"PK": "P", "SK": "B"}
+
+
+async def test_rows_are_numbered_in_the_order_of_their_commits(table: SqliteTable) -> None:
+    """The numbers after which rows are read only rise, whatever is deleted or written again."""
+    for sort in ("A", "B"):
+        await table.write(Put(item={"PK": "P", "SK": sort}))
+    first = await table.added(0)
+    assert [item["SK"] for _, item in first] == ["A", "B"]
+    await table.write(Delete(key=Key("P", "B")))
+    await table.write(Put(item={"PK": "P", "SK": "C"}), Put(item={"PK": "P", "SK": "A", "v": 2}))
+    later = await table.added(first[-1][0])
+    assert [item["SK"] for _, item in later] == ["C", "A"]
+    assert await table.added(later[-1][0]) == []
+
+
+async def test_a_range_of_many_rows_comes_in_pages(
+    table: SqliteTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page goes on behind the last row, in both orders, also among rows of one sort key."""
+    monkeypatch.setattr(sqlite_table, "ROWS_A_PAGE", 2)
+    for number in range(5):
+        item = {"PK": f"P{number}", "SK": "A", "id_key": "i", "created_key": "c"}
+        await table.write(Put(item=item))
+    for newest_first in (False, True):
+        wanted = Range(partition="i", index=BY_ID, newest_first=newest_first)
+        pages = [[item["PK"] for item in page] async for page in table.query(wanted)]
+        assert list(map(len, pages)) == [2, 2, 1]
+        found = [name for page in pages for name in page]
+        assert found == sorted(found, reverse=newest_first)
+
+
+async def test_a_damaged_row_is_an_item_without_attributes(table: SqliteTable, path: Path) -> None:
+    """A reader sees the damage, as of any item that was stored in part."""
+    await table.write(Put(item=ITEM))
+    for damage in ("{", "[]", '{"v": [1]}', '{"v": {}, "w": [1, 2, 3]}'):
+        with closing(sqlite3.connect(path)) as other, other:
+            other.execute("UPDATE items SET item = ?", (damage,))
+        assert await table.get(PLACE) == PLACE._asdict()
+
+
+async def test_a_file_that_stays_locked_is_unavailable(
+    table: SqliteTable, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer waits for others while its event loop goes on, and then says what to do."""
+    monkeypatch.setattr(sqlite_table, "BUSY_S", 0.2)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(UnavailableError, match="locked by another process: end it, or try"):
+            await table.write(Put(item=ITEM))
+        assert await table.get(PLACE) is None
+        monkeypatch.setattr(sqlite_table, "BUSY_S", 60)
+        writing = asyncio.create_task(table.write(Put(item=ITEM)))
+        await asyncio.sleep(0.05)
+        assert not writing.done()
+        other.rollback()
+        async with asyncio.timeout(30):
+            await writing
+
+
+async def test_a_full_disk_loses_nothing(table: SqliteTable, path: Path) -> None:
+    """The write that has no room is refused with a sentence, and what was stored stays."""
+    await table.write(Put(item=ITEM))
+    (pages,) = table._connection.execute("PRAGMA page_count").fetchone()
+    table._connection.execute(f"PRAGMA max_page_count = {pages}")
+    large = Put(item={"PK": "P", "SK": "large", "v": "x" * 300_000})
+    with pytest.raises(UnavailableError, match=r"has no room: the disk is full; .* stays\.$"):
+        await table.write(large)
+    assert await table.get(large.key) is None
+    assert await table.get(PLACE) == ITEM
+
+
+def refused(path: Path) -> str:
+    """The sentence with which a file is refused."""
+    with pytest.raises(ConfigurationError) as caught:
+        SqliteTable(path, INDEXES)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def test_what_cannot_be_a_table_is_named(path: Path) -> None:
+    """One sentence names the file, the cause and the way out."""
+    assert refused(path / "x" / "y").endswith("make its folder, and make both writable.")
+    path.write_text("no database, but a text that is as long as a header: " * 9)
+    assert refused(path) == "The file FILE is no SQLite file: name another one."
+    assert path.read_text().startswith("no database")
+
+
+def test_a_file_of_a_newer_release_is_left_alone(path: Path) -> None:
+    """Nothing of it is read or changed."""
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    before = path.read_bytes()
+    assert refused(path).startswith("The file FILE was written by a newer release: use that")
+    assert path.read_bytes() == before
+
+
+def test_a_file_without_an_index_is_named(path: Path) -> None:
+    """A file that lacks an index of this release is not used without it."""
+    SqliteTable(path, {name: i for name, i in INDEXES.items() if name != BY_ID}).close()
+    assert refused(path).startswith("The file FILE has no index by-id: ")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_may_not_be_written_is_named(path: Path) -> None:
+    """A file in a folder of somebody else is not used."""
+    path.parent.chmod(0o500)
+    try:
+        assert "make both writable" in refused(path)
+    finally:
+        path.parent.chmod(0o700)
