@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,13 @@ def test_exceptions_that_led_to_it() -> None:
     parts = ["KeyError: ", "ExceptionGroup: both", "ValueError: one", "OSError: two"]
     places = [block.index(part) for part in parts]
     assert places == sorted(places)
+
+
+def test_a_variable_that_is_missing() -> None:
+    """The block ends with where to set it."""
+    block = printed(record("retry", error=raised(lambda: os.environ["NO_SUCH_KEY"]), delay_s=1))
+    way_out = "  set NO_SUCH_KEY, on your machine in .env, where it is deployed in AgentSecretArn"
+    assert block.splitlines()[-2:] == ["  KeyError: 'NO_SUCH_KEY'", way_out]
 
 
 def test_a_deep_recursion() -> None:

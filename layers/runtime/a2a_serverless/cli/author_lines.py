@@ -16,6 +16,7 @@ from rich.text import Text
 
 from a2a_serverless.cli import PlainLines
 from a2a_serverless.cli.text import printable
+from a2a_serverless.worker.agents import SET_VARIABLE, missing_variable
 from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless.worker.frames import own_lines
 
@@ -24,6 +25,7 @@ _NEWS: Final[Mapping[str, str]] = MappingProxyType(
         "agent_reloaded": "green",
         "agent_kept": "red",
         "agent_shared": "yellow",
+        "restart_needed": "yellow",
         "kept_in_memory": "yellow",
         "many_events": "yellow",
         "never_awaited": "yellow",
@@ -160,6 +162,8 @@ def _block(error: BaseException) -> Text:
                 text.append(f"\n    {printable(line.line)}", style="bold")
         said = "".join(traceback.format_exception_only(each)).rstrip().split("\n")
         text.append("".join(f"\n  {printable(one)}" for one in said))
+        if name := missing_variable(each):
+            text.append(f"\n  {printable(SET_VARIABLE.format(name))}", style="yellow")
         if isinstance(each, BaseExceptionGroup):
             for part in each.exceptions:
                 text.append_text(_block(part))

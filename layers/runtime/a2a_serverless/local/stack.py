@@ -21,6 +21,7 @@ from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.local.asgi import ASGIApp
 from a2a_serverless.local.background import Background
+from a2a_serverless.local.dotenv import Dotenv
 from a2a_serverless.local.environments import Concurrency, Environments, Handler
 from a2a_serverless.local.gateway import Gateway
 from a2a_serverless.local.http_server import HttpServer, bind
@@ -93,6 +94,9 @@ class Options:
     push: bool = False
     """True to offer and call webhooks; on `aws` only if A2A_PUSH_QUEUE is set."""
     loads: Loads = "once"
+    keeps_agent: bool = False
+    """As for `ReloadedAgent`, like `variables`; neither counts if the agent is loaded once."""
+    variables: Dotenv | None = None
     stage: str = ""
     """The first part of all paths, as a deployment's own URL has it; empty: none."""
     beside: Callable[[Running], ASGIApp] = lambda running: running.app
@@ -191,8 +195,15 @@ class Stack:
         if loads == "once":
             load_agent(named)
             return lambda: load_agent(named)
-        kept = modules_of(self.settings.context_variables)
-        agents = ReloadedAgent(named, is_fresh=loads == "turn", kept=kept)
+        extended = self.settings.extended_card
+        agents = ReloadedAgent(
+            named,
+            is_fresh=loads == "turn",
+            keeps_agent=self.options.keeps_agent,
+            kept=modules_of(self.settings.context_variables),
+            variables=self.options.variables,
+            served=[self.options.card, *([Path(extended)] if extended else [])],
+        )
         return starting.enter_context(agents).environment
 
     def _start_back(

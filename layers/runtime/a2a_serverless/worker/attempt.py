@@ -47,6 +47,7 @@ from a2a_serverless.worker.claims import Hold, Ownership
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
     AgentFailedError,
+    AgentNotLoadedError,
     DeadlineError,
     StaleStateError,
     WrongMethodError,
@@ -234,7 +235,7 @@ class Attempt:
             return
         if queue.fault is not None:
             raise queue.fault
-        if isinstance(error, WrongMethodError | StateTooLargeError):
+        if isinstance(error, AgentNotLoadedError | WrongMethodError | StateTooLargeError):
             raise error  # the runtime's own sentence, which the client may read
         if error is None or comes_of_forgetting(error):
             queue.refuse_forgotten()

@@ -58,6 +58,10 @@ class WrongMethodError(InvalidAgentEventError):
     """
 
 
+class AgentNotLoadedError(InvalidAgentEventError):
+    """The agent of `dev` cannot be loaded: the turn fails, and its client reads why."""
+
+
 class AgentFailedError(A2AServerlessError):
     """The agent raised; the cause is its exception."""
 
