@@ -108,7 +108,7 @@ def run(options: Namespace) -> int:
         _say_what_runs(stack, how, read)
         for console in consoles:
             token = console.sessions.command_token
-            running.enter_context(announced(RunningDev(stack.url, token)))
+            running.enter_context(announced(RunningDev(stack.url, token, str(Path.cwd()))))
             say(f"console, once: {console.open_url()}")
         say("Ctrl-C ends it")
         ended.wait()

@@ -74,7 +74,7 @@ def _add_verbs(verbs: Commands) -> None:
     for verb in (cancel, resend):
         add_task_id(verb)
         verb.add_argument("--yes", action="store_true", help="do not ask first")
-        add_place(verb)
+        add_place(verb, is_verb=True)
 
 
 def run(options: Namespace) -> int:
@@ -180,7 +180,7 @@ def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> i
         return refuse(fault)
 
     async def doing() -> int:
-        place = await place_of(options, needs_queue=needs_queue)
+        place = await place_of(options, changes=True, needs_queue=needs_queue)
         found = await place.inspector.timelines(options.id, options.scope)
         if not found:
             return refuse(not_found(options.id, options.scope, place))
