@@ -31,7 +31,12 @@ from a2a_serverless.storage.dynamodb_attributes import Item, attribute, plain, s
 from a2a_serverless.storage.dynamodb_cancels import CancelItems
 from a2a_serverless.storage.dynamodb_commits import Commits, event_items
 from a2a_serverless.storage.dynamodb_deletion import DeletedItems
-from a2a_serverless.storage.dynamodb_heads import head_item, incarnation_of, released_values
+from a2a_serverless.storage.dynamodb_heads import (
+    head_item,
+    incarnation_of,
+    released_values,
+    spared_values,
+)
 from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_listing import IndexedTasks
 from a2a_serverless.storage.dynamodb_push import PushItems, counted
@@ -39,7 +44,7 @@ from a2a_serverless.storage.dynamodb_push_items import push_inline
 from a2a_serverless.storage.dynamodb_survey import survey_of
 from a2a_serverless.storage.dynamodb_table import Action
 from a2a_serverless.storage.log import Log, Look, Survey, TaskKey
-from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless.tasks.push import Push, check_room
 from a2a_serverless.tasks.rules import ContextWrite, Step, expiry
@@ -283,9 +288,12 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         *,
         due_at: int | None = None,
         attempts: int | None = None,
+        spared: Spared | None = None,
     ) -> bool:
         also = {"due_at": due_at, "attempts": attempts}
         changed = released_values(end) | {n: v for n, v in also.items() if v is not None}
+        if spared is not None:
+            changed |= spared_values(spared)
         values = changed | {"incarnation": head.incarnation, "now": self._now_s()}
         return await self._table.update(
             Key=key(self._partition(head.task_id), layout.HEAD),

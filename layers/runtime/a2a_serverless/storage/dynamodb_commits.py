@@ -79,6 +79,8 @@ def _of_the_commit(step: Step) -> dict[str, str | int]:
         values |= {"ended": ended.token, "ended_reason": ended.reason}
         if ended.correlation_id:
             values["ended_id"] = ended.correlation_id
+        if ended.until:
+            values["ended_until"] = ended.until
     if head.version == 1:
         created = status_key(head.created_at, head.task_id)
         values |= {"id_key": id_key(head.task_id), "created_key": created}
@@ -96,6 +98,7 @@ EVENT_FORMS: Final[Forms] = {
     "ended": str,
     "ended_reason": str,
     "ended_id": str,
+    "ended_until": int,
 }
 """The forms of attributes. An attribute of another form counts as missing, except `parts`."""
 

@@ -30,7 +30,7 @@ from a2a_serverless.storage.dynamodb_layout import (
     task_partition,
 )
 from a2a_serverless.storage.listing import status_key
-from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, state_name
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Spared, state_name
 
 
 def head_item(head: Head) -> Item:
@@ -78,6 +78,8 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
         values |= cancel_values(head, head.cancel)
     if head.released is not None:
         values |= released_values(head.released)
+    if head.spared != Spared():
+        values |= spared_values(head.spared)
     return values
 
 
@@ -92,6 +94,16 @@ def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
         "released": end.token,
         "released_reason": end.reason,
         "released_id": end.correlation_id,
+        "released_until": end.until,
+    }
+
+
+def spared_values(spared: Spared) -> dict[str, str | int | bytes | None]:
+    """Return the attributes of HEAD that count the starts which use up no attempt."""
+    return {
+        "faults": spared.faults,
+        "faults_since": spared.since,
+        "interruptions": spared.interruptions,
     }
 
 
@@ -163,6 +175,11 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         generation=_generation_of(values),
         cancel=_cancel_of(values),
         released=end_of(values, "released"),
+        spared=Spared(
+            faults=values.get("faults", 0),
+            since=values.get("faults_since", 0),
+            interruptions=values.get("interruptions", 0),
+        ),
         **{name: values[name] for name in _OPTIONAL if name in values}
         | ({} if is_known else {"needs": NEVER}),
     )
@@ -182,13 +199,14 @@ def _cancel_of(values: Mapping[str, Any]) -> CancelMark | None:
 
 
 def end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
-    """Return the attempt's end in the attributes `<name>`, `<name>_reason` and `<name>_id`."""
+    """Return the attempt's end in the attributes `<name>`, `<name>_reason` and so on."""
     if name not in values:
         return None
     return AttemptEnd(
         token=values[name],
         reason=values.get(f"{name}_reason", ""),
         correlation_id=values.get(f"{name}_id", ""),
+        until=values.get(f"{name}_until", 0),
     )
 
 
@@ -229,6 +247,10 @@ HEAD_FORMS: Final[Forms] = {
     "released": str,
     "released_reason": str,
     "released_id": str,
+    "released_until": int,
+    "faults": int,
+    "faults_since": int,
+    "interruptions": int,
 }
 """The forms of all attributes that are read."""
 
@@ -236,7 +258,8 @@ _DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
 _COPIES: Final = frozenset({"status", "metadata"})
 _INFORMING: Final = frozenset(
     {"size", "generation", "generation_at", "cancel_at", "cancel_by"}
-    | {"released", "released_reason", "released_id"}
+    | {"released", "released_reason", "released_id", "released_until"}
+    | {"faults", "faults_since", "interruptions"}
 )
 """Attributes that only inform: the task is run and written with or without them."""
 

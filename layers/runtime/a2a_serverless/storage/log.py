@@ -11,7 +11,7 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.storage.listing import status_key
 from a2a_serverless.tasks.entries import Restarted, TurnOpened, Unknown
 from a2a_serverless.tasks.fold import Fold, Record
-from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Commit, Timing
@@ -309,10 +309,12 @@ class TaskLog(ABC):
         *,
         due_at: int | None = None,
         attempts: int | None = None,
+        spared: Spared | None = None,
     ) -> bool:
         """Note that the attempt `end.token` has given its turn back, without a commit.
 
-        `due_at` also moves the due time, and `attempts` sets how many attempts of the turn count.
+        `due_at` also moves the due time, `attempts` sets how many attempts of the turn count, and
+        `spared` how many starts do not.
         False when that attempt does not own the turn: it never claimed it, the turn is over,
         another attempt has claimed it, or the task is gone. Commits made since `head` was read do
         not matter.

@@ -33,7 +33,7 @@ from a2a_serverless.storage.log import (
 from a2a_serverless.tasks.attempts import may_renew
 from a2a_serverless.tasks.entries import copied, decode_entries
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, state_name
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Spared, state_name
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.push import Push, check_room, tallied
 from a2a_serverless.tasks.rules import ContextWrite, Step, Timing, check_writable, expiry
@@ -225,6 +225,7 @@ class MemoryStorage(DurableStorage):
         *,
         due_at: int | None = None,
         attempts: int | None = None,
+        spared: Spared | None = None,
     ) -> bool:
         key, incarnation = self._key(head.task_id), head.incarnation
         with self._tables.lock:
@@ -233,8 +234,13 @@ class MemoryStorage(DurableStorage):
                 return False
             due_at = current.due_at if due_at is None else due_at
             attempts = current.attempts if attempts is None else attempts
-            released = replace(current, released=end, due_at=due_at, attempts=attempts)
-            self._tables.heads[key] = released
+            self._tables.heads[key] = replace(
+                current,
+                released=end,
+                due_at=due_at,
+                attempts=attempts,
+                spared=current.spared if spared is None else spared,
+            )
         return True
 
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
@@ -513,6 +519,7 @@ def _postponed(before: Head, after: Head, current: Head) -> Head:
     return replace(
         after,
         released=current.released if after.released == before.released else after.released,
+        spared=current.spared if after.spared == before.spared else after.spared,
         sends=current.sends if after.sends == before.sends else after.sends,
         due_at=current.due_at if after.due_at == before.due_at else after.due_at,
     )

@@ -28,8 +28,11 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.endings import end_task, gave_up
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import (
+    MOST_INTERRUPTIONS,
     NEWER_DELAY_S,
     Delivered,
+    after_interruption,
+    early_s,
     may_give_up,
     on_current_turn,
     on_delivery,
@@ -76,6 +79,10 @@ _CUT_OFF = (
 RELEASE_S = 6.0
 """Seconds to wait at most until HEAD notes that an interrupted attempt is over. This is a little
 longer than a request's read time-out, so that hardly any request is under way afterwards."""
+_OFTEN = (
+    f"The turn was interrupted more than {MOST_INTERRUPTIONS} times: from here on each interruption"
+    " uses up an attempt"
+)
 FIRST_AGAIN = 2
 """The number of the first delivery after the one whose worker died."""
 LONG_POLL_S = 20.0
@@ -268,12 +275,17 @@ class _Delivery:
             _log(self._handle, level, action, text, exc_info=error or False)
             return
         head, own = self._attempted
-        attempts = head.attempts if reason == SHUTDOWN else None
+        attempts, spared = None, None
+        if reason == SHUTDOWN:
+            attempts, spared = after_interruption(head)
+            if attempts > head.attempts:
+                fields = {"interruptions": spared.interruptions}
+                _log(self._handle, logging.WARNING, "interrupted_often", _OFTEN, **fields)
         end = own.ended(reason)
         reference = end.correlation_id
         _log(self._handle, level, action, text, exc_info=error or False, correlation_id=reference)
         clock = self._adapter.clock
-        noting = self._storage.release(head, end, attempts=attempts)
+        noting = self._storage.release(head, end, attempts=attempts, spared=spared)
         failure = await limited(noting, clock=clock, seconds=RELEASE_S)
         if failure is not None:  # the next claim will report the attempt as lost
             text = f"Turn not released: {failure}"
@@ -296,6 +308,9 @@ class _Delivery:
             verdict = again(NEWER_DELAY_S)
         elif wanted is Delivered.CANCEL:
             verdict = await self._cancel(log)
+        elif wait_s := early_s(log.head, now_ms=self._adapter.clock.now_ms()):
+            _log(self._handle, logging.INFO, "early", "Delivery given back: its turn waits")
+            verdict = again(wait_s)
         elif runs_alone(log.head) and self._place is not None and not self._is_alone:
             return await self._wait_alone(self._place)
         else:
