@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.local.template import Template
+from a2a_serverless.tasks.attempts import MOST_STARTS
 
 Json = dict[str, Any]
 
@@ -25,14 +26,14 @@ def test_messages_keep_their_order_per_lane(template: Template, queue: str) -> N
 
 
 def test_throttling_does_not_eat_attempts(document: Json) -> None:
-    """A message is given up ten receives after its last attempt, whatever MaxAttempts is."""
+    """A message has ten receives beyond its attempts and its ten starts that may meet a fault."""
     redrive = document["Resources"]["OperationsQueue"]["Properties"]["RedrivePolicy"]
     for attempts in document["Parameters"]["MaxAttempts"]["AllowedValues"]:
         template = Template(document, {"MaxAttempts": attempts})
         properties = template.properties("OperationsQueue", {"DeadLetterQueue.Arn": "arn:dlq"})
         assert properties["RedrivePolicy"] == {
             "deadLetterTargetArn": "arn:dlq",
-            "maxReceiveCount": int(attempts) + 10,
+            "maxReceiveCount": int(attempts) + MOST_STARTS + 10,
         }
     assert redrive["deadLetterTargetArn"] == {"Fn::GetAtt": ["DeadLetterQueue", "Arn"]}
 

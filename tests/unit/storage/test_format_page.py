@@ -39,7 +39,7 @@ from a2a_serverless.tasks.entries import (
     Unknown,
     encode_entries,
 )
-from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head
+from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head, Spared
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
@@ -139,7 +139,8 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     claim = Commit(entries=(said, MetadataMerged(metadata)), token="one", claims=True, worker="w")
     head = await storage.commit(head, claim)
     failed = AttemptEnd(token="one", reason="ValueError", correlation_id="c1")
-    assert await storage.release(head, failed, due_at=1)
+    failed = replace(failed, until=1)
+    assert await storage.release(head, failed, due_at=1, spared=Spared(faults=1, since=1))
     written.look()
     head = await newest(storage, head)
     assert await storage.renew(head, token="one", due_at=2)
@@ -235,8 +236,11 @@ def test_every_new_attribute_says_what_it_belongs_to() -> None:
     new = {name for name, cells in rows("HEAD", "attribute").items() if cells[3] == "0.2"}
     rules = section("Rules")
     named = {"generation", "generation_at", "released", "cancel_for", "size", "id_key", "needs"}
+    named |= {"spared_for"}
     assert all(f"`{name}`" in rules for name in named)
-    belonging = {name for name in new - named if name.startswith(("released_", "cancel_"))}
+    belonging = {
+        name for name in new - named if name.startswith(("released_", "cancel_", "spared_"))
+    }
     assert new == named | belonging
 
 

@@ -24,6 +24,7 @@ _NEWS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "agent_reloaded": "green",
         "agent_kept": "red",
+        "retry_later": "yellow",
         "agent_shared": "yellow",
         "restart_needed": "yellow",
         "kept_in_memory": "yellow",

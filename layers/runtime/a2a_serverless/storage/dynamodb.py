@@ -293,7 +293,7 @@ class DynamoStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         also = {"due_at": due_at, "attempts": attempts}
         changed = released_values(end) | {n: v for n, v in also.items() if v is not None}
         if spared is not None:
-            changed |= spared_values(spared)
+            changed |= spared_values(head, spared)
         values = changed | {"incarnation": head.incarnation, "now": self._now_s()}
         return await self._table.update(
             Key=key(self._partition(head.task_id), layout.HEAD),

@@ -79,7 +79,7 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
     if head.released is not None:
         values |= released_values(head.released)
     if head.spared != Spared():
-        values |= spared_values(head.spared)
+        values |= spared_values(head, head.spared)
     return values
 
 
@@ -98,12 +98,13 @@ def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
     }
 
 
-def spared_values(spared: Spared) -> dict[str, str | int | bytes | None]:
-    """Return the attributes of HEAD that count the starts which use up no attempt."""
+def spared_values(head: Head, spared: Spared) -> dict[str, str | int | bytes | None]:
+    """Return the attributes of HEAD that count the starts which use up no attempt of its turn."""
     return {
-        "faults": spared.faults,
-        "faults_since": spared.since,
-        "interruptions": spared.interruptions,
+        "spared_for": head.turn,
+        "spared_faults": spared.faults,
+        "spared_since": spared.since,
+        "spared_interruptions": spared.interruptions,
     }
 
 
@@ -175,11 +176,7 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         generation=_generation_of(values),
         cancel=_cancel_of(values),
         released=end_of(values, "released"),
-        spared=Spared(
-            faults=values.get("faults", 0),
-            since=values.get("faults_since", 0),
-            interruptions=values.get("interruptions", 0),
-        ),
+        spared=_spared_of(values),
         **{name: values[name] for name in _OPTIONAL if name in values}
         | ({} if is_known else {"needs": NEVER}),
     )
@@ -196,6 +193,16 @@ def _cancel_of(values: Mapping[str, Any]) -> CancelMark | None:
     if values.get("cancel_for") != values["incarnation"]:
         return None
     return CancelMark(at=values.get("cancel_at", 0), by=values.get("cancel_by", ""))
+
+
+def _spared_of(values: Mapping[str, Any]) -> Spared:
+    if values.get("spared_for") != values["turn"]:
+        return Spared()
+    return Spared(
+        faults=values.get("spared_faults", 0),
+        since=values.get("spared_since", 0),
+        interruptions=values.get("spared_interruptions", 0),
+    )
 
 
 def end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
@@ -248,9 +255,10 @@ HEAD_FORMS: Final[Forms] = {
     "released_reason": str,
     "released_id": str,
     "released_until": int,
-    "faults": int,
-    "faults_since": int,
-    "interruptions": int,
+    "spared_for": int,
+    "spared_faults": int,
+    "spared_since": int,
+    "spared_interruptions": int,
 }
 """The forms of all attributes that are read."""
 
@@ -259,7 +267,7 @@ _COPIES: Final = frozenset({"status", "metadata"})
 _INFORMING: Final = frozenset(
     {"size", "generation", "generation_at", "cancel_at", "cancel_by"}
     | {"released", "released_reason", "released_id", "released_until"}
-    | {"faults", "faults_since", "interruptions"}
+    | {"spared_for", "spared_faults", "spared_since", "spared_interruptions"}
 )
 """Attributes that only inform: the task is run and written with or without them."""
 
