@@ -70,7 +70,7 @@ async def test_an_agent_is_started_max_attempts_times(
 
 async def test_a_failed_attempt_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The delivery is hidden for the back-off of the attempts that HEAD has counted."""
-    delays = []
+    delays: list[float] = []
     clock = PacedClock()
     bench = Bench(Agent(raising(ValueError())), clock=clock, max_attempts=4, retry_base_s=2)
     object.__setattr__(bench.adapter.retry, "jitter", lambda: 1.0)

@@ -43,9 +43,11 @@ def of_httpx(status: int, **headers: str) -> Exception:
 
 def of_botocore(code: str, status: int, **headers: str) -> Exception:
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    told = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    told["ResponseMetadata"]["HTTPHeaders"] = names  # type: ignore[assignment]
-    return botocore.exceptions.ClientError(told, "Converse")  # type: ignore[arg-type]
+    told: Any = {
+        "Error": {"Code": code},
+        "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": names},
+    }
+    return botocore.exceptions.ClientError(told, "Converse")
 
 
 def of_stainless(module: str, name: str, status: int, **fields: Any) -> Exception:
@@ -76,7 +78,7 @@ PASSING = {
     ),
     "google 429": of_google(429),
     "google 503": foreign("google.genai.errors", "ServerError", "APIError", code=503),
-    "google transport": TransportError("no route"),
+    "google transport": TransportError("no route"),  # type: ignore[no-untyped-call]
     "grpc": foreign(
         "grpc.aio", "AioRpcError", code=lambda: type("Code", (), {"name": "UNAVAILABLE"})
     ),
@@ -100,7 +102,7 @@ REFUSED = {
     "anthropic 403": of_stainless("anthropic", "PermissionDeniedError", 403),
     "google 401": of_google(401),
     "no credentials": botocore.exceptions.NoCredentialsError(),
-    "google without any": DefaultCredentialsError("none"),
+    "google without any": DefaultCredentialsError("none"),  # type: ignore[no-untyped-call]
     "aws token": of_botocore("ExpiredTokenException", 400),
     "aws denies": of_botocore("AccessDeniedException", 400),
 }

@@ -31,7 +31,7 @@ from a2a_serverless.tasks.events import Event
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
 
-_FINAL: Final = {LlmCallsLimitExceededError: TOO_MANY_STEPS}
+_FINAL: Final[dict[type[Exception], str]] = {LlmCallsLimitExceededError: TOO_MANY_STEPS}
 _ASKS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 
 

@@ -35,7 +35,7 @@ from a2a_serverless.frameworks.conversation import (
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 
 _MESSAGES: Final = "messages"
-_FINAL: Final = {
+_FINAL: Final[dict[type[Exception], str]] = {
     GraphRecursionError: TOO_MANY_STEPS,
     InvalidUpdateError: INVALID,
     EmptyInputError: INVALID,

@@ -35,7 +35,7 @@ from a2a_serverless.frameworks.conversation import (
 )
 from a2a_serverless.worker import TaskContext, Worker
 
-_FINAL: Final = {MaxTurnsExceeded: TOO_MANY_STEPS, UserError: INVALID}
+_FINAL: Final[dict[type[Exception], str]] = {MaxTurnsExceeded: TOO_MANY_STEPS, UserError: INVALID}
 
 
 class OpenAIAgentsWorker(Worker):

@@ -33,7 +33,7 @@ from a2a_serverless.frameworks.conversation import (
 )
 from a2a_serverless.worker import TaskContext, Worker
 
-_FINAL: Final = {UsageLimitExceeded: TOO_MANY_STEPS, UserError: INVALID}
+_FINAL: Final[dict[type[Exception], str]] = {UsageLimitExceeded: TOO_MANY_STEPS, UserError: INVALID}
 
 
 class PydanticAIWorker(Worker):

@@ -31,7 +31,7 @@ from a2a_serverless.frameworks.conversation import (
 )
 from a2a_serverless.worker import TaskContext, Worker
 
-_FINAL: Final = {
+_FINAL: Final[dict[type[Exception], str]] = {
     ContextWindowOverflowException: TOO_LONG,
     MaxTokensReachedException: TOO_LONG,
     SnapshotException: INVALID,

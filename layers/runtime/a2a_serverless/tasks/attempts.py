@@ -262,7 +262,7 @@ class RetryPolicy:
         Its bound doubles from one to the next, and the bounds of all waits are three quarters of
         the window together. The wait is at least half of its bound.
         """
-        share = 2 ** (min(faults, MOST_STARTS) - 1) / (2 ** (MOST_STARTS - 1) - 1)
+        share: float = 2 ** (min(faults, MOST_STARTS) - 1) / (2 ** (MOST_STARTS - 1) - 1)
         return 0.75 * self.window_s * share * (0.5 + self.jitter() / 2)
 
 

@@ -279,8 +279,13 @@ class _Delivery:
         if reason == SHUTDOWN:
             attempts, spared = after_interruption(head)
             if attempts > head.attempts:
-                fields = {"interruptions": spared.interruptions}
-                _log(self._handle, logging.WARNING, "interrupted_often", _OFTEN, **fields)
+                _log(
+                    self._handle,
+                    logging.WARNING,
+                    "interrupted_often",
+                    _OFTEN,
+                    interruptions=spared.interruptions,
+                )
         end = own.ended(reason)
         reference = end.correlation_id
         _log(self._handle, level, action, text, exc_info=error or False, correlation_id=reference)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 from a2a.utils import errors
 
@@ -35,6 +35,8 @@ The SDK's other errors report a fault that may pass, mostly of another agent tha
 
 MOST_REASON = 200
 """The most characters of a reason that are stored and shown."""
+MOST_WAIT_S = 1e10
+"""The most seconds of a wait that is asked for."""
 _SHOWN = 60
 """The most characters of a wrong argument that are shown."""
 
@@ -73,13 +75,9 @@ class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
     """
 
     def __init__(self, after_s: float, reason: str = "") -> None:
-        is_number = isinstance(after_s, int | float) and not isinstance(after_s, bool)
-        if (
-            not is_number
-            or not math.isfinite(after_s)
-            or after_s < 0
-            or not isinstance(reason, str)
-        ):
+        given: Any = after_s
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if not (is_number and 0 <= given <= MOST_WAIT_S) or not isinstance(reason, str):
             raise WrongCallError(
                 f"RetryLater({_short(after_s)}, {_short(reason)}): give the seconds to wait, a"
                 " number from 0 on, and the reason as text: RetryLater(30, 'the index is built')."
