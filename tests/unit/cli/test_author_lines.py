@@ -92,6 +92,7 @@ def test_the_wait_in_seconds(delay_s: float, says: str) -> None:
 @pytest.mark.parametrize(
     ("action", "fields", "says"),
     [
+        ("retry_later", {"text": "The agent waits."}, "attempt 2 of 3: The agent waits."),
         ("gave_up", {"attempts": 3}, "attempt 3 of 3: the task has failed"),
         ("gave_up", {"attempts": 1}, "attempt 1 of 3: the error is final, the task has failed"),
         ("deadline", {}, "attempt 2 of 3 came to its time limit, next at once"),

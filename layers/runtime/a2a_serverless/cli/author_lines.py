@@ -24,7 +24,6 @@ _NEWS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "agent_reloaded": "green",
         "agent_kept": "red",
-        "retry_later": "yellow",
         "agent_shared": "yellow",
         "restart_needed": "yellow",
         "kept_in_memory": "yellow",
@@ -93,7 +92,8 @@ class AuthorLines(logging.Handler):
         outcome = _outcome(action, record)
         if not outcome:
             return Text(self._plain.format(record))
-        text = Text(f"{_task(record)}{outcome}", style="bold red")
+        style = "yellow" if action == "retry_later" else "bold red"
+        text = Text(f"{_task(record)}{outcome}", style=style)
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, AgentFailedError) and error.__cause__ is not None:
             error = error.__cause__
@@ -108,6 +108,8 @@ class AuthorLines(logging.Handler):
 def _outcome(action: str, record: logging.LogRecord) -> str:
     """Return what becomes of a task after a failure; empty for a record of another kind."""
     match action:
+        case "retry_later":
+            return f": {_short(printable(record.getMessage()))}"
         case "retry":
             return f", next in {_seconds(vars(record).get('delay_s', 0))}"
         case "deadline" if hasattr(record, "attempts"):

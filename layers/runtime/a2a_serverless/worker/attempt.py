@@ -361,7 +361,7 @@ class Attempt:
         if isinstance(meaning, Passing) and retry.window_s:
             later = after_passing(head.spared, retry, now_ms=now_ms, asked_s=meaning.asked_s)
             if later is not None:
-                return await self._wait(meaning, later, end, fields)
+                return await self._wait(error, meaning, later, end, fields)
             why = no_longer(meaning, head.spared, retry)
         wanted = on_failure(
             attempts,
@@ -407,7 +407,12 @@ class Attempt:
         return again(delay_s)
 
     async def _wait(
-        self, passing: Passing, later: Later, end: AttemptEnd, fields: dict[str, Any]
+        self,
+        error: Exception,
+        passing: Passing,
+        later: Later,
+        end: AttemptEnd,
+        fields: dict[str, Any],
     ) -> Verdict:
         """Give the turn back until a fault has passed; the attempt does not count.
 
@@ -431,6 +436,7 @@ class Attempt:
             text,
             later.spared.faults,
             MOST_STARTS,
+            cause=error,
             delay_s=later.delay_s,
             **fields | {"reason": end.reason},
         )
