@@ -119,11 +119,8 @@ def restarted(storage: DynamoStorage, clock: ManualClock) -> Head:
     clock.advance(3)
     head = committed(storage, head, chunk("two"), token="a")
     clock.advance(1)
-    wait(
-        storage.release(
-            head, AttemptEnd(token="a", reason="TimeoutError", correlation_id="1f7a9c02")
-        )
-    )
+    end = AttemptEnd(token="a", reason="TimeoutError", correlation_id="1f7a9c02", at=clock.now_ms())
+    wait(storage.release(head, end))
     clock.advance(2)
     head = claimed(storage, wait(storage.head(TASK)), "b")
     clock.advance(5)
@@ -177,15 +174,18 @@ def test_the_state_of_a_task(run: Run, storage: DynamoStorage, clock: ManualCloc
         "changed": "2026-11-22T02:14:12.250Z",
         "expires": "2026-12-22T02:14:00.000Z",
         "turn": "1 (open), attempts 2",
-        "held by": "host-b 17 since 2026-11-22T02:14:06.250Z",
-        "due": "2026-11-22T02:19:06.250Z",
+        "worker": (
+            "host-b 17, claimed it at 2026-11-22T02:14:06.250Z, last sign at"
+            " 2026-11-22T02:14:12.250Z"
+        ),
+        "due": "2026-11-22T02:19:06.250Z, the end of its worker's lease",
         "size": f"{head.size} bytes, version 5, 33 write units",
         "cancel": "asked for by ann at 2026-11-22T02:14:11.250Z",
     }
 
 
 def test_a_line_for_each_version(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
-    """Time, number, what it did, below its attempt; which says how it ended, and why."""
+    """Time, number, what it did, below its attempt; which says how it ended, when, and why."""
     restarted(storage, clock)
     said = run(TASK).out
     first, _, _, fourth, last = versions_of(said)
@@ -195,9 +195,10 @@ def test_a_line_for_each_version(run: Run, storage: DynamoStorage, clock: Manual
     )
     assert last.endswith("bytes, the last")
     assert attempts_of(said) == [
-        "attempt 1 on host-a 17, 6.0 s: gave back: TimeoutError (correlation id 1f7a9c02)",
-        "attempt 2 on host-b 17: has the turn",
+        "attempt 1 on host-a 17, 4.0 s: gave back: TimeoutError (correlation id 1f7a9c02)",
+        "attempt 2 on host-b 17: has the claim",
     ]
+    assert "├─ waited 2.0 s\n" in said
 
 
 def test_contents_are_not_shown(run: Run, storage: DynamoStorage) -> None:
@@ -212,11 +213,20 @@ def test_json_says_the_same(run: Run, storage: DynamoStorage, clock: ManualClock
     said = run(TASK, "--json").json
     assert said["state"] == "working"
     assert said["created_at"] == "2026-11-22T02:14:00.000Z"
-    assert said["holder"] == {"worker": "host-b 17", "since": "2026-11-22T02:14:06.250Z"}
+    assert said["holder"] == {
+        "worker": "host-b 17",
+        "since": "2026-11-22T02:14:06.250Z",
+        "seen_at": "2026-11-22T02:14:12.250Z",
+        "lease_until": "2026-11-22T02:19:06.250Z",
+    }
     assert said["cancel"] == {"at": "2026-11-22T02:14:11.250Z", "by": "ann"}
     assert (said["size"], said["version"]) == (head.size, 5)
     fourth = said["commits"][3]
-    assert fourth["ended"] == {"reason": "TimeoutError", "correlation_id": "1f7a9c02"}
+    ended_at = "2026-11-22T02:14:04.250Z"
+    end = {"at": ended_at, "reason": "TimeoutError", "correlation_id": "1f7a9c02"}
+    assert fourth["ended"] == end
+    before, after = said["turns"][0]["attempts"]
+    assert (before["over_at"], after["waited_ms"]) == (ended_at, 2_000)
     assert fourth["changes"][0]["discards"] == [2, 3]
     assert said["unreadable"] == []
 
@@ -257,14 +267,14 @@ def test_webhooks_and_their_refusals(run: Run, storage: DynamoStorage) -> None:
 def test_a_turn_that_no_worker_has(run: Run, storage: DynamoStorage) -> None:
     """For a turn without a worker `task` says that it waits, was given back, or is over."""
     head = opened(storage)
-    assert lines_of(run(TASK).out)["held by"] == "no worker; the turn waits for one"
+    assert lines_of(run(TASK).out)["worker"] == "no worker; the turn waits for one"
     head = claimed(storage, head, "a")
     wait(storage.release(head, AttemptEnd(token="a", reason="ValueError")))
-    assert lines_of(run(TASK).out)["held by"] == "no worker; given back: ValueError"
+    assert lines_of(run(TASK).out)["worker"] == "no worker; given back: ValueError"
     completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
     committed(storage, wait(storage.head(TASK)), completed, token="a")
     fields = lines_of(run(TASK).out)
-    assert (fields["held by"], fields["due"]) == ("none", "never")
+    assert (fields["worker"], fields["due"]) == ("none", "never")
 
 
 def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DynamoStorage) -> None:
@@ -347,10 +357,10 @@ def test_what_happened_in_sentences(run: Run, storage: DynamoStorage, clock: Man
     assert run(TASK, "--story").out.splitlines() == [
         "2026-11-22T02:14:00.000Z  turn 1: message accepted from ann",
         "2026-11-22T02:14:00.250Z  turn 1, attempt 1 started on host-a 17",
-        "2026-11-22T02:14:06.250Z  turn 1, attempt 1 ended: TimeoutError (correlation id 1f7a9c02)",
+        "2026-11-22T02:14:04.250Z  turn 1, attempt 1 ended: TimeoutError (correlation id 1f7a9c02)",
         (
-            "2026-11-22T02:14:06.250Z  turn 1, attempt 2 took over on host-b 17, 3.0 s after"
-            " the last commit, discarding 2-3"
+            "2026-11-22T02:14:06.250Z  turn 1, attempt 2 took over on host-b 17, 2.0 s after"
+            " the end of the one before, discarding 2-3"
         ),
         "2026-11-22T02:14:11.250Z  cancel asked for by ann",
     ]
@@ -460,7 +470,7 @@ def test_a_head_that_was_stored_in_part(
     fields = lines_of(said.out)
     assert said.code == 2
     assert fields["context"] == fields["created"] == "unreadable"
-    assert (fields["state"], fields["held by"]) == ("working", "none")
+    assert (fields["state"], fields["worker"]) == ("working", "none")
     assert len(versions_of(said.out)) == 5
     assert "HEAD has no context_id and no version and no created_key" in said.err
     assert "HEAD has a value in due_at that no release writes" in said.err

@@ -130,6 +130,10 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
         for attempt in turn.attempts:
             if attempt.started_at is None:
                 continue
+            if attempt.waited_ms is not None:
+                start, label = attempt.started_at - attempt.waited_ms, duration(attempt.waited_ms)
+                title = f"waited {label} for attempt {attempt.number}"
+                yield _bar(scale, 1, start, attempt.started_at, "waiting", title, f"waits {label}")
             over = attempt.over_at or (end if attempt.outcome == "running" else attempt.last_at)
             last = attempt.last_at if attempt.outcome == "lost" else over
             where = f" on {attempt.worker}" if attempt.worker else ""

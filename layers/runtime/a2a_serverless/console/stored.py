@@ -94,6 +94,7 @@ class StoredInspector(Inspector):
             missing=survey.missing,
             unreadable=survey.unreadable,
             pushes=survey.pushes,
+            lease_s=storage.timing.lease_s,
         )
 
     async def log(self, task_id: str, scope: str) -> Log | None:

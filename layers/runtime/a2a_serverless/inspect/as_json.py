@@ -28,7 +28,13 @@ def as_json(shown: Timeline) -> dict[str, Any]:
         "turn_is_open": shown.turn_is_open,
         "progress": _progress(shown.progress),
         "attempts": shown.attempts,
-        "holder": holder and {"worker": holder.worker, "since": iso(holder.since)},
+        "holder": holder
+        and {
+            "worker": holder.worker,
+            "since": iso(holder.since),
+            "seen_at": iso(holder.seen_at),
+            "lease_until": iso(holder.lease_until),
+        },
         "given_back": _end(shown.given_back),
         "due_at": iso(shown.due_at),
         "sends": shown.sends,
@@ -63,6 +69,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "worker": attempt.worker,
+        "waited_ms": attempt.waited_ms,
         "started_at": iso(attempt.started_at),
         "last_at": iso(attempt.last_at),
         "over_at": iso(attempt.over_at),
@@ -114,8 +121,10 @@ def _commit(commit: Committed) -> dict[str, Any]:
     }
 
 
-def _end(end: AttemptEnd | None) -> dict[str, str] | None:
-    return None if end is None else {"reason": end.reason, "correlation_id": end.correlation_id}
+def _end(end: AttemptEnd | None) -> dict[str, str | None] | None:
+    if end is None:
+        return None
+    return {"at": iso(end.at), "reason": end.reason, "correlation_id": end.correlation_id}
 
 
 def _progress(progress: Progress | None) -> dict[str, float] | None:

@@ -18,7 +18,7 @@ from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Head, plain_state
 What: TypeAlias = Literal[
     "accepted",  # a message, which opened a turn
     "waited for its turn",  # ... and became the current turn later
-    "sent again",  # by the sweeper: a turn that had no worker
+    "sent again",  # by the sweeper, as it was due
     "started",  # the first attempt of a turn
     "lost",  # an attempt, without a word
     "gave back",  # an attempt, with a reason
@@ -47,7 +47,10 @@ class Happening:
     attempt: int = 0
     worker: str = ""
     after_ms: int | None = None
-    """The time since the message was accepted, or since the last sign of the attempt before."""
+    """The time since the message was accepted; of a takeover, since the end of the attempt before,
+    or since its last commit if its end is not known."""
+    follows_an_end: bool = False
+    """True if `after_ms` counts from the end of the attempt before."""
     reason: str = ""
     correlation_id: str = ""
     by: str = ""
@@ -91,7 +94,7 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
         yield Happening(
             what="waited for its turn", at=turn.began_at, version=turn.number, turn=turn.number
         )
-    if head.sends and turn.number == head.turn:
+    if head.sends and turn.number == head.turn:  # of the whole turn: its times are not known
         first = turn.attempts[0].first if turn.attempts else turn.number
         yield Happening(what="sent again", version=first, turn=turn.number, count=head.sends)
     before: Attempt | None = None
@@ -105,7 +108,8 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
             turn=turn.number,
             attempt=attempt.number,
             worker=attempt.worker,
-            after_ms=turn.waited_ms if before is None else _since(before.last_at, attempt),
+            after_ms=turn.waited_ms if before is None else _since(before, attempt),
+            follows_an_end=attempt.waited_ms is not None,
             discards=discards.get(attempt.first, ()),
         )
         before = attempt
@@ -126,9 +130,11 @@ def _end_of(turn: Turn, attempt: Attempt, version: int) -> Happening:
     )
 
 
-def _since(before: int | None, attempt: Attempt) -> int | None:
-    at = attempt.started_at
-    return None if before is None or at is None else at - before
+def _since(before: Attempt, attempt: Attempt) -> int | None:
+    if attempt.waited_ms is not None:
+        return attempt.waited_ms
+    last, at = before.last_at, attempt.started_at
+    return None if last is None or at is None else at - last
 
 
 def _of_entries(records: Iterable[Record]) -> Iterator[Happening]:

@@ -47,8 +47,8 @@ def _of_turn(one: Happening) -> str:
         case "waited for its turn":
             return "began when the turn before had ended"
         case _:
-            times = "once" if one.count == 1 else f"{one.count} times"
-            return f"the sweeper sent it again {times}, as no worker had it"
+            times = "once" if one.count == 1 else f"{one.count} times in all"
+            return f"the sweeper has sent it again {times}"
 
 
 def _of_attempt(one: Happening) -> str:
@@ -83,7 +83,10 @@ def _waited(one: Happening) -> str:
 
 
 def _later(one: Happening) -> str:
-    return "" if one.after_ms is None else f", {duration(one.after_ms)} after the last commit"
+    if one.after_ms is None:
+        return ""
+    since = "the end of the one before" if one.follows_an_end else "the last commit"
+    return f", {duration(max(0, one.after_ms))} after {since}"
 
 
 def _discarding(one: Happening) -> str:
@@ -99,7 +102,7 @@ def outcome(attempt: Attempt) -> str:
 
 
 _OUTCOMES: Final[dict[Outcome, str]] = {
-    "running": "has the turn",
+    "running": "has the claim",
     "ended the turn": "ended the turn",
     "gave back": "gave back",
     "lost": "lost",
@@ -110,15 +113,28 @@ _OUTCOMES: Final[dict[Outcome, str]] = {
 
 
 def what_holds(shown: Timeline) -> str:
-    """Return which worker has the open turn, and since when."""
+    """Return which worker has claimed the open turn, and what is known of it since."""
     if shown.given_back is not None:
         end = shown.given_back
-        return f"no worker; given back: {reason_text(end.reason, end.correlation_id)}"
+        at = f" at {iso(end.at)}" if end.at is not None else ""
+        return f"no worker; given back{at}: {reason_text(end.reason, end.correlation_id)}"
     if shown.holder is None:
         return "no worker; the turn waits for one" if shown.turn_is_open else "none"
-    worker = shown.holder.worker or "a worker without a name"
-    since = iso(shown.holder.since)
-    return f"{worker} since {since}" if since else worker
+    holder = shown.holder
+    text = holder.worker or "a worker without a name"
+    for of, at in (
+        (", claimed it at", holder.since),
+        (", last sign at", holder.seen_at),
+    ):
+        text += "" if at is None else f"{of} {iso(at)}"
+    return text
+
+
+def due(shown: Timeline) -> str:
+    """Return when the sweeper looks at the task."""
+    has_lease = shown.holder is not None and shown.holder.lease_until is not None
+    renewed = ", the end of its worker's lease" if has_lease else ""
+    return f"{iso(shown.due_at)}{renewed}" if shown.due_at is not None else "never"
 
 
 def changed(change: Change) -> str:

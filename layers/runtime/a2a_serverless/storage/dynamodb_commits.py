@@ -13,7 +13,7 @@ from a2a_serverless.storage.dynamodb_attributes import (
     plain,
     seconds,
 )
-from a2a_serverless.storage.dynamodb_heads import end_of
+from a2a_serverless.storage.dynamodb_heads import end_of, end_values
 from a2a_serverless.storage.dynamodb_layout import (
     event_position,
     event_sort,
@@ -76,11 +76,7 @@ def _of_the_commit(step: Step) -> dict[str, str | int]:
     if step.worker:
         values["worker"] = step.worker
     if (ended := step.ended) is not None:
-        values |= {"ended": ended.token, "ended_reason": ended.reason}
-        if ended.correlation_id:
-            values["ended_id"] = ended.correlation_id
-        if ended.until:
-            values["ended_until"] = ended.until
+        values |= end_values(ended, "ended")
     if head.version == 1:
         created = status_key(head.created_at, head.task_id)
         values |= {"id_key": id_key(head.task_id), "created_key": created}
@@ -98,6 +94,7 @@ EVENT_FORMS: Final[Forms] = {
     "ended": str,
     "ended_reason": str,
     "ended_id": str,
+    "ended_at": int,
     "ended_until": int,
 }
 """The forms of attributes. An attribute of another form counts as missing, except `parts`."""

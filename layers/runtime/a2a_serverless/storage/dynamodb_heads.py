@@ -90,12 +90,20 @@ def cancel_values(head: Head, mark: CancelMark) -> dict[str, str | int | bytes |
 
 def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
     """Return the attributes of HEAD that say that an attempt has given its turn back."""
-    return {
-        "released": end.token,
-        "released_reason": end.reason,
-        "released_id": end.correlation_id,
-        "released_until": end.until,
-    }
+    always = {"released_id": end.correlation_id, "released_until": end.until}
+    return end_values(end, "released") | always
+
+
+def end_values(end: AttemptEnd, name: str) -> dict[str, str | int]:
+    """Return the attributes that `end_of` reads; those that say nothing are left out."""
+    values: dict[str, str | int] = {name: end.token, f"{name}_reason": end.reason}
+    if end.correlation_id:
+        values[f"{name}_id"] = end.correlation_id
+    if end.at is not None:
+        values[f"{name}_at"] = end.at
+    if end.until:
+        values[f"{name}_until"] = end.until
+    return values
 
 
 def spared_values(head: Head, spared: Spared) -> dict[str, str | int | bytes | None]:
@@ -213,6 +221,7 @@ def end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
         token=values[name],
         reason=values.get(f"{name}_reason", ""),
         correlation_id=values.get(f"{name}_id", ""),
+        at=values.get(f"{name}_at"),
         until=values.get(f"{name}_until", 0),
     )
 
@@ -254,6 +263,7 @@ HEAD_FORMS: Final[Forms] = {
     "released": str,
     "released_reason": str,
     "released_id": str,
+    "released_at": int,
     "released_until": int,
     "spared_for": int,
     "spared_faults": int,
@@ -266,7 +276,7 @@ _DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
 _COPIES: Final = frozenset({"status", "metadata"})
 _INFORMING: Final = frozenset(
     {"size", "generation", "generation_at", "cancel_at", "cancel_by"}
-    | {"released", "released_reason", "released_id", "released_until"}
+    | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_since", "spared_interruptions"}
 )
 """Attributes that only inform: the task is run and written with or without them."""

@@ -52,6 +52,8 @@ class AttemptEnd:
     """The attempt."""
     reason: str = ""
     correlation_id: str = ""
+    at: int | None = None
+    """The time at which it ended, in milliseconds; None: it was lost, or an older release noted it."""
     until: int = 0
     """The time before which the turn does not start again, in milliseconds; 0: at once."""
 

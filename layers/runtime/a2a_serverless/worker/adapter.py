@@ -286,7 +286,7 @@ class _Delivery:
                     _OFTEN,
                     interruptions=spared.interruptions,
                 )
-        end = own.ended(reason)
+        end = own.ended(reason, at=self._adapter.clock.now_ms())
         reference = end.correlation_id
         _log(self._handle, level, action, text, exc_info=error or False, correlation_id=reference)
         clock = self._adapter.clock

@@ -351,7 +351,7 @@ class Attempt:
         meaning = meaning_of(cause, now_ms) if has_raised else None
         attempts = attempts_started(head, is_claimed=self._writer.claimed)
         why = meaning.text if isinstance(meaning, Refusal) else client_text_of(cause)
-        end = self._writer.own.ended(reason_of(error))
+        end = self._writer.own.ended(reason_of(error), at=now_ms)
         reference = end.correlation_id
         fields: dict[str, Any] = {
             "attempts": attempts,
