@@ -232,18 +232,24 @@ def test_json_says_the_same(run: Run, storage: DynamoStorage, clock: ManualClock
 
 
 def test_webhooks_and_their_refusals(run: Run, storage: DynamoStorage) -> None:
-    """Each webhook with how far it was told; one that was given up says so, and the way out."""
+    """Each webhook with what it was told and what was given up; and the way out where there is."""
     head = opened(storage)
-    for config_id in ("gone", "new", "slow"):
+    at = head.created_at
+    for config_id in ("gone", "late", "new", "older", "slow"):
         config = TaskPushNotificationConfig(
             task_id=TASK, id=config_id, url=f"https://{config_id}.example/?key=secret"
         )
         push = wait(storage.put_push(config))
-        if config_id == "gone":
-            wait(storage.move_push(push, replace(push, version=9, refusals=10)))
-        if config_id == "slow":
-            moved = replace(push, failures=3, failing_since=head.created_at, refusals=2)
-            wait(storage.move_push(push, moved))
+        settled = replace(push, version=9, index=0)
+        told = settled.settled(9, "status 200", at, is_told=True)
+        moved = {
+            "gone": replace(told, refusals=10),
+            "late": replace(push, index=0).settled(1, "status 503", at, is_told=False),
+            "older": settled,
+            "slow": replace(push, failures=3, failing_since=at, refusals=2),
+        }
+        if config_id in moved:
+            assert wait(storage.move_push(push, moved[config_id]))
     said = run(TASK)
     shown = [line for line in said.out.splitlines() if line.startswith("webhook")]
     since = "2026-11-22T02:14:00.000Z"
@@ -252,16 +258,30 @@ def test_webhooks_and_their_refusals(run: Run, storage: DynamoStorage) -> None:
             "(id gone): given up after 10 refusals of its own, told up to version 9;"
             " its client has to set it again"
         ),
-        "(id new): told up to version 1",
-        f"(id slow): told up to version 1, has refused 2, 3 attempts failed since {since}",
+        (
+            "(id late): told of nothing so far, the notification of version 1 was given up"
+            f" (status 503) at {since}, last answer status 503 at {since}"
+        ),
+        "(id new): told of nothing so far",
+        "(id older): told or given up to version 9: which of both is not stored",
+        f"(id slow): told of nothing so far, has refused 2, 3 attempts failed since {since}",
     ]
-    names = ("gone", "new", "slow")
+    names = ("gone", "late", "new", "older", "slow")
     lines = zip(names, told, strict=True)
     assert shown == [f"webhook   https://{name}.example {text}" for name, text in lines]
     assert "secret" not in said.out
-    gone, _, slow = run(TASK, "--json").json["webhooks"]
-    assert (gone["config_id"], gone["given_up"], gone["refusals"]) == ("gone", True, 10)
+    gone, late, _, older, slow = run(TASK, "--json").json["webhooks"]
+    assert (gone["config_id"], gone["told"], gone["refusals"]) == ("gone", 9, 10)
+    assert (gone["receiver_given_up"], gone["given_up"]) == (True, None)
+    assert late["given_up"] == {"count": 1, "version": 1, "at": since, "reason": "status 503"}
+    assert (late["told"], late["told_is_known"]) == (None, True)
+    assert (older["told"], older["told_is_known"]) == (None, False)
     assert (slow["failures"], slow["failing_since"]) == (3, since)
+    story = run(TASK, "--story").out
+    assert (
+        f"{since}  https://late.example is not told: the notification of version 1 was given up"
+        " (status 503)"
+    ) in story
 
 
 def test_a_turn_that_no_worker_has(run: Run, storage: DynamoStorage) -> None:

@@ -71,16 +71,19 @@ async def test_webhooks_tell_of_refusals(storage: MemoryStorage, person: httpx.A
             task_id="t", id=name, url=f"https://{name}.example/?key=secret"
         )
         push = await storage.put_push(hook)
-        await storage.move_push(push, replace(push, version=head.version, refusals=refusals))
+        told = push.settled(head.version, "status 200", 1, is_told=True)
+        await storage.move_push(push, replace(told, refusals=refusals))
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     answer = await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")
     facts = re.findall(r'<div class="hook ?(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', answer.text)
-    shown = [(look, re.sub(r"<.*?>", " ", text)) for look, text in facts]
+    shown = [
+        (look, re.sub(r"<.*?>", " ", text).partition(" last answer")[0]) for look, text in facts
+    ]
     own = "10 refusals of its own: its client has to set it again"
     assert shown == [
-        ("", "https://fine.example · told to version 1"),
-        ("bad", f"https://gone.example · told to version 1, behind by 1  given up  after {own}"),
-        ("bad", "https://picky.example · told to version 1  has refused 3 "),
+        ("", "https://fine.example · told up to version 1"),
+        ("bad", f"https://gone.example · told up to version 1, behind by 1  given up  after {own}"),
+        ("bad", "https://picky.example · told up to version 1  has refused 3 "),
     ]
     bars = re.findall(r'<g class="bar (failing|told)"><title>(.*?)</title>', answer.text)
     failing = [title for look, title in bars if look == "failing"]
@@ -89,6 +92,31 @@ async def test_webhooks_tell_of_refusals(storage: MemoryStorage, person: httpx.A
     assert [title for look, title in bars if look == "told" and "has refused 3" in title]
     assert "secret" not in answer.text
     assert "hx-trigger" not in answer.text  # nothing of it is tried again: the page is at rest
+
+
+async def test_a_notification_that_was_given_up_is_no_success(
+    storage: MemoryStorage, person: httpx.AsyncClient, clock: ManualClock
+) -> None:
+    """Facts, bar and story say so in red; nothing is tried again, so the page is at rest."""
+    head = (await storage.open_task("c", request(), task_id="t")).head
+    hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
+    push = await storage.put_push(hook)
+    first = replace(push, index=0).settled(head.version, "status 200", 1, is_told=True)
+    assert await storage.move_push(push, first)
+    since = clock.now_ms()
+    await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
+    clock.advance(90)
+    lost = replace(first, version=2, index=0, failing_since=since)
+    lost = lost.settled(2, "status 503", clock.now_ms(), is_told=False)
+    assert await storage.move_push(first, lost)
+    text = (await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")).text
+    ((look, fact),) = re.findall(r'<div class="hook ?(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', text)
+    assert look == "bad"
+    assert "told up to version 1" in fact
+    assert "<strong>the notification of version 2 was given up (status 503)</strong>" in fact
+    assert re.findall(r'<g class="bar failing">.*?<text.*?>(.*?)</text>', text) == ["gave up 1"]
+    assert "https://crm.example is not told: the notification of version 2 was given up" in text
+    assert "hx-trigger" not in text
 
 
 # -- progress ----------------------------------------------------------------------------------

@@ -308,7 +308,7 @@ def test_a_webhook_shows_no_secret() -> None:
     (shown,) = timeline(opened(), records, pushes=[push]).webhooks
     assert (shown.receiver, shown.owed) == ("https://example.com:8443", 2)
     assert webhook(shown) == (
-        "https://example.com:8443 (id c): told up to version 1, behind by 2,"
+        "https://example.com:8443 (id c): told of nothing so far, behind by 2,"
         " 2 attempts failed since 1970-01-01T00:00:05.000Z"
     )
 

@@ -149,7 +149,7 @@ class Pages:
 
     async def _mark(self, head: Head, pushes: list[Push]) -> str:
         """Return a text that changes whenever something on a task's page changes."""
-        moved = [f"{push.version}.{push.failures}.{push.refusals}" for push in pushes]
+        moved = [f"{one.version}.{one.index}.{one.failures}.{one.refusals}" for one in pushes]
         logs = self._inspector.logs
         if pushes and logs is not None and logs.is_at_hand:
             about = logs.about(head.task_id, head.created_at)

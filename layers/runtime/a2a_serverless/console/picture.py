@@ -84,6 +84,7 @@ def picture(shown: Timeline, now_ms: int) -> Picture | None:
     if not times:
         return None
     told = [one.at for hook in shown.webhooks for one in hook.deliveries]
+    told += [hook.given_up.at for hook in shown.webhooks if hook.given_up is not None]
     is_over = not shown.turn_is_open and not any(one.is_failing for one in shown.webhooks)
     scale = _Scale(times[0], max(*times, *told, times[0] + 1, 0 if is_over else now_ms))
     names = ["turns", "attempts", "commits", *("webhook" for _ in shown.webhooks)]
@@ -148,19 +149,21 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
 def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
     at_of = {commit.version: commit.at for commit in shown.commits}
     for lane, one in enumerate(shown.webhooks, _HOOKS):
-        told = at_of.get(one.version)
+        title, lost = webhook(one), one.given_up
+        told = at_of.get(one.told or 0) if one.knows_told else None
         if one.deliveries:
             yield from _waits(one, lane, scale, end)
-            told = one.deliveries[-1].at
         elif told is not None:
-            title = webhook(one)
-            yield _bar(scale, lane, scale.start, told, "told", title, f"told to {one.version}")
+            yield _bar(scale, lane, scale.start, told, "told", title, f"told to {one.told}")
+        if lost is not None and not one.deliveries:
+            since = at_of.get(lost.version) or scale.start
+            yield _bar(scale, lane, since, lost.at, "failing", title, f"gave up {lost.count}")
         if one.is_given_up:
-            since = scale.start if told is None else told
-            yield _bar(scale, lane, since, end, "failing", webhook(one), "given up")
-        elif one.failing_since is not None and not one.deliveries:
+            last = one.answered_at or scale.start
+            yield _bar(scale, lane, last, end, "failing", title, "given up")
+        elif one.is_failing and one.failing_since is not None and not one.deliveries:
             label = f"failing, {one.failures} times"
-            yield _bar(scale, lane, one.failing_since, end, "failing", webhook(one), label)
+            yield _bar(scale, lane, one.failing_since, end, "failing", title, label)
 
 
 def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[Bar]:

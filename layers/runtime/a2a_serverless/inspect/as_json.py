@@ -10,6 +10,7 @@ from a2a_serverless.inspect.webhooks import Delivery, Webhook
 from a2a_serverless.inspect.wording import iso, sentence
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.progress import Progress
+from a2a_serverless.tasks.push import GivenUp
 
 
 def as_json(shown: Timeline) -> dict[str, Any]:
@@ -85,16 +86,28 @@ def _webhook(one: Webhook) -> dict[str, Any]:
         "config_id": one.config_id,
         "receiver": one.receiver,
         "version": one.version,
+        "told": one.told if one.knows_told else None,
+        "told_is_known": one.knows_told,
+        "given_up": one.given_up and _given_up(one.given_up),
         "owed": one.owed,
         "failures": one.failures,
         "failing_since": iso(one.failing_since),
         "refusals": one.refusals,
-        "given_up": one.is_given_up,
+        "receiver_given_up": one.is_given_up,
         "answer": one.answer or None,
         "answered_at": iso(one.answered_at),
         "next_at": iso(one.next_at),
         "deleted": one.is_gone,
         "deliveries": [_delivery(delivery) for delivery in one.deliveries],
+    }
+
+
+def _given_up(lost: GivenUp) -> dict[str, Any]:
+    return {
+        "count": lost.count,
+        "version": lost.version,
+        "at": iso(lost.at),
+        "reason": lost.reason,
     }
 
 

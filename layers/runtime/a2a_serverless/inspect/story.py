@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from a2a_serverless.inspect.turns import Attempt, Turn
+from a2a_serverless.inspect.webhooks import Webhook
 from a2a_serverless.tasks.entries import Restarted, StatusChanged, Unknown
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Head, plain_state
+from a2a_serverless.tasks.push import GivenUp
 
 What: TypeAlias = Literal[
     "accepted",  # a message, which opened a turn
@@ -26,6 +28,7 @@ What: TypeAlias = Literal[
     "cancel asked",
     "reached",  # a state that ends or interrupts the task, by an attempt
     "reached without an attempt",  # ... by the API or the sweeper
+    "given up",  # a notification, at last
     "missing",  # versions that are not there
     "unknown entry",
 ]
@@ -54,6 +57,8 @@ class Happening:
     reason: str = ""
     correlation_id: str = ""
     by: str = ""
+    """The user who has asked; of what was given up, the receiver."""
+    given_up: GivenUp | None = None
     state: str = ""
     discards: tuple[int, ...] = ()
     """Versions whose changes were taken back."""
@@ -67,6 +72,7 @@ def story_of(
     records: tuple[Record, ...],
     turns: Iterable[Turn],
     discards: dict[int, tuple[int, ...]],
+    webhooks: Iterable[Webhook] = (),
 ) -> tuple[Happening, ...]:
     """Return what happened, in the order of the log.
 
@@ -75,6 +81,7 @@ def story_of(
         records: its commits in order; some may be missing.
         turns: its turns.
         discards: by the version of a restart, the versions whose changes it has taken back.
+        webhooks: its webhooks.
     """
     told = [one for turn in turns for one in _of_turn(head, turn, discards)]
     told += _of_entries(records)
@@ -82,6 +89,10 @@ def story_of(
     told.sort(key=lambda one: one.version)  # stable: those of one version keep their order
     if head.cancel is not None:
         told.insert(_place_of(told, head.cancel.at), _asked(head))
+    for one in webhooks:
+        if (lost := one.given_up) is not None:
+            happened = Happening(what="given up", at=lost.at, by=one.receiver, given_up=lost)
+            told.insert(_place_of(told, lost.at), happened)
     return tuple(told)
 
 

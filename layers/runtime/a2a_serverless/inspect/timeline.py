@@ -189,6 +189,7 @@ def timeline(
     turns = turns_of(head, records)
     released = head.released if head.turn_is_open and head.was_released else None
     times = [record.at for record in records if record.at is not None]
+    webhooks = webhooks_of(pushes, records)
     status_at = None if "status_at" in missing else head.status_at
     return Timeline(
         task_id=head.task_id,
@@ -211,8 +212,8 @@ def timeline(
         sends=head.sends,
         commits=tuple(_commits(records, discards)),
         turns=turns,
-        webhooks=webhooks_of(pushes, records),
-        story=story_of(head, tuple(records), turns, discards),
+        webhooks=webhooks,
+        story=story_of(head, tuple(records), turns, discards, webhooks),
         unreadable=(*unreadable, *_unreadable(records)),
     )
 

@@ -13,6 +13,7 @@ from a2a_serverless.inspect.story import LONG_WAIT_MS, Happening
 from a2a_serverless.inspect.timeline import Change, Timeline
 from a2a_serverless.inspect.turns import Attempt, Outcome
 from a2a_serverless.inspect.webhooks import Delivery, Webhook
+from a2a_serverless.tasks.push import GivenUp
 
 UNREADABLE: Final = "unreadable"
 _SECOND_MS: Final = 1_000
@@ -36,6 +37,8 @@ def sentence(one: Happening) -> str:
             return f"the task is {one.state}, without its agent"
         case "missing":
             return not_there(*one.missing)
+        case "given up" if one.given_up is not None:
+            return f"{one.by} is not told: {given_up(one.given_up)}"
         case _:
             return f"an entry of kind {one.reason!r}, which this release does not know"
 
@@ -167,9 +170,11 @@ def webhook(one: Webhook) -> str:
     if one.is_given_up:
         return (
             f"{one.receiver} (id {one.config_id}): given up after {one.refusals} refusals of its"
-            f" own, told up to version {one.version}; its client has to set it again"
+            f" own, {told(one)}; its client has to set it again"
         )
-    text = f"{one.receiver} (id {one.config_id}): told up to version {one.version}"
+    text = f"{one.receiver} (id {one.config_id}): {told(one)}"
+    if one.given_up is not None:
+        text += f", {given_up(one.given_up)} at {iso(one.given_up.at)}"
     if one.owed:
         text += f", behind by {one.owed}"
     if one.refusals:
@@ -180,6 +185,23 @@ def webhook(one: Webhook) -> str:
     if one.answer:
         text += f", last answer {one.answer} at {iso(one.answered_at) or 'an unknown time'}"
     return text + (f", next try at {iso(one.next_at)}" if one.next_at is not None else "")
+
+
+def told(one: Webhook) -> str:
+    """Return which events a receiver has taken."""
+    if not one.knows_told:
+        return f"told or given up to version {one.version}: which of both is not stored"
+    return "told of nothing so far" if one.told is None else f"told up to version {one.told}"
+
+
+def given_up(lost: GivenUp) -> str:
+    """Return how many events a receiver is not told of, and why."""
+    if lost.count == 1:
+        return f"the notification of version {lost.version} was given up ({lost.reason})"
+    return (
+        f"{lost.count} notifications were given up, the last of version {lost.version}"
+        f" ({lost.reason})"
+    )
 
 
 def delivery(one: Delivery) -> str:

@@ -29,9 +29,9 @@ from a2a_serverless.storage.dynamodb_layout import key
 from a2a_serverless.storage.dynamodb_push_items import (
     PUSH_DEFAULTS,
     awaits_cursor,
-    push_answer,
     push_names,
     push_of,
+    push_outcome,
     push_position,
     push_put,
     push_writes,
@@ -143,7 +143,7 @@ class PushItems(TableStorage):
 
     async def move_push(self, before: Push, after: Push) -> bool:
         move = attribute(new_token())
-        seen, wanted = push_position(before), push_position(after) | push_answer(after)
+        seen, wanted = push_position(before), push_position(after) | push_outcome(after)
         names = [*wanted, "move"]
         item_key = self._push_key(before)
         if await self._table.update(

@@ -434,7 +434,14 @@ class MemoryStorage(DurableStorage):
         held = self._tables.pushes.setdefault(key, {})
         if (old := held.get(new.config.id)) is not None:
             kept = old.refusals if refusals is None else refusals
-            new = replace(new, version=old.version, index=old.index, refusals=kept)
+            new = replace(
+                new,
+                version=old.version,
+                index=old.index,
+                refusals=kept,
+                told=old.told,
+                given_up=old.given_up,
+            )
         held[new.config.id] = new
         return new
 

@@ -53,7 +53,7 @@ class AttemptEnd:
     reason: str = ""
     correlation_id: str = ""
     at: int | None = None
-    """The time at which it ended, in milliseconds; None: it was lost, or an older release noted it."""
+    """The time at which it ended, in milliseconds; None: it was lost, or its time is unknown."""
     until: int = 0
     """The time before which the turn does not start again, in milliseconds; 0: at once."""
 
