@@ -392,7 +392,7 @@ def test_what_each_version_has_cost(run: Run, storage: DynamoStorage, clock: Man
     lines = run(TASK, "--cost").out.splitlines()
     assert [int(line.split()[2]) for line in lines[1:6]] == [9, 8, 4, 8, 4]
     assert lines[6].split() == ["all", "193", "33"]
-    assert lines[7].startswith("$0.000021 for writes")
+    assert lines[7].startswith("$0.000021 for writing its commits")
 
 
 @pytest.mark.parametrize("arguments", [("--events",), ("--follow",)])

@@ -115,11 +115,47 @@ def test_the_tasks_of_all_by_their_creation(
     ended(storage, head, TaskState.TASK_STATE_FAILED)
     assert set(ids(run("tasks")[1])) == {"new", "other", "old"}
     assert ids(run("tasks")[1])[-1] == "old"
-    assert set(ids(run("tasks", "--since", "1h")[1])) == {"new", "other"}
+    assert set(ids(run("tasks", "--created", "1h")[1])) == {"new", "other"}
     assert ids(run("tasks", "--state", "failed")[1]) == ["old"]
     assert [json.loads(line)["state"] for line in run("tasks", "--json")[1].splitlines()][-1] == (
         "failed"
     )
+
+
+def test_a_list_of_all_says_what_it_has_looked_at(
+    run: Run, storage: DynamoStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change since then counts, not the creation; how far back it was looked stands below."""
+    monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
+    old, still = opened(storage, "old"), opened(storage, "still")
+    clock.advance(3 * 86_400)
+    opened(storage, "waits")
+    ended(storage, old, TaskState.TASK_STATE_FAILED)
+    clock.advance(16 * 60)
+    code, out, err = run("tasks", "--state", "failed", "--since", "1d")
+    assert (code, out) == (0, "")
+    assert err == (
+        "No task matches.\nLooked at one task created since 2026-11-24T02:30:00.000Z; at none"
+        " created before, even if it has changed since: --created 7d looks further back.\n"
+    )
+    further = run("tasks", "--state", "failed", "--since", "1d", "--created", "7d")
+    assert ids(further[1]) == ["old"]
+    assert "Looked at 3 tasks created since 2026-11-18T02:30:00.000Z" in further[2]
+    assert still.task_id not in run("tasks", "--since", "1d", "--created", "7d")[1]
+    assert ids(run("tasks", "--user", "ann", "--state", "failed", "--since", "1d")[1]) == ["old"]
+    refused = run("tasks", "--user", "ann", "--created", "7d")
+    assert (refused[0], "--created bounds the list of all owners" in refused[2]) == (2, True)
+
+
+def test_a_list_says_what_waits(run: Run, storage: DynamoStorage, clock: ManualClock) -> None:
+    """Behind each open turn without a worker: for how long, and how often it was sent again."""
+    head = opened(storage, "t")
+    clock.advance(70)
+    assert wait(storage.postpone(head, due_at=clock.now_ms() + 10**12, sends=2))
+    (line,) = run("tasks", "--user", "ann")[1].splitlines()
+    assert re.search(r"  no worker for [^ ].*  sent again 2 times$", line)
+    row = json.loads(run("tasks", "--user", "ann", "--json")[1])
+    assert (row["sends"], row["is_claimed"], row["waits_since"]) == (2, False, head.status_at)
 
 
 def test_states_and_counts_of_a_caller(

@@ -68,8 +68,9 @@ def cost_lines(shown: Timeline) -> Iterator[str]:
     size = sum(commit.size for commit in shown.commits)
     yield f"{'all':>9}{size:>12}{shown.units:>14}"
     yield (
-        f"${shown.units * WRITE_UNIT_DOLLARS:.6f} for writes, on demand in us-east-1."
-        " Leases, cancels, webhooks and reads are not counted here: see docs/cost.md."
+        f"${shown.units * WRITE_UNIT_DOLLARS:.6f} for writing its commits, on demand in us-east-1:"
+        " only a part of its cost. The time of the functions or workers, the model, requests,"
+        " reads, leases, cancels and webhooks are not counted here: see docs/cost.md."
     )
 
 

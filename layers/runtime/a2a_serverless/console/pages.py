@@ -109,6 +109,9 @@ class Pages:
             place=self._inspector.place,
             here="tasks",
             rows=rows.rows,
+            looked=rows.looked,
+            is_full=len(rows.rows) == PAGE,
+            ttl_ms=int(self._inspector.storage.timing.ttl_s * 1000),
             filters=filters,
             states=list(STATES),
             scope=scope,
@@ -116,7 +119,9 @@ class Pages:
             older=older,
             is_first=not asked.get("page"),
             same=urlencode({**filters, "page": asked.get("page", ""), "live": "1"}),
-            every="30s" if query.state and not scope else "2s",  # it looks at many to show a few
+            every="30s"
+            if (query.state or since) and not scope
+            else "2s",  # it looks at many to show a few
             now=now,
         )
 
@@ -343,7 +348,7 @@ class Pages:
             here="card",
             card=MessageToDict(card) if card is not None else None,
             raw=MessageToJson(card, indent=2, ensure_ascii=False) if card is not None else text,
-            faults=list(faults_of(card)) if card is not None else [text or "There is no card."],
+            faults=list(faults_of(card)) if card is not None else [text] if text else [],
         )
 
 

@@ -94,6 +94,7 @@ def picture(shown: Timeline, now_ms: int) -> Picture | None:
     bars = (
         *_turns(shown, scale, end),
         *_attempts(shown, scale, end),
+        *_wait_for_the_next(shown, scale, end),
         *_webhooks(shown, scale, end),
     )
     return Picture(
@@ -135,7 +136,9 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
                 start, label = attempt.started_at - attempt.waited_ms, duration(attempt.waited_ms)
                 title = f"waited {label} for attempt {attempt.number}"
                 yield _bar(scale, 1, start, attempt.started_at, "waiting", title, f"waits {label}")
-            over = attempt.over_at or (end if attempt.outcome == "running" else attempt.last_at)
+            seen = shown.holder.seen_at if shown.holder is not None else None
+            known = seen if attempt.outcome == "running" else None
+            over = attempt.over_at or known or attempt.last_at
             last = attempt.last_at if attempt.outcome == "lost" else over
             where = f" on {attempt.worker}" if attempt.worker else ""
             title = f"turn {turn.number}, attempt {attempt.number}{where}: {outcome(attempt)}"
@@ -144,6 +147,15 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
             yield _bar(scale, 1, attempt.started_at, over or end, look, title, label)
             if last is not None and last != over:
                 yield _bar(scale, 1, attempt.started_at, last, "was-alive", title, "")
+
+
+def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+    """Yield a bar from the end of an attempt that has given the open turn back, up to now."""
+    given_back = shown.given_back
+    if given_back is not None and given_back.at is not None:
+        waits = duration(max(0, end - given_back.at))
+        title = f"waits for the next attempt for {waits}"
+        yield _bar(scale, 1, given_back.at, end, "waiting", title, f"waits {waits}")
 
 
 def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:

@@ -125,6 +125,15 @@ class MemoryQueue(FifoQueue[M]):
             for entry in entries
         ]
 
+    @property
+    def depth(self) -> tuple[int, int]:
+        """Return how many messages wait, and how many were received and are hidden."""
+        now = self._clock.monotonic()
+        with self._lock:
+            entries = [entry for group in self._groups.values() for entry in group]
+        hidden = sum(entry.attempt > 0 and entry.visible_at > now for entry in entries)
+        return len(entries) - hidden, hidden
+
     def forget_undecodable(self, message_id: str) -> bool:
         """Remove one of `undecodable`; return False if it is not among them."""
         return self._undecodable.pop(message_id, None) is not None
