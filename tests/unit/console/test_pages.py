@@ -476,6 +476,23 @@ async def test_a_claim_is_shown_by_its_signs(clock: ManualClock) -> None:
     assert "overdue: the sweeper was to look" in text
 
 
+async def test_a_page_grows_older_while_nothing_happens(clock: ManualClock) -> None:
+    """It follows a task that says nothing: what it says of the time since is not kept for ever."""
+    stack = Stack(clock)
+    head = await stack.send("t")
+    await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 20452"))
+    path = f"/_console/task/{head.scope}/t"
+    async with visited(stack.inspector) as person:
+        text = (await person.get(path)).text
+        (live,) = re.findall(r'hx-get="([^"]*)"', text)
+        live = live.replace("&amp;", "&")
+        assert (await person.get(live)).status_code == 204
+        clock.advance(10)
+        answer = await person.get(live)
+    assert answer.status_code == 200
+    assert re.search(r'last sign <span class="ago"[^>]*>10 s ago', answer.text)
+
+
 async def test_a_wait_is_no_part_of_an_attempt(clock: ManualClock) -> None:
     """The attempt's bar is as long as the attempt, before and after the next one has begun."""
     stack = Stack(clock)

@@ -125,12 +125,9 @@ def what_holds(shown: Timeline) -> str:
         return "no worker; the turn waits for one" if shown.turn_is_open else "none"
     holder = shown.holder
     text = holder.worker or "a worker without a name"
-    for of, at in (
-        (", claimed it at", holder.since),
-        (", last sign at", holder.seen_at),
-    ):
-        text += "" if at is None else f"{of} {iso(at)}"
-    return text
+    if holder.since is not None:
+        text += f", claimed it at {iso(holder.since)}"
+    return text if holder.seen_at is None else f"{text}, last sign at {iso(holder.seen_at)}"
 
 
 def due(shown: Timeline) -> str:

@@ -90,8 +90,11 @@ def cancel_values(head: Head, mark: CancelMark) -> dict[str, str | int | bytes |
 
 def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
     """Return the attributes of HEAD that say that an attempt has given its turn back."""
-    always = {"released_id": end.correlation_id, "released_until": end.until}
-    return end_values(end, "released") | always
+    always: dict[str, str | int] = {
+        "released_id": end.correlation_id,
+        "released_until": end.until,
+    }
+    return {**end_values(end, "released"), **always}
 
 
 def end_values(end: AttemptEnd, name: str) -> dict[str, str | int]:
