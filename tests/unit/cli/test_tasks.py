@@ -22,6 +22,7 @@ from a2a_serverless.console import dev_file, letters
 from a2a_serverless.console.app import Console
 from a2a_serverless.console.pages import VIEWS
 from a2a_serverless.console.stored import StoredInspector
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoStorage
 from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
@@ -311,6 +312,21 @@ def test_a_port_that_is_none(run: Run, capsys: pytest.CaptureFixture[str]) -> No
         run("console", "--port", "99999")
     assert refused.value.code == 2
     assert "99999 is not a port" in capsys.readouterr().err
+
+
+def test_how_full_a_queue_is(queue: str) -> None:
+    """What waits, and what was received and is hidden; None where no queue is named."""
+    sqs = aws.client("sqs")
+    for group in ("one", "two"):
+        sqs.send_message(
+            QueueUrl=queue, MessageBody="x", MessageGroupId=group, MessageDeduplicationId=group
+        )
+    assert len(sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1)["Messages"]) == 1
+    settings = Settings(queue="aside.fifo")
+    assert wait(letters.depth_of("queue", settings)) == letters.Depth(waiting=1, received=1)
+    assert wait(letters.depth_of("push_queue", settings)) is None
+    with pytest.raises(ConfigurationError, match="The queue of operations, which"):
+        wait(letters.depth_of("queue", Settings(queue="nowhere.fifo")))
 
 
 def test_a_time_before_all_tasks(run: Run, storage: DynamoStorage) -> None:

@@ -418,7 +418,7 @@ async def test_queues_are_not_calm_while_turns_wait(clock: ManualClock) -> None:
     for calm in ("Nothing is overdue", "It is empty", 'class="calm"'):
         assert calm not in text
     rows = re.findall(r'<tr><td>(.*?)</td><td class="number">(.*?)</td>.*?>(\d+)</td>', text)
-    assert rows[0] == ("Operations: turns and cancels", "28", "0")
+    assert rows[0] == ("Operations, which are turns and cancels", "28", "0")
     assert "Looked at 10 open turns: 1 claimed by a worker, 9 without a worker" in text
     assert "(the oldest for 4 min), 9 sent again by the sweeper" in text
     assert text.count("sent again 2 times") == 9

@@ -1,4 +1,4 @@
-"""Messages that were set aside in queues without a consumer, for a person to see and delete."""
+"""The queues as a person sees them: how full they are, and what was set aside, also to delete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Working: TypeAlias = Literal["queue", "push_queue"]
 """A queue that workers consume, by the setting that names the queue."""
 
 WORKING: Final[Mapping[Working, str]] = {
-    "queue": "operations: turns and cancels",
+    "queue": "operations, which are turns and cancels",
     "push_queue": "push jobs",
 }
 """What each of these queues holds, for sentences."""
