@@ -427,6 +427,33 @@ async def test_queues_are_not_calm_while_turns_wait(clock: ManualClock) -> None:
     assert listed.count("no worker for 4 min") == listed.count("sent again 2 times") == 9
 
 
+async def test_queues_say_how_many_turns_were_looked_at(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are more, and where one cannot be read, the page says so and is not calm."""
+    monkeypatch.setattr("a2a_serverless.console.queues.LOOKED", 2)
+    stack = Stack(clock)
+    for name in ("one", "two", "three"):
+        head = await stack.send(name)
+        await stack.backends.storage.commit(head, Commit(token=name, claims=True))
+        assert isinstance(stack.backends.operations, MemoryQueue)
+        assert stack.backends.operations.take() is not None
+        clock.advance(1)
+    text = await stack.page("/queues")
+    assert "2 open turns, those that the sweeper looks at next; there are more: 2 claimed" in text
+    assert 'class="calm"' not in text
+    monkeypatch.setattr("a2a_serverless.console.queues.LOOKED", 3)
+    assert 'class="calm"' in await stack.page("/queues")
+
+    async def nothing(_: object) -> dict[object, object]:
+        return {}
+
+    monkeypatch.setattr(stack.backends.storage, "look", nothing)
+    text = await stack.page("/queues")
+    assert text.count("an open turn, of which no more could be read") == 3
+    assert 'class="calm"' not in text
+
+
 async def test_queues_without_work_are_calm(clock: ManualClock) -> None:
     """Also while a worker has claimed the only turn; an unknown depth is not called empty."""
     stack = Stack(clock)

@@ -20,7 +20,7 @@ from a2a_serverless.errors import A2AServerlessError
 SHOWN: Final = 50
 """The most turns or messages of one list."""
 
-LOOKED: Final = 200
+LOOKED: Final = 500
 """The most open turns that are looked at: those that are due next."""
 
 DELETABLE: Final[tuple[Aside, ...]] = ("undecodable_queue", "push_dead_letter_queue")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Iterable
@@ -241,8 +242,8 @@ class StoredInspector(Inspector):
         turns, is_all = found[:limit], len(found) <= limit
         keys = [(one.scope.digest, one.task_id) for one in turns]
         heads: dict[TaskKey, Head | None] = dict.fromkeys(keys)
-        for start in range(0, len(keys), LOOK_AT_ONCE):
-            seen = await self.storage.look(keys[start : start + LOOK_AT_ONCE])
+        parts = (keys[at : at + LOOK_AT_ONCE] for at in range(0, len(keys), LOOK_AT_ONCE))
+        for seen in await asyncio.gather(*map(self.storage.look, parts)):
             heads |= {key: look.head for key, look in seen.items()}
         rows = [row_of(head) for head in heads.values() if head is not None and head.turn_is_open]
         unread = [one for one, key in zip(turns, keys, strict=True) if heads[key] is None]

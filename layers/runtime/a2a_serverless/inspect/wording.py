@@ -164,14 +164,15 @@ def webhook(one: Webhook) -> str:
     """Return how far a webhook has got and, if it was given up, what its client can do."""
     if one.is_gone:
         return f"{one.receiver} (id {one.config_id}): the logs alone tell of it"
+    settled = told(one)
+    if one.given_up is not None:
+        settled += f", {given_up(one.given_up)} at {iso(one.given_up.at)}"
     if one.is_given_up:
         return (
             f"{one.receiver} (id {one.config_id}): given up after {one.refusals} refusals of its"
-            f" own, {told(one)}; its client has to set it again"
+            f" own, {settled}; its client has to set it again"
         )
-    text = f"{one.receiver} (id {one.config_id}): {told(one)}"
-    if one.given_up is not None:
-        text += f", {given_up(one.given_up)} at {iso(one.given_up.at)}"
+    text = f"{one.receiver} (id {one.config_id}): {settled}"
     if one.owed:
         text += f", behind by {one.owed}"
     if one.refusals:
