@@ -400,7 +400,9 @@ class Stack:
             return (await person.get(f"/_console{path}")).text
 
 
-async def test_queues_are_not_calm_while_turns_wait(clock: ManualClock) -> None:
+async def test_queues_are_not_calm_while_turns_wait(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The only worker has died with a turn; the sweeper has sent the nine others again twice."""
     stack = Stack(clock)
     operations = stack.backends.operations
@@ -423,6 +425,9 @@ async def test_queues_are_not_calm_while_turns_wait(clock: ManualClock) -> None:
     assert "(the oldest for 4 min), 9 sent again by the sweeper" in text
     assert text.count("sent again 2 times") == 9
     assert "taken" not in text
+    assert "not shown" not in text
+    monkeypatch.setattr("a2a_serverless.console.queues.SHOWN", 4)
+    assert "5 more are not shown." in await stack.page("/queues")
     listed = await stack.page("/tasks")
     assert listed.count("no worker for 4 min") == listed.count("sent again 2 times") == 9
 

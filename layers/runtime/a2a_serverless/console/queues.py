@@ -91,6 +91,7 @@ class Queues:
             turns=turns,
             waiting=waiting[:SHOWN],
             unread=turns.unread[:SHOWN],
+            hidden=max(0, len(waiting) - SHOWN) + max(0, len(turns.unread) - SHOWN),
             unclaimed=len(unclaimed),
             sent_again=sum(row.sends > 0 for row in turns.rows),
             oldest=min((one.waits_since for one in unclaimed if one.waits_since), default=None),
@@ -134,6 +135,6 @@ class Queues:
 
 
 def _waits(row: TaskRow, now_ms: int) -> bool:
-    """Return True if something about an open turn is as it is not in good order."""
+    """Return True if an open turn has no worker, is overdue, or was sent again."""
     is_overdue = row.due_at is not None and row.due_at < now_ms
     return not row.is_claimed or row.sends > 0 or is_overdue
