@@ -31,7 +31,7 @@ from a2a_serverless.tasks.entries import (
     Unknown,
     encode_entries,
 )
-from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
@@ -224,7 +224,7 @@ def test_json_says_the_same(run: Run, storage: DynamoStorage, clock: ManualClock
     fourth = said["commits"][3]
     ended_at = "2026-11-22T02:14:04.250Z"
     end = {"at": ended_at, "reason": "TimeoutError", "correlation_id": "1f7a9c02"}
-    assert fourth["ended"] == end
+    assert fourth["ended"] == {**end, "until": None}
     before, after = said["turns"][0]["attempts"]
     assert (before["over_at"], after["waited_ms"]) == (ended_at, 2_000)
     assert fourth["changes"][0]["discards"] == [2, 3]
@@ -295,6 +295,25 @@ def test_a_turn_that_no_worker_has(run: Run, storage: DynamoStorage) -> None:
     committed(storage, wait(storage.head(TASK)), completed, token="a")
     fields = lines_of(run(TASK).out)
     assert (fields["worker"], fields["due"]) == ("none", "never")
+
+
+def test_a_turn_that_waits_for_a_service(run: Run, storage: DynamoStorage) -> None:
+    """`task` says what it waits for and until when, and which starts used up no attempt."""
+    head = claimed(storage, opened(storage), "a")
+    until = head.created_at + 90_000
+    end = AttemptEnd(token="a", reason="HTTPStatusError: HTTP 429", until=until)
+    spared = Spared(faults=2, since=head.created_at, interruptions=1)
+    wait(storage.release(head, end, attempts=0, spared=spared))
+    fields = lines_of(run(TASK).out)
+    assert fields["worker"] == (
+        "no worker; given back: HTTPStatusError: HTTP 429; starts again at 2026-11-22T02:15:30.000Z"
+    )
+    assert fields["turn"] == (
+        "1 (open), attempts 0, 2 starts met a fault that passes, interrupted once"
+    )
+    said = run(TASK, "--json").json
+    assert said["spared"] == {"faults": 2, "interruptions": 1}
+    assert said["given_back"]["until"] == "2026-11-22T02:15:30.000Z"
 
 
 def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DynamoStorage) -> None:

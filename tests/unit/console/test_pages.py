@@ -22,7 +22,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.memory import MemoryStorage
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.progress import Progress
@@ -506,6 +506,29 @@ async def test_a_claim_is_shown_by_its_signs(clock: ManualClock) -> None:
     text = await stack.page(path)
     assert "its lease ends" not in text
     assert "overdue: the sweeper was to look" in text
+
+
+async def test_a_turn_that_waits_for_a_service_says_so(clock: ManualClock) -> None:
+    """Its page and its row say what it waits for and for how long; then that it has no worker."""
+    stack = Stack(clock)
+    head = await stack.send("t")
+    storage = stack.backends.storage
+    head = await storage.commit(head, Commit(token="a", claims=True))
+    now_ms = clock.now_ms()
+    end = AttemptEnd(
+        token="a", reason="ConnectError: no connection", at=now_ms, until=now_ms + 90_000
+    )
+    assert await storage.release(head, end, attempts=0, spared=Spared(faults=1, since=now_ms))
+    clock.advance(30)
+    path = f"/task/{head.scope}/t"
+    text = " ".join(re.sub(r"<.*?>", " ", await stack.page(path)).split())
+    assert "given back 30 s ago : ConnectError: no connection starts again in 1 min" in text
+    assert "attempts 0, 1 start met a fault that passes" in text
+    assert "waits 1 min: ConnectError: no connection" in await stack.page("/tasks")
+    clock.advance(100)
+    text = await stack.page("/tasks")
+    assert "no worker for 2 min" in text
+    assert "waits" not in text
 
 
 async def test_a_page_grows_older_while_nothing_happens(clock: ManualClock) -> None:

@@ -22,6 +22,7 @@ from a2a_serverless.inspect.wording import (
     iso,
     outcome,
     sentence,
+    starts,
     webhook,
     what_holds,
 )
@@ -101,9 +102,9 @@ def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
     yield "created", _or_unreadable(iso(shown.created_at))
     yield "changed", _or_unreadable(iso(shown.changed_at))
     yield "expires", _or_unreadable(iso(shown.expires_at))
-    turn, attempts = _or_unreadable(shown.turn), _or_unreadable(shown.attempts)
+    turn = _or_unreadable(shown.turn)
     sent = f", sent again {shown.sends} times" if shown.sends else ""
-    yield "turn", f"{turn} ({'open' if shown.turn_is_open else 'over'}), attempts {attempts}{sent}"
+    yield "turn", f"{turn} ({'open' if shown.turn_is_open else 'over'}), {starts(shown)}{sent}"
     yield "worker", what_holds(shown)
     yield "due", due(shown)
     size, version = _or_unreadable(shown.size), _or_unreadable(shown.version)

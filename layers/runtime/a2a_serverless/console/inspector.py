@@ -45,13 +45,19 @@ class TaskRow:
     waits_since: int | None
     """The time since which the open turn has no worker; None: it is claimed, or the time is
     unknown."""
+    waits_until: int
+    """The time before which the open turn does not start again; 0: it may start."""
+    waits_for: str
+    """Why the open turn was given back; empty: it was not."""
 
     def notes(self, now_ms: int) -> list[str]:
         """Return what a person should know of the task besides its state."""
         notes = ["cancel asked"] if self.is_cancel_asked and self.state != "canceled" else []
         if not self.turn_is_open:
             return notes
-        if not self.is_claimed:
+        if self.waits_until > now_ms:
+            notes.append(f"waits {age(self.waits_until - now_ms)}: {self.waits_for}")
+        elif not self.is_claimed:
             since = self.waits_since
             notes.append("no worker" if since is None else f"no worker for {age(now_ms - since)}")
         if self.attempts > 1:

@@ -293,6 +293,7 @@ def as_response(event: Event) -> dict[str, Any]:
 
 def row_of(head: Head) -> TaskRow:
     """Return a task's row."""
+    released = head.released if head.turn_is_open and head.was_released else None
     return TaskRow(
         scope=head.scope,
         task_id=head.task_id,
@@ -308,6 +309,8 @@ def row_of(head: Head) -> TaskRow:
         sends=head.sends,
         is_claimed=head.turn_is_open and head.token is not None and not head.was_released,
         waits_since=_waits_since(head),
+        waits_until=released.until if released else 0,
+        waits_for=released.reason if released else "",
     )
 
 

@@ -29,6 +29,10 @@ def as_json(shown: Timeline) -> dict[str, Any]:
         "turn_is_open": shown.turn_is_open,
         "progress": _progress(shown.progress),
         "attempts": shown.attempts,
+        "spared": {
+            "faults": shown.spared.faults,
+            "interruptions": shown.spared.interruptions,
+        },
         "holder": holder
         and {
             "worker": holder.worker,
@@ -137,7 +141,12 @@ def _commit(commit: Committed) -> dict[str, Any]:
 def _end(end: AttemptEnd | None) -> dict[str, str | None] | None:
     if end is None:
         return None
-    return {"at": iso(end.at), "reason": end.reason, "correlation_id": end.correlation_id}
+    return {
+        "at": iso(end.at),
+        "reason": end.reason,
+        "correlation_id": end.correlation_id,
+        "until": iso(end.until or None),
+    }
 
 
 def _progress(progress: Progress | None) -> dict[str, float] | None:

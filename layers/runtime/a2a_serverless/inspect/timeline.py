@@ -33,7 +33,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Spared, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import Push
 
@@ -140,7 +140,9 @@ class Timeline:
     progress: Progress | None
     """The progress in the last status of the open turn; None: it has none, or no turn is open."""
     attempts: int | None
-    """Attempts started on the turn."""
+    """Attempts started on the turn, without those that are spared."""
+    spared: Spared
+    """The starts on the turn that use up no attempt."""
     holder: Holder | None
     """None: no attempt has claimed the open turn, or the last one has given it back."""
     given_back: AttemptEnd | None
@@ -204,6 +206,7 @@ def timeline(
         turn_is_open=head.turn_is_open,
         progress=_progress(records) if head.turn_is_open else None,
         attempts=None if "attempts" in missing else head.attempts,
+        spared=head.spared,
         holder=None if released else _holder(head, records, lease_s),
         given_back=released,
         due_at=head.due_at,

@@ -50,8 +50,7 @@ def _of_turn(one: Happening) -> str:
         case "waited for its turn":
             return "began when the turn before had ended"
         case _:
-            times = "once" if one.count == 1 else f"{one.count} times in all"
-            return f"the sweeper has sent it again {times}"
+            return f"the sweeper has sent it again {_times(one.count)} in all"
 
 
 def _of_attempt(one: Happening) -> str:
@@ -120,7 +119,8 @@ def what_holds(shown: Timeline) -> str:
     if shown.given_back is not None:
         end = shown.given_back
         at = f" at {iso(end.at)}" if end.at is not None else ""
-        return f"no worker; given back{at}: {reason_text(end.reason, end.correlation_id)}"
+        text = f"no worker; given back{at}: {reason_text(end.reason, end.correlation_id)}"
+        return f"{text}; starts again at {iso(end.until)}" if end.until else text
     if shown.holder is None:
         return "no worker; the turn waits for one" if shown.turn_is_open else "none"
     holder = shown.holder
@@ -128,6 +128,17 @@ def what_holds(shown: Timeline) -> str:
     if holder.since is not None:
         text += f", claimed it at {iso(holder.since)}"
     return text if holder.seen_at is None else f"{text}, last sign at {iso(holder.seen_at)}"
+
+
+def starts(shown: Timeline) -> str:
+    """Return how many starts the turn has had, those apart that use up no attempt."""
+    spared = shown.spared
+    said = [f"attempts {UNREADABLE if shown.attempts is None else shown.attempts}"]
+    if spared.faults:
+        said.append(f"{_number(spared.faults, 'start')} met a fault that passes")
+    if spared.interruptions:
+        said.append(f"interrupted {_times(spared.interruptions)}")
+    return ", ".join(said)
 
 
 def due(shown: Timeline) -> str:
@@ -218,6 +229,10 @@ def amounts(tasks: int, contexts: int, webhooks: int) -> str:
         f"{_number(tasks, 'task')}, {_number(contexts, 'context')} with a state and"
         f" {_number(webhooks, 'webhook')}"
     )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _number(number: int, of: str) -> str:
