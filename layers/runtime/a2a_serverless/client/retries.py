@@ -52,7 +52,7 @@ class GaveUpError(A2AClientError):
         else:
             way = (
                 f"Subscribe to task {task_id} with the header Last-Event-ID: {last_event_id} "
-                "to continue after the last event."
+                "to continue; the Task that comes first replaces what you have."
             )
         super().__init__(f"{reason} {way}")
         self.task_id = task_id
@@ -226,6 +226,8 @@ def _response(error: BaseException) -> httpx.Response | None:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
-    while cause is not None:
+    seen: set[int] = set()  # a chain may be a circle
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         yield cause
         cause = cause.__cause__
