@@ -17,7 +17,7 @@ import httpx
 from a2a.client.errors import A2AClientError
 
 LONGEST_ID = 4096
-"""Characters of an id that can be sent back: servers and gateways take headers of some kilobytes."""
+"""Characters of an id that can be sent back: gateways take headers of some kilobytes."""
 LONGEST_EVENT = 64_000_000
 """Characters of one event of a stream. The SDK keeps an event in memory until it is complete."""
 

@@ -238,9 +238,9 @@ def _rest_routes(
             endpoint = with_event_ids(endpoint, keep_alive_s=settings.keep_alive_s, marked=marked)
         return rest_guard(endpoint, route, context)
 
-    routes = create_rest_routes(handler, context, enable_v0_3_compat=True)
-    # First, because the SDK's tenant routes take this path, too.
-    return rewired([v0_3_rest.deletion(handler, context), *routes], wrap)
+    routes = create_rest_routes(handler, context)
+    # 0.3 first, because the SDK's tenant routes take its paths, too.
+    return rewired([*v0_3_rest.routes(handler, context), *routes], wrap)
 
 
 def _card_routes(
