@@ -325,6 +325,17 @@ class TestBounds:
         assert await world.send() == [*LOG[:3], world.server.as_of(5), *LOG[5:]]
         assert world.server.sent("last-event-id") == [None, None]
 
+    async def test_a_tasks_id_of_10_mb(self, world: World) -> None:
+        """A call of such a task ends like any other, with an error that is short and says so."""
+        log = [StreamResponse.FromString(event.SerializeToString()) for event in LOG]
+        log[0].task.id = "x" * 10_000_000
+        world.server = ScriptedServer(log)
+        world.server.faults.extend([Fault(events=1, error=LOST), *[Fault(error=REFUSED)] * 99])
+        expected = GaveUpError if world.binding == "JSONRPC" else httpx.InvalidURL
+        with pytest.raises(expected) as caught:
+            await world.send(give_up_after_s=5)
+        assert len(str(caught.value)) < 1000
+
     def test_an_error_whose_causes_are_a_circle(self) -> None:
         """The causes of an error are looked at once each."""
         one, other = ValueError("one"), ValueError("other")
