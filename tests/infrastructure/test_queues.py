@@ -13,7 +13,8 @@ FOURTEEN_DAYS_S = 14 * 24 * 3600
 
 
 @pytest.mark.parametrize(
-    "queue", ["OperationsQueue", "DeadLetterQueue", "PushQueue", "PushDeadLetterQueue"]
+    "queue",
+    ["OperationsQueue", "QuarantineQueue", "DeadLetterQueue", "PushQueue", "PushDeadLetterQueue"],
 )
 def test_messages_keep_their_order_per_lane(template: Template, queue: str) -> None:
     """A task's operations and a webhook's jobs are FIFO in a lane each, named duplicates only."""
@@ -49,6 +50,12 @@ def test_visibility_outlasts_the_worker_by_thirty_seconds(document: Json) -> Non
     }
 
 
+def test_quarantine_delivers_as_operations_do(document: Json) -> None:
+    """Order, visibility, receives and dead letters of a turn are the same in both queues."""
+    resources = document["Resources"]
+    assert resources["QuarantineQueue"] == resources["OperationsQueue"]
+
+
 def test_dead_letters_stay_hidden_while_the_sweeper_runs(document: Json) -> None:
     """A dead letter's visibility is that of the sweeper's time-out and 30 s."""
     resources = document["Resources"]
@@ -77,7 +84,7 @@ def test_nothing_consumes_undecodable_messages(transformed: Json) -> None:
 def test_messages_are_encrypted(transformed: Json) -> None:
     """Every queue encrypts what it holds: with the user's key if there is one, else with SQS's."""
     queues = [r for r in transformed.values() if r["Type"] == "AWS::SQS::Queue"]
-    assert len(queues) == 5
+    assert len(queues) == 6
     without = {"Ref": "AWS::NoValue"}
     for queue in queues:
         own = queue["Properties"]["KmsMasterKeyId"]

@@ -33,6 +33,8 @@ class Settings(BaseModel):
     """Name of the DynamoDB table."""
     queue: str = ""
     """URL or name of the operations queue."""
+    quarantine_queue: str = ""
+    """URL or name of the queue for operations of turns that must not share a worker."""
     dead_letter_queue: str = ""
     """URL or name of the queue for operations whose deliveries ran out."""
     undecodable_queue: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from a2a_serverless.clock import Clock, SystemClock
@@ -16,7 +17,14 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.leases import Slots, StreamLeases
 from a2a_serverless.tasks.operations import Operation
 
-Name = Literal["table", "queue", "undecodable_queue", "push_queue", "push_dead_letter_queue"]
+Name = Literal[
+    "table",
+    "queue",
+    "quarantine_queue",
+    "undecodable_queue",
+    "push_queue",
+    "push_dead_letter_queue",
+]
 """A setting that names a resource of the deployment."""
 
 PUSH_VISIBILITY_S: Final = 90
@@ -26,6 +34,7 @@ and 30 s."""
 _NAMED: Final[Mapping[Name, str]] = {
     "table": "the table",
     "queue": "the queue",
+    "quarantine_queue": "the queue for turns that must not share a worker",
     "undecodable_queue": "the queue for unreadable messages",
     "push_queue": "the queue of push deliveries",
     "push_dead_letter_queue": "the queue for notifications that were given up",
@@ -51,9 +60,21 @@ class Backends:
 
     storage: DurableStorage
     operations: FifoQueue[Operation]
+    quarantine: FifoQueue[Operation] | None = None
+    """Operations of turns that must not share a worker; None if no turns share one."""
     push: PushBackends | None = None
     streams: StreamLeases | None = None
     """Leases of open streams; None if they are not counted."""
+
+    def quarantining(self) -> FifoQueue[Operation]:
+        """Return the quarantine queue.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        if self.quarantine is None:
+            raise _unnamed("quarantine_queue")
+        return self.quarantine
 
     def pushing(self) -> PushBackends:
         """Return the backends of push.
@@ -73,9 +94,11 @@ def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     from a2a_serverless.storage.memory import MemoryStorage
 
     clock = clock or SystemClock()
+    queue = partial(MemoryQueue, Operation, visibility_s=settings.visibility_s, clock=clock)
     return Backends(
         storage=MemoryStorage(clock=clock, timing=settings.timing()),
-        operations=MemoryQueue(Operation, visibility_s=settings.visibility_s, clock=clock),
+        operations=queue(),
+        quarantine=queue(name="Quarantine.fifo") if settings.worker_turns > 1 else None,
         push=_push_in_memory(clock) if settings.pushes else None,
         streams=_leases(MemorySlots(clock), settings),
     )
@@ -103,16 +126,18 @@ def aws_backends(
         if not getattr(settings, name):
             raise _unnamed(name)
     clock = clock or SystemClock()
+    queue = partial(
+        SqsFifoQueue,
+        Operation,
+        undecodable_queue=settings.undecodable_queue or None,
+        clock=clock,
+        visibility_s=settings.visibility_s,
+        has_long_polls=has_long_polls,
+    )
     return Backends(
         storage=aws_storage(settings, clock),
-        operations=SqsFifoQueue(
-            Operation,
-            settings.queue,
-            undecodable_queue=settings.undecodable_queue or None,
-            clock=clock,
-            visibility_s=settings.visibility_s,
-            has_long_polls=has_long_polls,
-        ),
+        operations=queue(settings.queue),
+        quarantine=queue(settings.quarantine_queue) if settings.quarantine_queue else None,
         push=_push_on_aws(settings, clock) if settings.pushes else None,
         streams=_leases(DynamoSlots(settings.table, clock=clock), settings),
     )
@@ -139,6 +164,8 @@ async def check_backends(backends: Backends, settings: Settings) -> None:
     """
     await check_storage(backends.storage, settings)
     await backends.operations.check()
+    if backends.quarantine is not None:
+        await backends.quarantine.check()
     if backends.push is not None:
         await backends.push.queue.check()
 

@@ -36,9 +36,11 @@ from a2a_serverless.local.sweeping import SweepRounds
 from a2a_serverless.local.template import Template
 from a2a_serverless.local.throttle import Throttle
 from a2a_serverless.local.web_adapter import WebAdapter
+from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory import MemoryStorage
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends, aws_backends, check_backends, memory_backends
 from a2a_serverless.worker.agents import TurnAgents, load_agent
 from a2a_serverless.worker.function import WorkerFunction
@@ -216,15 +218,21 @@ class Stack:
             function = WorkerFunction(backends, agent(), self.settings)
             return environment.enter_context(closing(function)).handle
 
-        function = Environments(
-            "worker",
-            handler,
-            limit=self.options.concurrency,
-            timeout_s=self.settings.run_limit_s,
-        )
-        starting.callback(function.close)
-        pump = QueuePump(lambda: self._operations(backends), function)
-        starting.enter_context(Background("worker-pump", pump.run))
+        def pump(name: str, queue: FifoQueue[Operation], url: str) -> None:
+            function = Environments(
+                name,
+                handler,
+                limit=self.options.concurrency,
+                timeout_s=self.settings.run_limit_s,
+            )
+            starting.callback(function.close)
+            pump = QueuePump(lambda: self._source(queue, url), function)
+            starting.enter_context(Background(f"{name}-pump", pump.run))
+
+        pump("worker", backends.operations, self.settings.queue)
+        if self.settings.worker_turns > 1:
+            queue = backends.quarantining()
+            pump("quarantine", queue, self.settings.quarantine_queue)
         rounds = SweepRounds(backends, self.settings, self._dead_letters())
         starting.enter_context(Background("sweeper", rounds.forever))
 
@@ -248,11 +256,8 @@ class Stack:
         app = self.options.beside(running)
         starting.enter_context(HttpServer(app, bound, lifespan=False))
 
-    def _operations(self, backends: Backends) -> EventSource:
-        operations = backends.operations
-        if isinstance(operations, MemoryQueue):
-            return MemorySource(operations)
-        return self._queue(self.settings.queue)
+    def _source(self, queue: FifoQueue[Operation], url: str) -> EventSource:
+        return MemorySource(queue) if isinstance(queue, MemoryQueue) else self._queue(url)
 
     def _dead_letters(self) -> SqsSource | None:
         if self.options.backend == "memory" or not self.settings.dead_letter_queue:

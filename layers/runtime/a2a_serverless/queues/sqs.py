@@ -141,6 +141,10 @@ class SqsFifoQueue(FifoQueue[M]):
         self._failures = 0
         self._polls: set[Future[list[EventRecord]]] = set()
 
+    @property
+    def name(self) -> str:
+        return self._requests.name.rpartition("/")[2]
+
     async def check(self) -> None:
         await self._requests.check()
         if self._undecodable is not None:

@@ -29,6 +29,9 @@ class Delivered(Enum):
 
     DROP = "drop"
     """Nothing: the task is gone or has ended, or the turn is finished. Acknowledge."""
+    SET_ASIDE = "set aside"
+    """Nothing here: the turn has to run alone. Send the operation to the quarantine queue, whose
+    consumers run one turn each; then acknowledge."""
     CANCEL = "cancel"
     """End the task as canceled; its agent must not start."""
     CLAIM = "claim"
@@ -67,10 +70,13 @@ def on_delivery(
     receives: int,
     is_cancelled: bool,
     cannot_run: bool = False,
+    has_neighbours: bool = False,
 ) -> Delivered:
     """Return the work to do on a delivery, given HEAD and the cancel flag as they are now.
 
     `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
+    `has_neighbours`: the process works on other turns too. Then all operations of a task whose turn
+    `runs_alone` are set aside, so that they keep their order.
 
     An operation that this release does not know is given back, even if its task has ended: only a
     newer release knows whether something is left to do. If its task is gone, the operation is
@@ -90,10 +96,13 @@ def on_delivery(
         return Delivered.DROP
     if cannot_run or head.needs_newer:
         return Delivered.GIVE_BACK
-    if is_cancelled or operation.operation == "cancel":
-        return Delivered.CANCEL
-    if is_over(head, params) or not head.turn_is_open:
+    is_cancel = is_cancelled or operation.operation == "cancel"
+    if not is_cancel and (is_over(head, params) or not head.turn_is_open):
         return Delivered.DROP
+    if has_neighbours and runs_alone(head):
+        return Delivered.SET_ASIDE
+    if is_cancel:
+        return Delivered.CANCEL
     is_first = receives == 1 and params.copy_number == 0
     return Delivered.START if is_first and head.token is None else Delivered.CLAIM
 

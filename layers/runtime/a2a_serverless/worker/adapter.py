@@ -23,7 +23,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.queues.fifo import DONE, LOST, Handle, Verdict, again, conclude
+from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.endings import end_task, gave_up
 from a2a_serverless.storage.log import Log
@@ -36,7 +36,6 @@ from a2a_serverless.tasks.attempts import (
     may_give_up,
     on_current_turn,
     on_delivery,
-    runs_alone,
     waits_behind,
 )
 from a2a_serverless.tasks.head import SHUTDOWN, Head
@@ -52,7 +51,7 @@ from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.failures import reason_of
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
 from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
-from a2a_serverless.worker.sharing import MOST_AT_ONCE, Place
+from a2a_serverless.worker.sharing import MOST_AT_ONCE
 from a2a_serverless.worker.telemetry import (
     count_failed,
     ids_of,
@@ -83,8 +82,6 @@ _OFTEN = (
     f"The turn was interrupted more than {MOST_INTERRUPTIONS} times: from here on each interruption"
     " uses up an attempt"
 )
-FIRST_AGAIN = 2
-"""The number of the first delivery after the one whose worker died."""
 LONG_POLL_S = 20.0
 """Seconds of one poll in pull mode."""
 PULL_LIMIT_S = 11.5 * 3600
@@ -135,19 +132,23 @@ class WorkerAdapter:
         handle: Handle[Operation],
         *,
         deadline: float | None = None,
-        place: Place | None = None,
+        quarantine: FifoQueue[Operation] | None = None,
+        is_quarantined: bool = False,
     ) -> bool:
         """Run one delivery to its end; nothing runs on afterwards.
 
         Return True if it is done and acknowledged. Return False if it will be delivered again: then
         an event source has to be told that it failed. `deadline` is in the clock's monotonic
-        seconds; the turn is given back some time before it. `place` is the delivery's place in its
-        process; None if the turns of a process are no danger to one another.
+        seconds; the turn is given back some time before it. `quarantine` takes the operation if its
+        turn must have no neighbours; None if the process has no other turns, or they are no danger
+        to one another. `is_quarantined`: the operation comes from there.
         """
         faults.point("after-receive")
         survive_exits(asyncio.get_running_loop())
         name_origins()
-        delivery = _Delivery(self, handle, deadline, place)
+        delivery = _Delivery(
+            self, handle, deadline, quarantine=quarantine, is_quarantined=is_quarantined
+        )
         with observed_delivery(handle):
             try:
                 verdict = await delivery.verdict()
@@ -230,12 +231,14 @@ class _Delivery:
         adapter: WorkerAdapter,
         handle: Handle[Operation],
         deadline: float | None,
-        place: Place | None,
+        *,
+        quarantine: FifoQueue[Operation] | None,
+        is_quarantined: bool,
     ) -> None:
         self._adapter = adapter
         self._handle = handle
-        self._place = place
-        self._is_alone = False
+        self._quarantine = quarantine
+        self._receives = handle.attempt + is_quarantined  # another queue delivered it before
         self._operation = handle.message
         self._params = handle.message.params
         self._deadline = deadline
@@ -243,6 +246,7 @@ class _Delivery:
         self._storage = adapter.backends.storage.for_scope(scope)
         self._attempted: tuple[Head, Ownership] | None = None
         """HEAD with the attempts before this one, and this one's claim."""
+        self._is_set_aside = False
         self._left: Head | None = None
         """HEAD as this delivery's attempt has left it."""
 
@@ -256,7 +260,8 @@ class _Delivery:
             read = await self._storage.read(task_id, incarnation=incarnation)
             log = None if read is None else read.counted()
             verdict = await self._act(log)
-            goes_on = log is not None and waits_behind(log.head, self._operation)
+            is_behind = log is not None and waits_behind(log.head, self._operation)
+            goes_on = is_behind and not self._is_set_aside
             if verdict is not None and not (verdict.is_done and goes_on):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
@@ -301,9 +306,10 @@ class _Delivery:
         wanted = on_delivery(
             None if log is None else log.head,
             self._operation,
-            receives=self._handle.attempt,
+            receives=self._receives,
             is_cancelled=log is not None and log.is_cancelled,
             cannot_run=log is not None and log.cannot_run,
+            has_neighbours=self._quarantine is not None,
         )
         if log is None or wanted is Delivered.DROP:
             _log(self._handle, logging.INFO, "dropped", "Delivery dropped")
@@ -313,35 +319,28 @@ class _Delivery:
             verdict = again(NEWER_DELAY_S)
         elif wanted is Delivered.CANCEL:
             verdict = await self._cancel(log)
+        elif wanted is Delivered.SET_ASIDE and self._quarantine is not None:
+            return await self._set_aside(self._quarantine)
         elif wait_s := early_s(log.head, now_ms=self._adapter.clock.now_ms()):
             _log(self._handle, logging.INFO, "early", "Delivery given back: its turn waits")
             verdict = again(wait_s)
-        elif runs_alone(log.head) and self._place is not None and not self._is_alone:
-            return await self._wait_alone(self._place)
         else:
             verdict = await self._run(log, claims_first=wanted is Delivered.CLAIM)
         if log is not None and verdict.is_done:
             await self._cleanup()
         return verdict
 
-    async def _wait_alone(self, place: Place) -> Verdict | None:
-        """Wait until the process works on nothing else; return a verdict if it must not wait.
+    async def _set_aside(self, quarantine: FifoQueue[Operation]) -> Verdict:
+        """Hand the operation over to a process that has no other turn.
 
-        At the first redelivery the turn is given back instead: a free worker may take it at once.
+        If this process dies before it has acknowledged, the operation is sent once more under the
+        same deduplication id, or finds its turn finished.
         """
-        try:
-            async with AsyncExitStack() as stack:
-                is_kept = await self._keep_delivery(stack, until=self._deadline)
-                may_wait = self._handle.attempt > FIRST_AGAIN
-                self._is_alone = await place.alone(may_wait=may_wait)
-        except ConcurrencyError as error:
-            _log(self._handle, logging.WARNING, "fenced", f"Delivery not kept: {error}")
-            return LOST
-        if self._is_alone:
-            return None if is_kept() else LOST
-        text = "Delivery given back: a worker died with its turn, and neighbours run here"
-        _log(self._handle, logging.WARNING, "not_alone", text)
-        return again(0)
+        await quarantine.send(self._operation)
+        self._is_set_aside = True
+        text = "Delivery set aside: a worker died with its turn, and neighbours run here"
+        _log(self._handle, logging.WARNING, "set_aside", text)
+        return DONE
 
     async def _cancel(self, log: Log) -> Verdict:
         faults.point("cancel-received")
@@ -383,7 +382,7 @@ class _Delivery:
                         until=self._limit(),
                     )
                     if claims_first:
-                        is_alone = self._is_alone or self._place is None
+                        is_alone = self._quarantine is None
                         head = await claim(
                             self._storage, log, own, adapter.retry, is_alone=is_alone
                         )
