@@ -197,16 +197,16 @@ def test_one_turn_at_a_time_reaches_a_worker(transformed: Json) -> None:
 
 
 def test_a_quarantined_turn_takes_no_place_of_others(transformed: Json, document: Json) -> None:
-    """Where turns share workers, those that must not have invocations of their own: single ones.
+    """Where turns share workers, those that must not have invocations of their own.
 
-    Half of the most turns that one death leaves run at once, so that all have begun after one turn.
+    There are as many as turns share a worker: all that one death leaves run at once.
     """
     source = transformed["WorkerFunctionQuarantine"]["Properties"]
     assert source["EventSourceArn"] == {"Fn::GetAtt": ["QuarantineQueue", "Arn"]}
     assert source["BatchSize"] == 1
     assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    most = document["Parameters"]["WorkerTurns"]["MaxValue"]
-    assert 2 * source["ScalingConfig"]["MaximumConcurrency"] >= most
+    most = {"Fn::If": ["SharesWorkers", {"Ref": "WorkerTurns"}, 2]}
+    assert source["ScalingConfig"] == {"MaximumConcurrency": most}
     assert source["Enabled"] == {"Fn::If": ["SharesWorkers", True, False]}
     assert document["Conditions"]["SharesWorkers"] == {
         "Fn::And": [
