@@ -207,12 +207,10 @@ def test_a_quarantined_turn_takes_no_place_of_others(transformed: Json, document
     assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
     most = {"Fn::If": ["SharesWorkers", {"Ref": "WorkerTurns"}, 2]}
     assert source["ScalingConfig"] == {"MaximumConcurrency": most}
-    assert source["Enabled"] == {"Fn::If": ["SharesWorkers", True, False]}
+    shares = {"Fn::If": ["SharesWorkers", True, False]}
+    assert source["Enabled"] == {"Fn::If": ["HasLambdaWorker", shares, False]}
     assert document["Conditions"]["SharesWorkers"] == {
-        "Fn::And": [
-            {"Fn::Equals": [{"Ref": "Worker"}, "lambda"]},
-            {"Fn::Not": [{"Fn::Equals": [{"Ref": "WorkerTurns"}, 1]}]},
-        ]
+        "Fn::Not": [{"Fn::Equals": [{"Ref": "WorkerTurns"}, 1]}]
     }
 
 

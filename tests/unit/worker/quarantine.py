@@ -7,11 +7,13 @@ TurnTimeout and WorkerTimeout that template.yaml allows with shared turns.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import selectors
 import sys
 from collections import Counter
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -116,6 +118,10 @@ class Queue(MemoryQueue[Operation]):
         return await super().pull(limit, wait_s)
 
 
+_worker: ContextVar[int | None] = ContextVar("worker", default=None)
+"""The invocation of a turn, by its number; None for one of the quarantine queue."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Death:
     """What became of the turns of one dead worker."""
@@ -124,8 +130,8 @@ class Death:
     """When they began, in seconds since their messages were visible again; inf: not in time."""
     receives: int
     """The most receives of one of them, with that of the worker that has died."""
-    kept: float
-    """The share of all places in which healthy turns ran until the last of them had begun."""
+    taken: float
+    """The share of the workers in which one of them ran, and whose places it took from others."""
 
 
 @dataclass(kw_only=True)
@@ -140,11 +146,8 @@ class Stage:
     started: dict[str, float] = field(default_factory=dict)
     receives: Counter[str] = field(default_factory=Counter)
     suspects: set[str] = field(default_factory=set)
-    healthy: int = 0
-    """Healthy turns that run."""
-    worked_s: float = 0
-    """Seconds that healthy turns have run in all."""
-    counted_at: float = 0
+    ran: dict[str, int] = field(default_factory=dict)
+    """The suspects that have run in one of the workers, each with the worker's number."""
     is_over: bool = False
 
     def __post_init__(self) -> None:
@@ -185,16 +188,15 @@ class Stage:
 
     async def _death(self) -> Death:
         """As many turns as share a worker have lost it, and their messages are visible again."""
-        begun, worked_s = self.clock.monotonic(), self._worked()
+        begun = self.clock.monotonic()
         until = begun + 2 * (VISIBILITY_S + self.turn_s)
         suspects = [await self._send(is_suspect=True) for _ in range(self.turns)]
         while self.clock.monotonic() < until and not self.started.keys() >= set(suspects):
             await self.clock.sleep(0.1)
-        passed_s = self.clock.monotonic() - begun
         return Death(
             starts=[self.started.get(each, float("inf")) - begun for each in suspects],
             receives=1 + max(self.receives[each] for each in suspects),
-            kept=(self._worked() - worked_s) / passed_s / (WORKERS * self.turns),
+            taken=len({self.ran[each] for each in suspects if each in self.ran}) / WORKERS,
         )
 
     async def _send(self, *, is_suspect: bool = False) -> str:
@@ -210,27 +212,21 @@ class Stage:
         """Take any part of the limit; a healthy turn that begins lets another one wait."""
         task_id = context.task_id or ""
         self.started[task_id] = self.clock.monotonic()
-        is_healthy = task_id not in self.suspects
-        self._worked()
-        self.healthy += is_healthy
-        if is_healthy and not self.is_over:
+        worker = _worker.get()
+        if task_id not in self.suspects and not self.is_over:
             await self._send()
+        elif task_id in self.suspects and worker is not None:
+            self.ran[task_id] = worker
         await self.clock.sleep(self.turn_s * self.chance.uniform(0.05, 0.97))
-        self._worked()
-        self.healthy -= is_healthy
         await complete(context, queue)
-
-    def _worked(self) -> float:
-        now = self.clock.monotonic()
-        self.worked_s += self.healthy * (now - self.counted_at)
-        self.counted_at = now
-        return self.worked_s
 
     async def _source(self, queue: Queue, concurrency: int) -> None:
         """Lambda's event source: an invocation for each message, so many at a time."""
         free = asyncio.Semaphore(concurrency)
+        numbers = itertools.count() if queue is self.queue else itertools.repeat(None)
 
         async def invoke(record: dict[str, Any]) -> None:
+            _worker.set(next(numbers))
             until = self.clock.monotonic() + self.run_s
             answer = await self._function()._answer(
                 {"Records": [record]}, Context(self.clock, until)
@@ -292,14 +288,14 @@ def main() -> None:
     """Print a line for each pair."""
     logging.disable()
     turns, deaths = map(int, sys.argv[1:])
-    print("TurnTimeout/WorkerTimeout  all begun after  allowed  receives  healthy turns")  # noqa: T201
+    print("TurnTimeout/WorkerTimeout  all begun after  allowed  receives  places taken")  # noqa: T201
     for turn_s, run_s in pairs():
         found = simulate(turn_s, run_s, turns=turns, deaths=deaths)
         latest = max(start for death in found for start in death.starts)
         print(  # noqa: T201
             f"{turn_s:11}/{run_s:<13}  {latest:13.1f} s  {VISIBILITY_S + turn_s + 10:5.0f} s"
             f"  {max(death.receives for death in found):8}"
-            f"  {min(death.kept for death in found):13.0%}",
+            f"  {max(death.taken for death in found):12.0%}",
             flush=True,
         )
 
