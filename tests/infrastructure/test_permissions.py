@@ -98,7 +98,7 @@ def test_queues_have_one_consumer(permissions: set[Permission], queue: str) -> N
 
 @pytest.mark.parametrize("queue", SENDERS)
 def test_queues_have_their_senders(permissions: set[Permission], queue: str) -> None:
-    """Only the functions in SENDERS may send; the worker sets aside what it must not run itself."""
+    """Only the functions in SENDERS may send; the worker to the quarantine queue alone."""
     assert holders(permissions, "sqs:SendMessage", queue) == SENDERS[queue]
 
 

@@ -150,7 +150,7 @@ GUARDS: tuple[Guard, ...] = (
         shows=("VISIBILITY RUNS OUT", "REFUSED: lost the race", "DIES of a neighbour"),
     ),
     Guard(
-        name="sets-aside",
+        name="quarantines",
         does="a turn that has to run alone goes to the quarantine queue, and not back to its own",
         without=replace(ON, on_delivery=unguarded.gives_back_what_runs_alone),
         scenario="neighbours that end a worker",

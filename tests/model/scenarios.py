@@ -218,7 +218,7 @@ SHORT: tuple[Scenario, ...] = (
         least=650,
     ),
     Scenario(
-        name="a turn behind one that was set aside",
+        name="a turn behind one in quarantine",
         turns=ASKS_FOR_CREDENTIALS,
         budget=Budget(neighbours=1, follows=1),
         shares=True,

@@ -56,7 +56,7 @@ class Op(NamedTuple):
     inc: int
     turn: int
     copy: int = 0
-    aside: bool = False
+    alone: bool = False
     """True in the quarantine queue, whose consumers have no neighbours."""
 
 

@@ -255,8 +255,8 @@ def with_worker(state: State, index: int, worker: Worker) -> State:
 
 def delivered(world: World, state: State, most_receives: int) -> Iterator[tuple[str, State]]:
     """Each queue's first message of the group goes to a free worker, or to the dead letters."""
-    for aside in (False, True):
-        index = next((i for i, m in enumerate(state.queue) if m.op.aside is aside), None)
+    for alone in (False, True):
+        index = next((i for i, m in enumerate(state.queue) if m.op.alone is alone), None)
         if index is not None and not state.queue[index].held:
             yield from _delivered(world, state, index, most_receives)
 
@@ -296,8 +296,8 @@ def releases(state: State) -> Iterator[tuple[State, bool, str]]:
 def named(op: Op) -> str:
     """An operation in a trace."""
     copy = f", copy {op.copy}" if op.copy else ""
-    aside = ", aside" if op.aside else ""
-    return f"{op.kind}(i{op.inc}, turn {op.turn}{copy}{aside})"
+    where = ", in quarantine" if op.alone else ""
+    return f"{op.kind}(i{op.inc}, turn {op.turn}{copy}{where})"
 
 
 def _tokens(state: State, slot: str) -> int:

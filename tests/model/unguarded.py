@@ -211,13 +211,13 @@ def has_neighbours_at_any_time(*args: Any, **kwargs: Any) -> Delivered:
 def takes_no_release(head: Head, *args: Any, **kwargs: Any) -> Delivered:
     claimed = replace(head, released=None)
     wanted = attempts.on_delivery(claimed, *args, **kwargs)
-    is_aside = wanted is Delivered.SET_ASIDE
-    return wanted if is_aside else attempts.on_delivery(head, *args, **kwargs)
+    is_alone = wanted is Delivered.QUARANTINE
+    return wanted if is_alone else attempts.on_delivery(head, *args, **kwargs)
 
 
 def gives_back_what_runs_alone(*args: Any, **kwargs: Any) -> Delivered:
     wanted = attempts.on_delivery(*args, **kwargs)
-    return Delivered.GIVE_BACK if wanted is Delivered.SET_ASIDE else wanted
+    return Delivered.GIVE_BACK if wanted is Delivered.QUARANTINE else wanted
 
 
 def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:

@@ -3,8 +3,8 @@
 Phases: `load` (has a delivery), `look` (has read the cancel flag, not yet HEAD and log; one of the
 release before, the other way round), `claim`, `run` (the agent runs), `cancel` and `fail` (the task
 is to be ended), `count` (an attempt that was not claimed is to be counted), `release` (the turn is
-to be given back), `refused …` (a commit met another HEAD), `unsure` (an answer is missing), `aside`
-(the operation is to go to the quarantine queue), `over` (acknowledge).
+to be given back), `refused …` (a commit met another HEAD), `unsure` (an answer is missing),
+`pass on` (the operation is to go to the quarantine queue), `over` (acknowledge).
 
 One request is one step, but for the Query of flag, log and HEAD: it reads the flag first and HEAD
 last, and a request to cancel may come in between. What takes several and is one step here, comes to
@@ -88,8 +88,8 @@ class Attempts:
                 yield self._load(state, index, worker, name)
             case ["look"]:
                 yield self._look(state, index, worker, name)
-            case ["aside"]:
-                yield self._set_aside(state, index, worker, name)
+            case ["pass", "on"]:
+                yield self._pass_on(state, index, worker, name)
             case ["over"]:
                 yield self._conclude(state, index, worker, name)
             case ["refused", phase]:
@@ -169,7 +169,7 @@ class Attempts:
         wanted = self._rules.on_delivery(
             seen.head,
             operation_of(op),
-            receives=worker.receives + op.aside,
+            receives=worker.receives + op.alone,
             is_cancelled=is_cancelled,
             has_neighbours=self._has_neighbours(worker),
         )
@@ -211,25 +211,25 @@ class Attempts:
 
     def _has_neighbours(self, worker: Worker) -> bool:
         """Whether the worker's process works on other turns too."""
-        return self._scenario.shares and worker.op is not None and not worker.op.aside
+        return self._scenario.shares and worker.op is not None and not worker.op.alone
 
-    def _set_aside(self, state: State, index: int, worker: Worker, name: str) -> Move:
+    def _pass_on(self, state: State, index: int, worker: Worker, name: str) -> Move:
         """One send; the acknowledgement is the next step."""
         assert worker.op is not None
-        label = f"{name}: sets the operation aside"
+        label = f"{name}: sends the operation to the quarantine queue"
         if state.outage == "queue":
             return Move(f"{label}, and gets no answer", self._idle(state, index, worker))
-        sent = send(state, worker.op._replace(aside=True))
+        sent = send(state, worker.op._replace(alone=True))
         return Move(label, with_worker(sent, index, worker._replace(phase="over")))
 
     def _leave(self, state: State, index: int, worker: Worker, wanted: Delivered) -> State:
-        """Leave a turn that has to run alone: begin to set it aside, or give it back once more."""
+        """Leave a turn that has to run alone: begin to pass it on, or give it back once more."""
         assert worker.seen is not None
-        if wanted is Delivered.SET_ASIDE:
+        if wanted is Delivered.QUARANTINE:
             if worker.seen.head.was_released:
                 state = wrong(state, "a turn that was given back runs alone")
-            aside = worker._replace(phase="aside", seen=None, behind=False, restores=None)
-            return with_worker(state, index, aside)
+            passing = worker._replace(phase="pass on", seen=None, behind=False, restores=None)
+            return with_worker(state, index, passing)
         refused = state._replace(refused=state.refused + 1)
         if refused.refused > MOST_REFUSED:
             return wrong(refused, "a turn that has to run alone is received, and does not start")
@@ -550,7 +550,7 @@ class Attempts:
 
 
 _RUNS = {Delivered.CLAIM, Delivered.START}
-_NOT_HERE = {Delivered.SET_ASIDE, Delivered.GIVE_BACK}
+_NOT_HERE = {Delivered.QUARANTINE, Delivered.GIVE_BACK}
 
 
 def _canceling(worker: Worker, way: Canceled) -> Worker:

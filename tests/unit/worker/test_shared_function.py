@@ -196,7 +196,7 @@ async def test_a_table_that_vanishes_gives_back_all_turns(monkeypatch: pytest.Mo
 
 
 async def test_the_turn_of_a_dead_worker_runs_alone() -> None:
-    """It is set aside at its first redelivery, and runs in an invocation without neighbours."""
+    """It is quarantined at its first redelivery, and runs in an invocation without neighbours."""
     function = Function()
     first = await function.bench.send("8 one")
     suspect = await function.bench.send("8 suspect")
@@ -216,7 +216,7 @@ async def test_the_turn_of_a_dead_worker_runs_alone() -> None:
     assert function.queue.is_empty
 
 
-async def test_an_invocation_whose_event_is_set_aside_returns_at_once() -> None:
+async def test_an_invocation_whose_event_is_quarantined_returns_at_once() -> None:
     """It pulls nothing for its second, and what it was handed counts as done."""
     function = Function()
     await function.dies(await function.bench.send("8 suspect"))
@@ -227,7 +227,7 @@ async def test_an_invocation_whose_event_is_set_aside_returns_at_once() -> None:
     assert len(function.quarantine.messages) == 1
 
 
-async def test_a_delivery_that_cannot_be_set_aside_comes_again(
+async def test_a_delivery_that_cannot_be_quarantined_comes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While the quarantine queue does not answer, the turn is given back, and no agent starts."""
@@ -247,7 +247,7 @@ async def test_a_delivery_that_cannot_be_set_aside_comes_again(
     assert function.starts == ["suspect"]
 
 
-async def test_a_set_aside_turn_that_is_sent_twice_runs_once() -> None:
+async def test_a_quarantined_turn_that_is_sent_twice_runs_once() -> None:
     """A worker that dies between its send and its acknowledgement has doubled nothing."""
     function = Function()
     suspect = await function.bench.send("8 suspect")
@@ -259,8 +259,8 @@ async def test_a_set_aside_turn_that_is_sent_twice_runs_once() -> None:
     assert await function.state(suspect) == S.TASK_STATE_COMPLETED
 
 
-async def test_operations_of_a_set_aside_turn_keep_their_order() -> None:
-    """A cancel that comes after the turn was set aside is carried out behind it."""
+async def test_operations_of_a_quarantined_turn_keep_their_order() -> None:
+    """A cancel that comes after the turn was quarantined is carried out behind it."""
     function = Function()
     suspect = await function.bench.send("8 suspect")
     await function.dies(suspect)

@@ -29,7 +29,7 @@ class Delivered(Enum):
 
     DROP = "drop"
     """Nothing: the task is gone or has ended, or the turn is finished. Acknowledge."""
-    SET_ASIDE = "set aside"
+    QUARANTINE = "quarantine"
     """Nothing here: the turn has to run alone. Send the operation to the quarantine queue, whose
     consumers run one turn each; then acknowledge."""
     CANCEL = "cancel"
@@ -76,7 +76,7 @@ def on_delivery(
 
     `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
     `has_neighbours`: the process works on other turns too. Then all operations of a task whose turn
-    `runs_alone` are set aside, so that they keep their order.
+    `runs_alone` are sent there, so that they keep their order.
 
     An operation that this release does not know is given back, even if its task has ended: only a
     newer release knows whether something is left to do. If its task is gone, the operation is
@@ -100,7 +100,7 @@ def on_delivery(
     if not is_cancel and (is_over(head, params) or not head.turn_is_open):
         return Delivered.DROP
     if has_neighbours and runs_alone(head):
-        return Delivered.SET_ASIDE
+        return Delivered.QUARANTINE
     if is_cancel:
         return Delivered.CANCEL
     is_first = receives == 1 and params.copy_number == 0

@@ -246,7 +246,7 @@ class _Delivery:
         self._storage = adapter.backends.storage.for_scope(scope)
         self._attempted: tuple[Head, Ownership] | None = None
         """HEAD with the attempts before this one, and this one's claim."""
-        self._is_set_aside = False
+        self._is_passed_on = False
         self._left: Head | None = None
         """HEAD as this delivery's attempt has left it."""
 
@@ -261,7 +261,7 @@ class _Delivery:
             log = None if read is None else read.counted()
             verdict = await self._act(log)
             is_behind = log is not None and waits_behind(log.head, self._operation)
-            goes_on = is_behind and not self._is_set_aside
+            goes_on = is_behind and not self._is_passed_on
             if verdict is not None and not (verdict.is_done and goes_on):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
@@ -319,8 +319,8 @@ class _Delivery:
             verdict = again(NEWER_DELAY_S)
         elif wanted is Delivered.CANCEL:
             verdict = await self._cancel(log)
-        elif wanted is Delivered.SET_ASIDE and self._quarantine is not None:
-            return await self._set_aside(self._quarantine)
+        elif wanted is Delivered.QUARANTINE and self._quarantine is not None:
+            return await self._pass_on(self._quarantine)
         elif wait_s := early_s(log.head, now_ms=self._adapter.clock.now_ms()):
             _log(self._handle, logging.INFO, "early", "Delivery given back: its turn waits")
             verdict = again(wait_s)
@@ -330,16 +330,16 @@ class _Delivery:
             await self._cleanup()
         return verdict
 
-    async def _set_aside(self, quarantine: FifoQueue[Operation]) -> Verdict:
+    async def _pass_on(self, quarantine: FifoQueue[Operation]) -> Verdict:
         """Hand the operation over to a process that has no other turn.
 
         If this process dies before it has acknowledged, the operation is sent once more under the
         same deduplication id, or finds its turn finished.
         """
         await quarantine.send(self._operation)
-        self._is_set_aside = True
-        text = "Delivery set aside: a worker died with its turn, and neighbours run here"
-        _log(self._handle, logging.WARNING, "set_aside", text)
+        self._is_passed_on = True
+        text = "Delivery quarantined: a worker died with its turn, and neighbours run here"
+        _log(self._handle, logging.WARNING, "quarantined", text)
         return DONE
 
     async def _cancel(self, log: Log) -> Verdict:
