@@ -76,7 +76,7 @@ def on_delivery(
 
     `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
     `has_neighbours`: the process works on other turns too. Then all operations of a task whose turn
-    `runs_alone` are sent there, so that they keep their order.
+    `runs_alone` go to the quarantine queue, so that they keep their order.
 
     An operation that this release does not know is given back, even if its task has ended: only a
     newer release knows whether something is left to do. If its task is gone, the operation is

@@ -262,7 +262,7 @@ class _Delivery:
             verdict = await self._act(log)
             is_behind = log is not None and waits_behind(log.head, self._operation)
             goes_on = is_behind and not self._is_passed_on
-            if verdict is not None and not (verdict.is_done and goes_on):
+            if not (verdict.is_done and goes_on):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
         return again(0)
@@ -301,8 +301,8 @@ class _Delivery:
             text = f"Turn not released: {failure}"
             _log(self._handle, logging.WARNING, "release_failed", text)
 
-    async def _act(self, log: Log | None) -> Verdict | None:
-        """Do what `log` asks for; return None if `log` has to be read again first."""
+    async def _act(self, log: Log | None) -> Verdict:
+        """Do what `log` asks for."""
         wanted = on_delivery(
             None if log is None else log.head,
             self._operation,
